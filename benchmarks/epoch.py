@@ -1,0 +1,135 @@
+"""One epoch of the trainer against a DataLoader loop: 6,000 samples, mlp, batches of 64, Adam, one thread.
+
+Run: python benchmarks/epoch.py. The contestants take turns in one process and the ratio is that of their
+medians, so that a machine whose speed changes favours none; its load is printed beside. Compared are:
+
+- `images`: DataLoader over a Subset of torchvision's MNIST with ToTensor, default Adam, `loss.item()` a step,
+  as simulations of federated learning on images do it (only where torchvision is installed);
+- `tensors`: the same over a TensorDataset, the leanest usual loop;
+- `floor`: the bare forward and backward passes over the same batches, without optimiser, shuffling or loss:
+  what no trainer can beat without changing the arithmetic.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from peer.errors import InputError
+from peer.learning.model import Part
+from peer.learning.samples import Samples
+from peer.learning.trainer import Adam, Phase, Trainer
+from peer.learning.vision import torchvision
+from peer.learning.zoo import build
+
+SAMPLES, BATCH = 6000, 64
+PARTS: tuple[Part, ...] = ("model", "extractor")
+Epoch = Callable[[], object]
+
+
+def mnist(pixels: Tensor, labels: Tensor) -> Dataset[Any]:
+    """torchvision's MNIST, with these images in place of downloaded ones."""
+    vision = torchvision()
+
+    class Images(vision.datasets.MNIST):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.data, self.targets = pixels[:, 0], labels
+            self.transform, self.target_transform = vision.transforms.ToTensor(), None
+
+    made: Dataset[Any] = Images()
+    return made
+
+
+def plain_loop(module: nn.Module, data: Dataset[Any]) -> Epoch:
+    optimiser = torch.optim.Adam(module.parameters(), lr=0.01)
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True)
+
+    def epoch() -> float:
+        total = 0.0
+        for x, y in loader:
+            optimiser.zero_grad()
+            loss = functional.cross_entropy(module(x), y)
+            torch.autograd.backward(loss)
+            optimiser.step()
+            total += loss.item() * len(y)
+        return total / SAMPLES
+
+    return epoch
+
+
+def floor(module: nn.Module, samples: Samples) -> Epoch:
+    def epoch() -> None:
+        for x, y in zip(torch.split(samples.x, BATCH), torch.split(samples.y, BATCH), strict=True):
+            torch.autograd.backward(functional.cross_entropy(module(x), y))
+
+    return epoch
+
+
+def contestants(shape: tuple[int, ...], part: Part) -> dict[str, Epoch]:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (SAMPLES, *shape), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, 10, (SAMPLES,), generator=generator)
+    samples = Samples(pixels.float() / 255, labels)
+
+    def module() -> nn.Module:
+        made = build("mlp", shape, 10, seed=1)
+        made.learn(part)
+        return made.module
+
+    trainer = Trainer(build("mlp", shape, 10, seed=1), samples, 1, "peer0")
+    phase = Phase(part, 1, Adam(), BATCH, keep="bench")
+    rounds = iter(range(10**6))
+    epochs: dict[str, Epoch] = {
+        "trainer": lambda: trainer.train(phase, next(rounds)),
+        "tensors": plain_loop(module(), TensorDataset(samples.x, samples.y)),
+        "floor": floor(module(), samples),
+    }
+    try:
+        epochs["images"] = plain_loop(module(), Subset(mnist(pixels, labels), range(SAMPLES)))
+    except InputError as error:
+        print(f"without the loop over images: {error}")
+    return epochs
+
+
+def measure(epochs: dict[str, Epoch], repeats: int) -> dict[str, tuple[float, float]]:
+    """Median wall and CPU seconds of each, taken in turns after one turn to warm up."""
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in epochs}
+    for _ in range(repeats + 1):
+        for name, epoch in epochs.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            epoch()
+            taken[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+    return {
+        name: (statistics.median(w for w, _ in turns[1:]), statistics.median(c for _, c in turns[1:]))
+        for name, turns in taken.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=7, help="turns of each contestant")
+    repeats = parser.parse_args().repeats
+    torch.set_num_threads(1)
+    for shape in ((1, 8, 8), (1, 28, 28)):
+        for part in PARTS:
+            seconds = measure(contestants(shape, part), repeats)
+            print(f"mlp, {SAMPLES} samples of {shape}, batch {BATCH}, training the {part}:")
+            wall, cpu = seconds["trainer"]
+            for name, (w, c) in seconds.items():
+                print(
+                    f"  {name:8} {w:6.3f} s wall {c:6.3f} s CPU   {w / wall:5.2f} × wall {c / cpu:5.2f} × CPU"
+                )
+    print("load average", *(f"{load:.2f}" for load in os.getloadavg()), f"on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""`dfl-launch protocols`: every protocol with its paper, what it sends where, and its parameters."""
+
+import json
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from peer.protocols.base import Protocol
+from peer.protocols.registry import PROTOCOLS, protocol_class
+
+
+def show(as_json: bool, console: Console) -> None:
+    entries = [describe(name, protocol_class(name)) for name in PROTOCOLS]
+    if as_json:
+        print(json.dumps(entries, indent=2, ensure_ascii=False), file=console.file)
+    else:
+        console.print(table(entries))
+
+
+def describe(name: str, protocol: type[Protocol]) -> dict[str, Any]:
+    """{name, paper, edges, shares, min_peers, parameters}; edges and shares with the default parameters."""
+    default = protocol(name=name)
+    return {
+        "name": name,
+        "paper": protocol.paper,
+        "edges": default.graph,
+        "shares": default.leaves,
+        "min_peers": protocol.min_peers,
+        "parameters": parameters(protocol),
+    }
+
+
+def parameters(protocol: type[Protocol]) -> list[dict[str, Any]]:
+    """{name, default, type, description} of every hyperparameter."""
+    schema = protocol.model_json_schema()
+    return [
+        {
+            "name": name,
+            "default": field.get("default"),
+            "type": kind(field),
+            "description": field.get("description", ""),
+        }
+        for name, field in schema["properties"].items()
+        if name != "name"
+    ]
+
+
+def kind(field: dict[str, Any]) -> str:
+    """The JSON type of a field in a word or two: `number`, `integer or null`, `extractor or model`."""
+    if "enum" in field:
+        return " or ".join(str(value) for value in field["enum"])
+    if "const" in field:
+        return str(field["const"])
+    if "anyOf" in field:
+        return " or ".join(kind(option) for option in field["anyOf"])
+    return str(field.get("type", "object"))
+
+
+def table(entries: list[dict[str, Any]]) -> Table:
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("name", "paper", "edges", "leaves the peer", "min. peers"):
+        shown.add_column(heading)
+    for entry in entries:
+        shown.add_row(*(str(entry[key]) for key in ("name", "paper", "edges", "shares", "min_peers")))
+    return shown

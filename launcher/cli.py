@@ -1,0 +1,110 @@
+"""dfl-launch: the arguments, and what becomes of errors."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from peer.errors import FailedError, InputError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong input, 130 Ctrl-C, 143 SIGTERM."""
+    arguments = parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+    except InputError as error:
+        return complain(str(error), 2)
+    except (FailedError, OSError) as error:
+        return complain(str(error), 1)
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def complain(message: str, code: int) -> int:
+    print(f"dfl-launch: {message}", file=sys.stderr)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="dfl-launch", description="Starts and watches federations of peers.", allow_abbrev=False
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a federation on this machine", allow_abbrev=False)
+    spec_arguments(run)
+    run.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
+    run.add_argument("--fresh", action="store_true", help="discard the run that is in the directory")
+    run.add_argument(
+        "--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers"
+    )
+    run.set_defaults(command=run_federation)
+
+    check = commands.add_parser(
+        "check", help="say what a federation needs, without running it", allow_abbrev=False
+    )
+    spec_arguments(check)
+    check.set_defaults(command=check_federation)
+
+    protocols = commands.add_parser("protocols", help="list the protocols", allow_abbrev=False)
+    protocols.add_argument("--json", action="store_true", help="as JSON, with every parameter")
+    protocols.set_defaults(command=list_protocols)
+    return top
+
+
+def spec_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("federation", type=Path, metavar="federation.yaml")
+    command.add_argument("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
+    command.add_argument("--seed", type=int, metavar="S", help="in place of the spec's seed")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="in place of one of the spec's values, such as protocol.gamma=0.3; may be given again",
+    )
+
+
+# Each command imports what it needs: `--help` and a wrong argument answer at once.
+
+
+def run_federation(arguments: argparse.Namespace) -> int:
+    from launcher.local import Order, run
+
+    order = Order(
+        federation=arguments.federation,
+        out=arguments.out,
+        peers=arguments.peers,
+        seed=arguments.seed,
+        overrides=arguments.overrides,
+        fresh=arguments.fresh,
+        device=arguments.device,
+    )
+    return run(order, Console())
+
+
+def check_federation(arguments: argparse.Namespace) -> int:
+    from launcher.check import check
+    from peer.config import load_spec
+
+    spec = load_spec(
+        arguments.federation, peers=arguments.peers, seed=arguments.seed, overrides=arguments.overrides
+    )
+    check(spec, Console())
+    return 0
+
+
+def list_protocols(arguments: argparse.Namespace) -> int:
+    from launcher import catalogue
+
+    catalogue.show(arguments.json, Console())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""A federation laid out but not run: the data dealt, the model built, the traffic counted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from launcher.tally import FLOAT32, Tally
+from peer.config import Spec
+from peer.learning.zoo import build
+from peer.network.floor import WINDOW
+
+Counts = NDArray[np.int64]
+ROUNDS = 200
+"""So many rounds of a long run are counted, evenly spread."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a spec comes to.
+
+    shape: of one input. counts: samples of each class, int64 (classes,), by id. sizes: float32 values of
+    "extractor", "head" and "model".
+    """
+
+    spec: Spec
+    shape: tuple[int, ...]
+    counts: Mapping[str, Counts]
+    sizes: Mapping[str, int]
+
+    def disk(self, busiest: int) -> int:
+        """Bytes on disk that a peer needs at most, by estimate; `busiest`: bytes it sends in a round.
+
+        The checkpoints that the floor keeps, each with the model, two moments for every parameter and the
+        messages of a round; the final model; with `trace`, a start, a before and an after of every round.
+        """
+        model = FLOAT32 * self.sizes["model"]
+        traces = 3 * self.spec.rounds * model if self.spec.trace else 0
+        return (WINDOW + 2) * (3 * model + busiest) + model + traces
+
+
+def plan(spec: Spec) -> Plan:
+    """Opens the data, deals it and builds the model; InputError where a peer would refuse to start."""
+    dataset = spec.data.load()
+    counts = deal(spec, dataset.train_labels, dataset.classes)
+    model = build(spec.model.name, dataset.shape, dataset.classes, spec.seed)
+    sizes = {"extractor": len(model.extractor), "head": len(model.head), "model": len(model.vector)}
+    return Plan(spec, dataset.shape, counts, sizes)
+
+
+def deal(spec: Spec, labels: Counts, classes: int) -> dict[str, Counts]:
+    """Samples of each class that each peer gets."""
+    shards = spec.data.partition.split(labels, spec.ids, np.random.default_rng(spec.data.seed))
+    return {
+        id: np.bincount(labels[shard], minlength=classes) for id, shard in zip(spec.ids, shards, strict=True)
+    }
+
+
+async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
+    """Bytes of tensors and records that each of `ids` sends: in the set-up, then in each round counted."""
+    spec = made.spec
+    proportions = {id: torch.from_numpy(count / count.sum()) for id, count in made.counts.items()}
+    rounds = sorted({round(r) for r in np.linspace(1, spec.rounds, min(spec.rounds, ROUNDS))})
+    found = {}
+    for id in ids:
+        samples = int(made.counts[id].sum())
+        tally = Tally(id, spec.protocol, spec.rounds, made.sizes, proportions, samples, spec.seed)
+        found[id] = [await tally.set_up(spec.init), *[await tally.count(number) for number in rounds]]
+    return found

@@ -1,0 +1,55 @@
+"""What would make every peer refuse to start, found before anything is created."""
+
+import socket
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from launcher.plan import plan
+from peer.config import PeerConfig, Spec
+from peer.errors import InputError
+
+
+def check_ids(spec: Spec) -> None:
+    """A peer's config is DIR/<id>.yaml, and DIR/federation.yaml is taken."""
+    if "federation" in spec.ids:
+        raise InputError("a peer's id cannot be `federation`: its config would be federation.yaml; rename it")
+
+
+def check_device(device: str | None) -> None:
+    """Whether `--device` is one that a peer's config can name."""
+    try:
+        PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device or "auto")
+    except ValidationError:
+        raise InputError(f"--device {device}: choose auto, cpu, mps, cuda or cuda:N") from None
+
+
+def check_addresses(spec: Spec) -> None:
+    """Whether every peer could listen at its address on this machine now."""
+    for member in spec.ring:
+        host, _, port = member.address.rpartition(":")
+        try:
+            listen_once(host.strip("[]"), int(port))
+        except OSError as error:
+            raise InputError(
+                f"{member.id} cannot listen at {member.address}: {(error.strerror or str(error)).lower()}; "
+                f"`dfl-launch run` starts every peer on this machine: give it a free address of this machine"
+            ) from None
+        except OverflowError:
+            raise InputError(f"{member.id}'s port {port} is above 65535; choose one below 32768") from None
+
+
+def listen_once(host: str, port: int) -> None:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        probe.listen(1)
+
+
+def check(spec: Spec, device: str | None) -> None:
+    """All of it: ids, device, addresses, and whether data and model go together. Raises InputError."""
+    check_ids(spec)
+    check_device(device)
+    check_addresses(spec)
+    plan(spec)

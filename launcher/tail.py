@@ -1,0 +1,73 @@
+"""Reading a file of lines while another process writes it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+class Tail:
+    """The lines added to a file since the last look; finds its way when the file is replaced or cut short."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: BinaryIO | None = None
+        self._rest = b""
+
+    def lines(self) -> list[bytes]:
+        """The whole lines that are new; a line still being written is kept for the next look."""
+        found: list[bytes] = []
+        if self._file is not None and self._replaced():
+            found += self._read()  # what the old file got before it was moved away
+            self.close()
+        if self._file is None:
+            try:
+                self._file = self.path.open("rb")
+            except FileNotFoundError:
+                return found
+        return found + self._read()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rest = None, b""
+
+    def _replaced(self) -> bool:
+        assert self._file is not None
+        old = os.fstat(self._file.fileno())
+        try:
+            new = self.path.stat()
+        except FileNotFoundError:
+            return True
+        return (new.st_dev, new.st_ino) != (old.st_dev, old.st_ino)
+
+    def _read(self) -> list[bytes]:
+        assert self._file is not None
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # cut short: begin again
+            self._file.seek(0)
+            self._rest = b""
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        return lines
+
+
+def objects(lines: list[bytes]) -> list[dict[str, Any]]:
+    """The JSON objects among the lines; a line torn by a crash is none, and is passed over."""
+    found = []
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def last_lines(path: Path, count: int, reach: int = 16384) -> list[str]:
+    """The last `count` lines of a text file, of at most its last `reach` bytes; none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - reach))
+            return file.read().decode(errors="replace").splitlines()[-count:]
+    except OSError:
+        return []

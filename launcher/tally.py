@@ -1,0 +1,101 @@
+"""What a protocol would send, counted by letting it run on nothing.
+
+The protocol's own rounds run against a `Peer` that trains nothing, hears its own vectors from every neighbour
+and counts the bytes of what it would send, so no protocol has to say its traffic twice.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.learning.trainer import Phase
+from peer.protocols.base import Init, Peer, Protocol, Received
+from peer.topology import receivers
+
+FLOAT32, FLOAT64 = 4, 8
+STAND_IN = 2
+"""Length of the stand-in of each part: only the true sizes are counted."""
+
+
+class Tally(Peer):
+    """One peer that only counts.
+
+    sizes: float32 values of each vector ("extractor", "head", "model"); proportions: everyone's q_i,
+    float64 (classes,), by id. `sent` is what it has sent so far, in bytes of tensors and records.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        protocol: Protocol,
+        rounds: int,
+        sizes: Mapping[str, int],
+        proportions: Mapping[str, Tensor],
+        samples: int,
+        seed: int,
+    ):
+        self.id, self.members, self.ring = id, tuple(proportions), tuple(proportions)
+        self.round, self.rounds, self.samples = 0, rounds, samples
+        self.proportions = proportions[id]
+        self.model = torch.zeros(2 * STAND_IN)
+        self.extractor, self.head = self.model[:STAND_IN], self.model[STAND_IN:]
+        self.state: dict[str, Tensor] = {}
+        self.sent = 0
+        self._protocol, self._sizes, self._everyone, self._seed = protocol, sizes, proportions, seed
+
+    async def set_up(self, init: Init) -> int:
+        """Bytes sent before round 1."""
+        await self._protocol.start(self, init)
+        return self.sent
+
+    async def count(self, round: int) -> int:
+        """Bytes sent in a round; rounds are counted in ascending order, some may be left out."""
+        before, self.round = self.sent, round
+        await self._protocol.round(self)
+        return self.sent - before
+
+    def _vector(self, share: str) -> Tensor:
+        return {"extractor": self.extractor, "head": self.head, "model": self.model}.get(share, self.model)
+
+    def _bytes(self, share: str) -> int:
+        return FLOAT32 * self._sizes.get(share, self._sizes["model"])
+
+    async def train(self, *phases: Phase) -> float:
+        return 0.0
+
+    async def accuracy(self) -> float:
+        return 1.0
+
+    def forget(self, optimiser: str) -> None:
+        pass
+
+    async def exchange(self, share: str, **scalars: float) -> dict[str, Received]:
+        neighbours = receivers(self._protocol.graph, self.ring, self.id)
+        self.sent += len(neighbours) * (self._bytes(share) + FLOAT64 * len(scalars))
+        return {id: Received(self._vector(share).clone(), scalars) for id in neighbours}
+
+    async def weighted_mean(self, share: str, weight: float) -> None:
+        peers = len(self.members)
+        self.sent += 2 * (peers - 1) * self._bytes(share) // peers
+
+    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        self.sent += FLOAT64 * values.numel() * (len(self.members) - 1)
+        known = self._everyone if record == "proportions" else {}
+        return {id: known.get(id, values) for id in self.members}
+
+    async def pass_token(self, share: str) -> None:
+        self.sent += self._bytes(share)
+
+    async def receive_token(self, share: str) -> Tensor:
+        return self._vector(share).clone()
+
+    async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
+        self.ring = tuple(order)
+
+    def shared_generator(self, purpose: str) -> np.random.Generator:
+        return np.random.default_rng([self._seed, self.round, len(purpose)])
+
+    def note(self, **values: float) -> None:
+        pass

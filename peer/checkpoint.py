@@ -1,0 +1,135 @@
+"""A round's end on disk: all state, and every message a neighbour may still ask for (rules R2, R3 and R6).
+
+checkpoint/round-0003.safetensors    the state after round 3
+checkpoint/messages-0003.safetensors the frames sent in round 3, with their receivers
+checkpoint/round-0003.json           written last: checksums of both, so that what is whole can be told from what is not
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import xxhash
+from safetensors import SafetensorError
+from torch import Tensor
+
+from peer.files import sync_directory, write_atomically
+
+Frames = list[tuple[list[str], bytes]]
+"""Receivers and bytes of each frame, in the order they were written."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a peer needs to go on after `round`."""
+
+    round: int
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+    """Plain JSON."""
+
+
+class Checkpoints:
+    """The checkpoints of one peer. Reading and writing block; they run in a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def save(self, snapshot: Snapshot, frames: Frames) -> None:
+        """Write a checkpoint and the messages of its round; they are on disk when this returns."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        state = safetensors.torch.save(dict(snapshot.tensors))
+        messages = _pack(frames)
+        write_atomically(self._path("round", snapshot.round, "safetensors"), state)
+        write_atomically(self._path("messages", snapshot.round, "safetensors"), messages)
+        sync_directory(self.directory)
+        seal = {"state": _digest(state), "messages": _digest(messages), "facts": snapshot.facts}
+        write_atomically(self._path("round", snapshot.round, "json"), json.dumps(seal).encode())
+        sync_directory(self.directory)
+
+    def rounds(self) -> list[int]:
+        """Rounds of which a checkpoint was sealed, oldest first, whole or not."""
+        return sorted(int(path.stem.split("-")[1]) for path in self.directory.glob("round-*.json"))
+
+    def damage(self, round: int) -> str | None:
+        """What is wrong with a checkpoint, or with messages it stands on; None if it is whole."""
+        for at in [at for at in self._message_rounds() if at < round]:
+            if at in self.rounds() and (why := self._damage(at, ("messages",))):
+                return why
+        return self._damage(round, ("state", "messages"))
+
+    def load(self, round: int) -> tuple[Snapshot, dict[int, Frames]]:
+        """A checkpoint that is whole, and all messages up to its round that are still kept."""
+        seal = json.loads(self._path("round", round, "json").read_bytes())
+        tensors = safetensors.torch.load(self._path("round", round, "safetensors").read_bytes())
+        kept = {
+            at: _unpack(self._path("messages", at, "safetensors").read_bytes())
+            for at in self._message_rounds()
+            if at <= round
+        }
+        return Snapshot(round, tensors, seal["facts"]), kept
+
+    def drop_after(self, round: int) -> None:
+        """Remove what lies after a round that is gone back to."""
+        for at in {*self.rounds(), *self._message_rounds()}:
+            if at > round:
+                self._remove(at)
+
+    def prune(self, floor: int) -> None:
+        """Remove what nobody will ask for: messages up to the floor F, and checkpoints before F but the newest two."""
+        for at in self._message_rounds():
+            if at <= floor:
+                self._path("messages", at, "safetensors").unlink(missing_ok=True)
+        for at in self.rounds()[:-2]:
+            if at < floor:
+                self._path("round", at, "json").unlink(missing_ok=True)  # the seal first
+                self._path("round", at, "safetensors").unlink(missing_ok=True)
+
+    def _damage(self, round: int, parts: Iterable[str]) -> str | None:
+        try:
+            seal = json.loads(self._path("round", round, "json").read_bytes())
+            for part in parts:
+                path = self._path("round" if part == "state" else part, round, "safetensors")
+                if part == "messages" and not path.exists():
+                    continue  # pruned: nobody will ask for them
+                if _digest(path.read_bytes()) != seal[part]:
+                    return f"the checksum of its {part} is wrong"
+        except (OSError, ValueError, KeyError) as error:
+            return f"it cannot be read ({type(error).__name__})"
+        return None
+
+    def _message_rounds(self) -> list[int]:
+        return sorted(int(path.stem.split("-")[1]) for path in self.directory.glob("messages-*.safetensors"))
+
+    def _path(self, kind: str, round: int, suffix: str) -> Path:
+        return self.directory / f"{kind}-{round:04d}.{suffix}"
+
+    def _remove(self, round: int) -> None:
+        self._path("round", round, "json").unlink(missing_ok=True)  # the seal first: what it covers may then go
+        for kind in ("round", "messages"):
+            self._path(kind, round, "safetensors").unlink(missing_ok=True)
+
+
+def _digest(content: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(content)
+
+
+def _pack(frames: Frames) -> bytes:
+    tensors = {f"{number:08d}": np.frombuffer(data, np.uint8) for number, (_, data) in enumerate(frames)}
+    receivers = json.dumps([to for to, _ in frames])
+    return safetensors.numpy.save(tensors, {"receivers": receivers})
+
+
+def _unpack(content: bytes) -> Frames:
+    try:
+        tensors = safetensors.numpy.load(content)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    size = int.from_bytes(content[:8], "little")
+    receivers = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["receivers"])
+    return [(to, tensors[f"{number:08d}"].tobytes()) for number, to in enumerate(receivers)]

@@ -1,0 +1,103 @@
+"""dfl-peer: one client of a federation."""
+
+import argparse
+import asyncio
+import ctypes
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from peer.config import load_peer
+from peer.errors import FailedError, InputError
+from peer.network.transport.grpc import GrpcTransport
+from peer.runtime import Runtime
+from peer.setup import Setup, prepare
+from peer.telemetry import Telemetry
+
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a peer to its end; the exit status: 0 done, 1 failed, 2 wrong input, 128 + n after signal n."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    telemetry = Telemetry()
+    try:
+        setup = prepare(*load_peer(arguments.config))
+        _tune_process(setup.config.threads)
+        return _run(setup, telemetry)
+    except InputError as error:
+        print(f"dfl-peer: {error}", file=sys.stderr)
+        return WRONG_INPUT
+    except FailedError as error:
+        print(f"dfl-peer: {error}", file=sys.stderr)
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dfl-peer", description="One client of a decentralised federation.")
+    parser.add_argument("--config", type=Path, required=True, metavar="PEER.YAML", help="this peer's settings")
+    parser.add_argument("--version", action="version", version=f"dfl {version('dfl')}")
+    return parser
+
+
+def _run(setup: Setup, telemetry: Telemetry) -> int:
+    if sys.platform == "win32":
+        return asyncio.run(_live(setup, telemetry))
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_live(setup, telemetry))
+
+
+async def _live(setup: Setup, telemetry: Telemetry) -> int:
+    caught: list[signal.Signals] = []
+    task = asyncio.current_task()
+    assert task
+
+    def stop(number: signal.Signals) -> None:
+        caught.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    listen = setup.config.listen or _own_address(setup)
+    with ThreadPoolExecutor(1, "train") as executor:
+        runtime = Runtime(setup, lambda runtime: GrpcTransport(listen, runtime.status), executor, telemetry)
+        try:
+            await runtime.run()
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+            telemetry.emit("stopped", signal=caught[0].name)
+            return 128 + caught[0]
+    return DONE
+
+
+def _own_address(setup: Setup) -> str:
+    return next(member.address for member in setup.spec.ring if member.id == setup.config.id)
+
+
+def _tune_process(threads: int) -> None:
+    """One training thread, room for many connections, and large blocks of memory that are not given back at once."""
+    torch.set_num_threads(threads)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        # Frames of 1 MiB come and go: without this each is mapped and unmapped, which doubles the CPU a byte.
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(M_TRIM_THRESHOLD, 64 << 20)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

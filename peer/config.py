@@ -1,0 +1,250 @@
+"""Every setting there is: the federation's spec, which all peers share, and one peer's own file."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
+from ruamel.yaml import YAML
+
+from peer.document import Document, nearest, scalar, validate
+from peer.errors import InputError
+from peer.learning.sources import SOURCES, Source, source_type
+from peer.learning.zoo import MODELS
+from peer.protocols.base import Init, Protocol
+from peer.protocols.registry import PROTOCOLS, protocol_class
+from peer.settings import Settings
+from peer.user_code import import_from
+
+Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
+Address = Annotated[str, Field(pattern=r"^(\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]+):\d{1,5}$")]
+FIRST_PORT = 7700
+"""Below 32768, so that no outgoing connection takes a dead peer's port."""
+
+
+def _own_class(find: Callable[[str], type[Settings]]) -> PlainValidator:
+    """A field whose class depends on its `name`; its content was validated before by that class."""
+    return PlainValidator(lambda raw: raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw)))
+
+
+AnyProtocol = Annotated[SerializeAsAny[Protocol], _own_class(protocol_class)]
+AnySource = Annotated[SerializeAsAny[Source], _own_class(source_type)]
+
+
+class Member(Settings):
+    """One peer of the federation."""
+
+    id: Id
+    """Lower-case letters, digits and hyphens."""
+    address: Address
+    """host:port at which the other peers reach it."""
+
+
+class ModelSettings(Settings):
+    """Which model is trained."""
+
+    name: str = "mlp"
+    """One of the zoo's, or `module:Name` of your own."""
+
+
+class Spec(Settings):
+    """federation.yaml: what all peers agree on. It is compared in every handshake."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = "federation"
+    """Names the federation and its directory under runs/."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
+    """Initial weights, batch order and shared draws derive from it; splits from `data.seed`."""
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    """Communication rounds."""
+    protocol: AnyProtocol
+    """`name` and the protocol's hyperparameters."""
+    model: ModelSettings = ModelSettings()
+    """`name` of the model."""
+    data: AnySource
+    """`name` of the data set, where it lies and how it is split."""
+    init: Init
+    """Whether all peers start from the same weights. Not given: as the protocol's paper has it."""
+    test: Literal["matched", "global", "paper"] = "matched"
+    """The accuracy that tables and summaries quote: on a test set with each peer's own class mix, on the whole
+    test set, or on the test split of the papers, which is drawn independently of the training split."""
+    on_loss: Literal["wait", "stop"] = "wait"
+    """What a peer does when a neighbour is gone for longer than `patience`: wait for ever, or stop."""
+    patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
+    """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
+    trace: bool = False
+    """Write every round's shared vectors to <id>/trace/ so that anyone can recompute the blends."""
+    code: Path | None = None
+    """Directory from which `module:Name` is imported. Not given: the one that holds this file."""
+    ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=10_000)]
+    """The peers in ring order. With `--peers N` it may be left out: peer0 ... peerN-1 on loopback."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for what in ("id", "address"):
+            values = [getattr(member, what) for member in self.ring]
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice:
+                raise ValueError(f"two peers of the ring have the {what} `{twice}`; give each its own")
+        least = self.protocol.min_peers
+        if len(self.ring) < least:
+            raise ValueError(
+                f"`{self.protocol.name}` needs at least {least} peers and the ring has {len(self.ring)}; add peers"
+            )
+        return self
+
+    @field_serializer("code")
+    def _code(self, code: Path | None) -> str | None:
+        return str(code) if code else None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(member.id for member in self.ring)
+
+    def canonical(self) -> dict[str, Any]:
+        """What peers must agree on, as plain JSON; where code and data lie is each machine's own business."""
+        content = self.model_dump(mode="json", exclude={"code"})
+        for location in ("root", "path", "download"):
+            content["data"].pop(location, None)
+        return content
+
+    def digests(self) -> dict[str, str]:
+        """sha256 of every key's canonical JSON, so that a refusal can name the keys that differ."""
+        return {key: _sha256(value) for key, value in self.canonical().items()}
+
+    def digest(self) -> str:
+        return _sha256(self.canonical())
+
+    def dump(self) -> str:
+        """The resolved spec as YAML."""
+        return dump_yaml(self.model_dump(mode="json", exclude_none=True))
+
+
+class TLS(Settings):
+    """Certificates of this peer; all three files are needed."""
+
+    ca: Path
+    """The federation's CA certificate, PEM."""
+    cert: Path
+    """This peer's certificate, PEM; its subject alternative name is the peer's id."""
+    key: Path
+    """The certificate's private key, PEM."""
+
+
+class PeerConfig(Settings):
+    """peer3.yaml: what concerns one peer only."""
+
+    federation: Path
+    """The federation's spec, relative to this file."""
+    id: Id
+    """Which member of the ring this peer is."""
+    listen: Address | None = None
+    """host:port to listen at. Not given: the port of its address in the ring, on the same host."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
+    """auto, cpu, mps, cuda or cuda:N; auto takes a GPU when there is one."""
+    out: Path | None = None
+    """Directory for this peer's files, relative to this file. Not given: its id."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Threads for training. Same bits in every run are promised for 1."""
+    tls: TLS | None = None
+    """Certificates; without them identity is a claim and nothing is encrypted."""
+    data: AnySource | None = None
+    """This peer's own data instead of its part of the federation's; accuracies are then `local`."""
+
+
+def load_spec(
+    path: Path, *, peers: int | None = None, seed: int | None = None, overrides: Sequence[str] = ()
+) -> Spec:
+    """federation.yaml with the command line's changes, resolved; InputError says what is wrong and where."""
+    document = Document.read(path)
+    content = dict(document.content)
+    content.setdefault("name", path.stem)
+    for override in overrides:
+        _override(content, override)
+    if seed is not None:
+        content["seed"] = seed
+    if peers is not None:
+        content["ring"] = _ring(content.get("ring"), peers)
+    if "ring" not in content:
+        raise InputError(f"{path}: `ring` is missing; list the peers there or give --peers N")
+    code = Path(content.get("code") or ".")
+    content["code"] = str((path.parent / code).resolve())
+    import_from(Path(content["code"]))
+    content["protocol"] = _component(content.get("protocol"), "protocol", [*PROTOCOLS], document)
+    content["data"] = _component(content.get("data", "digits"), "data", [*SOURCES], document)
+    content["model"] = _component(content.get("model", "mlp"), "model", [*MODELS], document)
+    protocol = validate(protocol_class(content["protocol"]["name"]), content["protocol"], document, ("protocol",))
+    validate(source_type(content["data"]["name"]), content["data"], document, ("data",))
+    content.setdefault("init", protocol.init)
+    spec = validate(Spec, content, document)
+    return spec.model_copy(update={"data": spec.data.relative_to(path.parent.resolve())})
+
+
+def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
+    """peer3.yaml and the spec it names; paths are made absolute."""
+    document = Document.read(path)
+    content, base = dict(document.content), path.parent.resolve()
+    if content.get("data") is not None:
+        content["data"] = _component(content["data"], "data", [*SOURCES], document)
+        validate(source_type(content["data"]["name"]), content["data"], document, ("data",))
+    config = validate(PeerConfig, content, document)
+    data = config.data and config.data.relative_to(base)
+    tls = config.tls and TLS(**{name: base / file for name, file in config.tls})
+    spec = load_spec(base / config.federation)
+    if config.id not in spec.ids:
+        where = document.where(("id",))
+        raise InputError(f"{where}: `{config.id}` is not in the federation's ring; {nearest(config.id, spec.ids)}")
+    changes = {"federation": base / config.federation, "out": base / (config.out or config.id)}
+    return config.model_copy(update={**changes, "data": data, "tls": tls}), spec
+
+
+def dump_yaml(content: Mapping[str, Any]) -> str:
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    stream = StringIO()
+    writer.dump(dict(content), stream)
+    return stream.getvalue()
+
+
+def _component(raw: Any, key: str, known: Sequence[str], document: Document) -> dict[str, Any]:
+    """`protocol: fibfl` and `protocol: {name: fibfl}` are the same; the name must be known or `module:Name`."""
+    content = {"name": raw} if isinstance(raw, str) else raw
+    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
+        raise InputError(f"{document.where((key,))}: `{key}` wants a `name`; known: {', '.join(sorted(known))}")
+    name = content["name"]
+    if name not in known and ":" not in name:
+        raise InputError(f"{document.where((key, 'name'))}: unknown {key} `{name}`; {nearest(name, known)}")
+    return content
+
+
+def _ring(ring: Any, peers: int) -> Any:
+    """The ring that `--peers N` stands for; a ring in the file must agree with it."""
+    if peers < 1:
+        raise InputError(f"--peers {peers}: give at least 1")
+    if ring is None:
+        return [{"id": f"peer{i}", "address": f"127.0.0.1:{FIRST_PORT + i}"} for i in range(peers)]
+    if isinstance(ring, list) and len(ring) != peers:
+        raise InputError(f"--peers {peers} does not fit the {len(ring)} peers under `ring`; leave one of them out")
+    return ring
+
+
+def _override(content: dict[str, Any], text: str) -> None:
+    """Apply one `--set key.key=value` to the plain content."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(f"--set {text}: write key=value, such as --set protocol.gamma=0.3")
+    *parents, last = name.split(".")
+    node = content
+    for parent in parents:
+        below = node.get(parent)
+        node[parent] = dict(below) if isinstance(below, dict) else {"name": below} if below else {}
+        node = node[parent]
+    node[last] = scalar(value)
+
+
+def _sha256(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

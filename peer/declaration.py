@@ -1,0 +1,39 @@
+"""From a protocol's declarations to the manifest that the wire enforces."""
+
+from peer.learning.model import Model
+from peer.network.manifest import Manifest, Payload
+from peer.protocols.base import Protocol, Record, Share
+
+
+def manifest(protocol: Protocol, model: Model, rounds: int) -> Manifest:
+    """Every vector and record that may leave a peer in this run, with its size and its rounds."""
+    shares = [_share(share, model, rounds) for share in protocol.shares(rounds)]
+    records = [_record(record, model, rounds) for record in protocol.records]
+    return Manifest((*shares, *records))
+
+
+def private_head(protocol: Protocol, rounds: int) -> bool:
+    """Whether the head is declared to stay; in warm-up with `warmup_shares: model`, say, it is not."""
+    return not any(share.vector in ("model", "head") for share in protocol.shares(rounds))
+
+
+def _share(share: Share, model: Model, rounds: int) -> Payload:
+    where = model.part(share.vector) if share.vector in ("extractor", "head", "model") else model.part("model")
+    head = model.part("head")
+    at = share.rounds or range(rounds + 1)
+    return Payload(
+        name=share.vector,
+        floats=where.stop - where.start,
+        doubles=share.scalars,
+        first_round=at.start,
+        last_round=at.stop - 1,
+        tensors=tuple((e.name, e.shape, e.dtype) for e in model.layout if where.start <= e.offset < where.stop),
+        private=(max(head.start, where.start) - where.start, max(head.stop, where.start) - where.start)
+        if head.start < where.stop
+        else (0, 0),
+    )
+
+
+def _record(record: Record, model: Model, rounds: int) -> Payload:
+    size = model.classes if record.size == "classes" else record.size
+    return Payload(name=record.name, floats=0, doubles=size, first_round=0, last_round=rounds)

@@ -1,0 +1,137 @@
+"""Reading a settings file: YAML 1.2 (so `1e-3` is a number) or JSON, with a line number for every key."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from peer.errors import InputError
+from peer.settings import Settings
+
+S = TypeVar("S", bound=Settings)
+Location = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """The plain content of a settings file, and where in the file each key stands."""
+
+    path: Path
+    content: dict[str, Any]
+    tree: Any
+
+    @classmethod
+    def read(cls, path: Path) -> "Document":
+        """Raise InputError when the file is missing, is no YAML, or is not a mapping."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: is not a text file in UTF-8; give the path of a YAML file") from None
+        return cls.parse(text, path)
+
+    @classmethod
+    def parse(cls, text: str, path: Path) -> "Document":
+        try:
+            tree = YAML(typ="rt", pure=True).load(text)
+        except MarkedYAMLError as error:
+            mark = error.problem_mark
+            line = f":{mark.line + 1}" if mark else ""
+            raise InputError(f"{path}{line}: not valid YAML: {error.problem}") from None
+        except YAMLError as error:
+            raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(tree, Mapping):
+            raise InputError(f"{path}: holds no `key: value` pairs")
+        return cls(path, plain(tree), tree)
+
+    def where(self, location: Location) -> str:
+        """`file:line` of the deepest part of `location` that stands in the file."""
+        node, line = self.tree, None
+        for step in location:
+            try:
+                position = node.lc.key(step) if isinstance(node, Mapping) else node.lc.item(step)
+                node = node[step]
+            except (AttributeError, KeyError, IndexError, TypeError):
+                continue  # a union's tag or a key given on the command line: not in the file
+            line = position[0] + 1
+        return f"{self.path}:{line}" if line else str(self.path)
+
+
+def plain(node: Any) -> Any:
+    """The parser's own containers and numbers as JSON's."""
+    if isinstance(node, Mapping):
+        return {str(key): plain(value) for key, value in node.items()}
+    if isinstance(node, Sequence) and not isinstance(node, str | bytes):
+        return [plain(value) for value in node]
+    if isinstance(node, bool) or node is None:
+        return node
+    for kind in (int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return str(node)
+
+
+def scalar(text: str) -> Any:
+    """A value as YAML 1.2 reads it: `1e-3` is a number, `true` a truth value."""
+    return plain(YAML(typ="safe", pure=True).load(text))
+
+
+def validate(kind: type[S], content: Any, document: Document, at: Location = ()) -> S:
+    """`content` as settings of `kind`; InputError names file, line and the nearest known key."""
+    try:
+        return kind.model_validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        raise InputError("; ".join(_sentence(e, kind, document, at) for e in error.errors()[:3])) from None
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """A hint for a misspelt word."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
+
+
+def _sentence(error: ErrorDetails, kind: type[Settings], document: Document, at: Location) -> str:
+    location = (*at, *error["loc"])
+    where = document.where(location)
+    name = ".".join(str(step) for step in location)
+    if error["type"] == "extra_forbidden":
+        key = str(error["loc"][-1])
+        return f"{where}: unknown key `{key}`; {nearest(key, _keys(kind, error['loc'][:-1]))}"
+    if error["type"] == "missing":
+        return f"{where}: `{name}` is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    shown = json.dumps(error["input"], default=str)
+    given = f" (given: {shown})" if len(shown) < 60 and error["type"] != "value_error" else ""
+    return f"{where}: {f'`{name}`: ' if name else ''}{message[0].lower() + message[1:]}{given}"
+
+
+def _keys(kind: type[Settings], location: Location) -> list[str]:
+    """The keys known at `location` below `kind`, looked up in its JSON schema."""
+    schema = kind.model_json_schema()
+    definitions = schema.get("$defs", {})
+    nodes = [schema]
+    for step in location:
+        below: list[Any] = []
+        for node in nodes:
+            below += _below(node, step, definitions)
+        nodes = below or nodes  # a union's tag is no key: stay
+    return sorted({key for node in nodes for key in node.get("properties", {})})
+
+
+def _below(node: dict[str, Any], step: int | str, definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    child = node.get("properties", {}).get(step) or (node.get("items") if isinstance(step, int) else None)
+    if child is None:
+        return []
+    found = []
+    for option in [child, *child.get("anyOf", []), *child.get("oneOf", [])]:
+        reference = option.get("$ref", "").removeprefix("#/$defs/")
+        found.append(definitions.get(reference, option))
+    return found

@@ -1,0 +1,131 @@
+"""Saving a running peer round by round, and taking it up again where it left off (rules R2 and R3)."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from torch import Tensor
+
+from peer.checkpoint import Checkpoints, Frames, Snapshot
+from peer.local_peer import LocalPeer, Ring, Seconds
+from peer.network.codec import decode
+from peer.network.outbox import Outgoing
+
+
+class Journal:
+    """Writes a checkpoint while the next round trains; at most one is under way."""
+
+    def __init__(self, directory: Path, peer: LocalPeer, report: Callable[..., None]) -> None:
+        self._checkpoints, self._peer, self._report = Checkpoints(directory), peer, report
+        self._writing: asyncio.Task[None] | None = None
+
+    async def save(self, round: int) -> None:
+        """Take the state as it is now and write it in the background, after the checkpoint before it."""
+        await self.settle()
+        snapshot, frames = self._snapshot(round), self._frames(round)
+        self._writing = asyncio.create_task(self._write(snapshot, frames))
+
+    async def settle(self) -> None:
+        """Wait for the checkpoint under way; raise what went wrong with it."""
+        if self._writing:
+            await asyncio.shield(self._writing)
+
+    async def close(self) -> None:
+        """Wait for the checkpoint under way, whatever becomes of it."""
+        if self._writing:
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    async def _write(self, snapshot: Snapshot, frames: Frames) -> None:
+        await asyncio.to_thread(self._checkpoints.save, snapshot, frames)
+        whole = self._checkpoints.rounds()
+        if len(whole) > 1:
+            self._peer.network.announce(whole[-2])
+        self._checkpoints.prune(self._peer.network.floor.least)
+
+    async def finish(self) -> None:
+        """Read the last checkpoint back and announce it itself."""
+        await self.settle()
+        last = self._checkpoints.rounds()[-1]
+        why = await asyncio.to_thread(self._checkpoints.damage, last)
+        if why:
+            raise OSError(f"the last checkpoint was not written well: {why}")
+        self._peer.network.announce(last)
+
+    async def resume(self) -> int:
+        """Go back to the newest whole checkpoint; its round, or -1 when there is none."""
+        whole = []
+        for round in reversed(self._checkpoints.rounds()):
+            why = await asyncio.to_thread(self._checkpoints.damage, round)
+            if why:
+                self._report("damaged", round=round, reason=why)
+            else:
+                whole.append(round)
+        if not whole:
+            self._checkpoints.drop_after(-1)
+            return -1
+        snapshot, messages = await asyncio.to_thread(self._checkpoints.load, whole[0])
+        self._checkpoints.drop_after(whole[0])
+        self._restore(snapshot)
+        self._refill(messages)
+        self._peer.network.announce(whole[1] if len(whole) > 1 else -1)
+        self._report("resumed", round=whole[0])
+        return whole[0]
+
+    def _snapshot(self, round: int) -> Snapshot:
+        peer, network = self._peer, self._peer.network
+        tensors: dict[str, Tensor] = {"model": peer.model.detach().to("cpu", copy=True)}
+        tensors |= {f"counter/{name}": t.to("cpu", copy=True) for name, t in peer.trained.counters.items()}
+        tensors |= {f"optimiser/{name}": tensor for name, tensor in peer.trainer.state().items()}
+        tensors |= {f"protocol/{name}": t.detach().to("cpu", copy=True) for name, t in peer.state.items()}
+        facts = {
+            "ring": asdict(peer.seating),
+            "seconds": asdict(peer.seconds),
+            "tensor_bytes": network.audit.tensor_bytes,
+            "sent": dict(network.traffic.sent),
+            "received": dict(network.traffic.received),
+            "edges": network.edges.dump(),
+            "loss": peer.loss,
+        }
+        return Snapshot(round, tensors, facts)
+
+    def _frames(self, round: int) -> Frames:
+        """The round's frames with their receivers; one that went to both neighbours is kept once."""
+        receivers: dict[int, list[str]] = {}
+        frames: dict[int, bytes] = {}
+        for neighbour, link in self._peer.network.links.items():
+            for frame in link.outbox.of_round(round):
+                receivers.setdefault(id(frame.data), []).append(neighbour)
+                frames[id(frame.data)] = frame.data
+        return [(receivers[number], data) for number, data in frames.items()]
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        peer, network, facts = self._peer, self._peer.network, snapshot.facts
+        parts: dict[str, dict[str, Tensor]] = {"counter": {}, "optimiser": {}, "protocol": {}}
+        for name, tensor in snapshot.tensors.items():
+            kind, _, rest = name.partition("/")
+            if rest:
+                parts[kind][rest] = tensor
+        peer.model.copy_(snapshot.tensors["model"])
+        for name, counter in peer.trained.counters.items():
+            counter.copy_(parts["counter"][name])
+        peer.trainer.load_state(parts["optimiser"])
+        peer.state = {name: tensor.to(peer.trained.device) for name, tensor in parts["protocol"].items()}
+        peer.round, peer.loss = snapshot.round, facts["loss"]
+        network.begin(snapshot.round)
+        peer.seating = Ring(tuple(facts["ring"]["order"]), facts["ring"]["cost_before"], facts["ring"]["cost_after"])
+        peer.seconds = Seconds(**facts["seconds"])
+        network.audit.tensor_bytes = facts["tensor_bytes"]
+        network.traffic.sent.update(facts["sent"])
+        network.traffic.received.update(facts["received"])
+        network.reopen(facts["edges"])
+
+    def _refill(self, messages: dict[int, Frames]) -> None:
+        """Put back what neighbours may still ask for, in the order it was written."""
+        for at in sorted(messages):
+            for receivers, data in messages[at]:
+                frame = decode(data)
+                for receiver in receivers:
+                    link = self._peer.network.links.get(receiver)
+                    if link:
+                        link.outbox.append(Outgoing(frame.key, frame.index, data))

@@ -1,0 +1,98 @@
+"""The trained model as a file of use without a federation: safetensors, or a plain torch state dict."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from peer.errors import InputError
+from peer.learning.model import Model
+from peer.learning.zoo import build
+
+
+def save_model(model: Model, path: str | Path) -> None:
+    """Write `model.safetensors`: every parameter and persistent buffer by its name (`extractor.…`, `head.…`).
+
+    The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`.
+    """
+    metadata = {
+        "model": json.dumps(model.name),
+        "shape": json.dumps(model.shape),
+        "classes": json.dumps(model.classes),
+    }
+    _write(Path(path), safetensors.torch.save(state_dict(model), metadata))
+
+
+def state_dict(model: Model) -> dict[str, Tensor]:
+    """A plain state dict: copies on the CPU, contiguous, by name; each half's names start with its own."""
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state().items()}
+
+
+def load_model(path: str | Path, *, user_model: str | None = None) -> Model:
+    """The model in a `model.safetensors`, on the CPU in evaluation mode, ready for `predict(x)`.
+
+    A file can name code of the user's own (`module:Name`). That is only imported when the caller names the
+    same as `user_model`, so that opening someone's file never runs what the file chose. InputError if the
+    file is missing, truncated or not such a model.
+    """
+    path = Path(path)
+    tensors, (name, shape, classes) = _read(path)
+    if ":" in name and name != user_model:
+        raise InputError(
+            f"{path} needs your own code; if you trust it: load_model(path, user_model={name!r})"
+        )
+    model = build(name, shape, classes, seed=0)
+    model.load(tensors)
+    model.train(False)
+    return model
+
+
+def export_state_dict(path: str | Path, target: str | Path) -> None:
+    """Write the tensors of a `model.safetensors` as a torch state dict (`torch.load`, weights only)."""
+    tensors, _ = _read(Path(path))
+    with tempfile.TemporaryFile() as file:
+        torch.save(tensors, file)
+        file.seek(0)
+        _write(Path(target), file.read())
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, tuple[int, ...], int]]:
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        name, shape, classes = (json.loads(metadata[key]) for key in ("model", "shape", "classes"))
+        return tensors, (str(name), tuple(int(side) for side in shape), int(classes))
+    except FileNotFoundError as error:
+        raise InputError(f"there is no model file {path}") from error
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is truncated or not a safetensors file ({error}); copy it again") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} does not say which model it holds; only a peer's model.safetensors does"
+        ) from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Atomic and durable: a reader sees the old file or the whole new one, also after a power cut."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,158 @@
+"""The numbers a run is judged by: pure functions of accuracies, recalls and weights.
+
+Accuracies are shares in 0..1, one a peer or one a round. A metric that is undefined for its input is None.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Real = NDArray[np.floating[Any] | np.integer[Any]]
+Float64 = NDArray[np.float64]
+
+
+def mean(accuracies: Sequence[float]) -> float:
+    """Mean over the peers."""
+    return float(np.mean(_some(accuracies)))
+
+
+def worst(accuracies: Sequence[float]) -> float:
+    """The accuracy of the worst peer."""
+    return float(np.min(_some(accuracies)))
+
+
+def gini(accuracies: Sequence[float]) -> float:
+    """Gini coefficient 2 Σ i·x_(i) / (N Σx) − (N+1)/N, x ascending, i from 1; 0 if Σx = 0."""
+    x = np.sort(_some(accuracies))
+    total = x.sum()
+    if total == 0:
+        return 0.0
+    n = len(x)
+    # Rounding can take equal accuracies just below zero.
+    return max(0.0, float(2 * (np.arange(1, n + 1) * x).sum() / (n * total) - (n + 1) / n))
+
+
+def r50(means: Sequence[float]) -> int | None:
+    """The first round, from 1, whose mean accuracy is at least one half; None when there is none."""
+    return next((number for number, value in enumerate(means, start=1) if value >= 0.5), None)
+
+
+def plateau_sigma(means: Sequence[float]) -> float:
+    """Population standard deviation of the mean accuracies of the rounds after floor(R/2), of rounds 1..R."""
+    return float(np.std(_some(means)[len(means) // 2 :]))
+
+
+def mcg(accuracies: Sequence[float], solo: Sequence[float]) -> float:
+    """Mean collaboration gain: the mean over the peers of accuracy minus accuracy alone (CYCle)."""
+    return float(np.mean(_gains(accuracies, solo)))
+
+
+def cgs(accuracies: Sequence[float], solo: Sequence[float]) -> float | None:
+    """Collaboration gain spread: the gains' standard deviation with N−1 (CYCle); None for one peer."""
+    gains = _gains(accuracies, solo)
+    return float(np.std(gains, ddof=1)) if len(gains) > 1 else None
+
+
+def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Pearson's correlation in −1..1; None for fewer than two pairs or where either side is constant."""
+    x, y = _pair(xs, ys)
+    # Equality, not a zero deviation: the mean of equal numbers need not be that number to the last bit.
+    if len(x) < 2 or np.all(x == x[0]) or np.all(y == y[0]):
+        return None
+    x, y = x - x.mean(), y - y.mean()
+    # Scaled first, so that the squares of tiny deviations do not vanish.
+    x, y = x / np.abs(x).max(), y / np.abs(y).max()
+    return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
+
+
+def recalls(predictions: Real, labels: Real, classes: int) -> Float64:
+    """Share of each class's samples that were recognised, float64 (classes,); NaN for classes without any.
+
+    `predictions` and `labels` are class numbers (n,).
+    """
+    total = np.bincount(labels, minlength=classes)
+    right = np.bincount(labels[predictions == labels], minlength=classes)
+    recall = np.full(classes, np.nan)
+    np.divide(right, total, out=recall, where=total > 0)
+    return recall
+
+
+def balanced_accuracy(recall: Float64) -> float | None:
+    """Mean recall over the classes that have test samples; `recall` as from `recalls`."""
+    tested = ~np.isnan(recall)
+    return float(recall[tested].mean()) if tested.any() else None
+
+
+def matched_accuracy(recall: Float64, proportions: Real) -> float | None:
+    """Σ_c q_c·recall_c over the classes with test samples, q renormalised over them.
+
+    `recall` as from `recalls`; `proportions` (classes,) are the peer's class shares or counts. None when no
+    class of the peer has test samples.
+    """
+    tested = ~np.isnan(recall)
+    q = np.asarray(proportions, dtype=np.float64)[tested]
+    return float(q @ recall[tested] / q.sum()) if q.sum() > 0 else None
+
+
+def weight_divergence(weights: Sequence[Real]) -> Float64:
+    """Mean over all pairs of peers of |w_i − w_j|, parameter by parameter (FedISP Eq. 11)."""
+    return _mean_over_pairs(weights, np.abs)
+
+
+def relative_weight_divergence(weights: Sequence[Real]) -> Float64:
+    """Eq. 11 over the first peer's |w_0| (FedISP Eq. 12); 0 where both are 0, infinite where only w_0 is."""
+    return _ratio(weight_divergence(weights), np.abs(weights[0]))
+
+
+def output_divergence(logits: Sequence[Real]) -> Float64:
+    """Mean over all pairs of peers of ‖y_i − y_j‖₂ for each test sample (FedISP Eq. 13).
+
+    `logits` holds one (samples, classes) array a peer; the result is (samples,).
+    """
+    return _mean_over_pairs(logits, _row_norms)
+
+
+def relative_output_divergence(logits: Sequence[Real]) -> Float64:
+    """Eq. 13 over the first peer's ‖y_0‖₂ (FedISP Eq. 14); 0 where both are 0, infinite where only y_0 is."""
+    return _ratio(output_divergence(logits), _row_norms(logits[0]))
+
+
+def _some(values: Sequence[float]) -> Float64:
+    if len(values) == 0:
+        raise ValueError("a metric of no values at all")
+    return np.asarray(values, dtype=np.float64)
+
+
+def _pair(xs: Sequence[float] | Float64, ys: Sequence[float]) -> tuple[Float64, Float64]:
+    if len(xs) != len(ys):
+        raise ValueError(f"{len(xs)} values cannot be paired with {len(ys)}")
+    return np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
+
+
+def _gains(accuracies: Sequence[float], solo: Sequence[float]) -> Float64:
+    together, alone = _pair(_some(accuracies), solo)
+    return together - alone
+
+
+def _mean_over_pairs(arrays: Sequence[Real], size: Callable[[Float64], Float64]) -> Float64:
+    pairs = list(combinations([np.asarray(array, dtype=np.float64) for array in arrays], 2))
+    if not pairs:
+        raise ValueError("a divergence needs at least two peers")
+    total = size(pairs[0][0] - pairs[0][1])
+    for one, other in pairs[1:]:
+        total += size(one - other)
+    return total / len(pairs)
+
+
+def _row_norms(rows: Real) -> Float64:
+    norms: Float64 = np.linalg.norm(np.asarray(rows, dtype=np.float64), axis=-1)
+    return norms
+
+
+def _ratio(difference: Float64, reference: Float64) -> Float64:
+    ratio: Float64 = np.where(difference > 0, np.inf, 0.0)
+    np.divide(difference, reference, out=ratio, where=reference > 0)
+    return ratio

@@ -1,0 +1,203 @@
+"""What a protocol is given, made of the model, the trainer and the network."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.errors import FailedError
+from peer.learning.model import Model
+from peer.learning.randomness import derive
+from peer.learning.trainer import Phase, Trainer
+from peer.life import State
+from peer.network.collectives import Collectives, Seat
+from peer.network.network import Network
+from peer.protocols.base import Peer, Received
+from peer.topology import Graph, receivers, senders
+from peer.trace import Trace
+
+T = TypeVar("T")
+
+
+@dataclass
+class Seconds:
+    """Where a peer's time goes."""
+
+    train: float = 0.0
+    communicate: float = 0.0
+    evaluate: float = 0.0
+
+
+@dataclass
+class Ring:
+    """The ring's order and what it cost before and after ordering."""
+
+    order: tuple[str, ...]
+    cost_before: float | None = None
+    cost_after: float | None = None
+
+
+@dataclass
+class LocalPeer(Peer):
+    """The runtime's side of `peer.protocols.base.Peer`."""
+
+    id: str
+    members: tuple[str, ...]
+    rounds: int
+    seed: int
+    graph: Graph
+    proportions: Tensor
+    trained: Model
+    trainer: Trainer
+    network: Network
+    executor: Executor
+    enter: Callable[[State], None]
+    """Says in which state of its life the peer now is."""
+    report: Callable[..., None]
+    seating: Ring
+    round: int = 0
+    state: dict[str, Tensor] = field(default_factory=dict)
+    seconds: Seconds = field(default_factory=Seconds)
+    trace: Trace | None = None
+    loss: float = float("nan")
+    noted: dict[str, float] = field(default_factory=dict)
+    trained_this_round: bool = False
+
+    def begin(self, round: int) -> None:
+        """A new round: its messages are numbered from the start."""
+        self.round, self.noted, self.trained_this_round = round, {}, False
+        self.network.begin(round)
+        self._collectives = Collectives(self.network, round)
+        seat = self._seat()
+        self.network.audit.authorise(round, seat.receivers, seat.senders)
+
+    @property
+    def ring(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.seating.order
+
+    @property
+    def samples(self) -> int:  # type: ignore[override]
+        return len(self.trainer.samples)
+
+    @property
+    def model(self) -> Tensor:  # type: ignore[override]
+        return self.trained.vector
+
+    @property
+    def extractor(self) -> Tensor:  # type: ignore[override]
+        return self.trained.extractor
+
+    @property
+    def head(self) -> Tensor:  # type: ignore[override]
+        return self.trained.head
+
+    async def train(self, *phases: Phase) -> float:
+        self.enter("training")
+        self.trained_this_round = True
+        began = time.perf_counter()
+        for phase in phases:
+            self.loss = await self._in_thread(self.trainer.train, phase, self.round)
+        self.seconds.train += time.perf_counter() - began
+        return self.loss
+
+    async def accuracy(self) -> float:
+        began = time.perf_counter()
+        result = await self._in_thread(self.trainer.accuracy)
+        self.seconds.train += time.perf_counter() - began
+        return result
+
+    def forget(self, optimiser: str) -> None:
+        self.trainer.drop(optimiser)
+
+    async def exchange(self, share: str, **scalars: float) -> dict[str, Received]:
+        vector = self._outgoing(share)
+        if self.trace:
+            self.trace.passes(vector)
+            self.trace.facts |= scalars
+        began = self._communicating()
+        received = await self._collectives.exchange(self._seat(), share, vector, tuple(scalars.values()))
+        self.seconds.communicate += time.perf_counter() - began
+        return {
+            # A neighbour that withholds its vector sends no scalars either: they read as NaN.
+            sender: Received(values.to(self.trained.device), _named(scalars, numbers))
+            for sender, (values, numbers) in received.items()
+        }
+
+    async def weighted_mean(self, share: str, weight: float) -> None:
+        vector = self._outgoing(share)
+        began = self._communicating()
+        await self._collectives.weighted_mean(self._seat(), share, vector, weight)
+        self._live(share).copy_(vector)
+        self.seconds.communicate += time.perf_counter() - began
+
+    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        began = self._communicating()
+        records = await self._collectives.gather(self._seat(), record, values.double().tolist())
+        self.seconds.communicate += time.perf_counter() - began
+        return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
+
+    async def pass_token(self, share: str) -> None:
+        began = self._communicating()
+        await self._collectives.pass_token(self._seat(), share, self._outgoing(share))
+        self.seconds.communicate += time.perf_counter() - began
+
+    async def receive_token(self, share: str) -> Tensor:
+        began = self._communicating()
+        token = await self._collectives.receive_token(self._seat(), share)
+        self.seconds.communicate += time.perf_counter() - began
+        return token.to(self.trained.device)
+
+    async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
+        # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.
+        digest = int.from_bytes(hashlib.sha256(" ".join(order).encode()).digest()[:6], "little")
+        digests = await self.gather("order", torch.tensor([digest], dtype=torch.float64))
+        others = [peer for peer, theirs in digests.items() if float(theirs) != digest]
+        if others:
+            raise FailedError(f"{self.id} computed another ring order than {', '.join(others)}; use one kind of CPU")
+        self.seating = Ring(order, cost_before, cost_after)
+        seat = self._seat()
+        self.network.use(self.round, seat.receivers, seat.senders)
+        self.report("ring", order=order, cost_before=cost_before, cost_after=cost_after)
+
+    def shared_generator(self, purpose: str) -> np.random.Generator:
+        view = self.network.identity.view
+        return np.random.default_rng(derive(self.seed, f"view {view}", self.round, purpose))
+
+    def note(self, **values: float) -> None:
+        self.noted |= values
+
+    def _seat(self) -> Seat:
+        ring = self.seating.order
+        return Seat(ring, receivers(self.graph, ring, self.id), senders(self.graph, ring, self.id))
+
+    def _live(self, share: str) -> Tensor:
+        views = {"extractor": self.extractor, "head": self.head, "model": self.model}
+        return views[share] if share in views else self.state[share]
+
+    def _outgoing(self, share: str) -> Tensor:
+        """The vector as it leaves: float32 on the CPU, and finite, or nothing leaves."""
+        vector = self._live(share)
+        if self.trace:
+            self.trace.communicates(vector)
+        if not bool(torch.isfinite(vector.sum())):
+            raise FailedError(f"{self.id}: its {share} is not finite in round {self.round}; lower the learning rate")
+        return vector.detach().cpu()
+
+    def _communicating(self) -> float:
+        self.enter("communicating")
+        return time.perf_counter()
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)
+
+
+def _named(names: Iterable[str], numbers: Sequence[float]) -> dict[str, float]:
+    return {name: numbers[i] if i < len(numbers) else nan for i, name in enumerate(names)}

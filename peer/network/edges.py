@@ -1,0 +1,107 @@
+"""With whom this peer may speak, and about which rounds (rule R7)."""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from peer.network.wire import Resources
+
+Direction = Literal["send", "receive"]
+LinkState = Literal["joining", "up", "suspected", "down"]
+
+
+@dataclass
+class Neighbour:
+    """What is known of the peer at the other end of an edge."""
+
+    id: str
+    address: str
+    state: LinkState = "joining"
+    reason: str = "not yet connected"
+    resources: Resources | None = None
+    heard: float = 0.0
+    """When its last sign of life came, by the loop's clock."""
+    introduced: set[Direction] = field(default_factory=set)
+    """In which directions a handshake has been made."""
+
+
+@dataclass
+class Span:
+    """The rounds in which an edge is used; `last` is open while the edge is current."""
+
+    first: int
+    last: int | None = None
+
+    def holds(self, round: int) -> bool:
+        return self.first <= round and (self.last is None or round <= self.last)
+
+
+class Edges:
+    """The edges of the current topology, and older ones until both of their ends are past them."""
+
+    def __init__(self, addresses: Mapping[str, str]) -> None:
+        self._addresses = addresses
+        self._spans: dict[tuple[Direction, str], Span] = {}
+        self.neighbours: dict[str, Neighbour] = {}
+        self._introduced = asyncio.Event()
+
+    def use(self, round: int, receivers: Collection[str], senders: Collection[str]) -> None:
+        """From `round` on the edges are these; others of that round stay until it is over."""
+        current: set[tuple[Direction, str]] = {("send", peer) for peer in receivers}
+        current |= {("receive", peer) for peer in senders}
+        for edge in current:
+            self._spans.setdefault(edge, Span(round)).last = None
+            self.neighbours.setdefault(edge[1], Neighbour(edge[1], self._addresses[edge[1]]))
+        for edge in self._spans.keys() - current:
+            span = self._spans[edge]
+            span.last = round if span.last is None else span.last
+
+    def dump(self) -> list[tuple[Direction, str, int, int | None]]:
+        """All edges with their rounds, for the checkpoint."""
+        return [(way, peer, span.first, span.last) for (way, peer), span in self._spans.items()]
+
+    def load(self, edges: Iterable[tuple[Direction, str, int, int | None]]) -> None:
+        """Take over what `dump` gave."""
+        for way, peer, first, last in edges:
+            self._spans[way, peer] = Span(first, last)
+            self.neighbours.setdefault(peer, Neighbour(peer, self._addresses[peer]))
+
+    def retire(self, durable: Mapping[str, int], own: int) -> list[str]:
+        """Forget edges whose last round both ends have on disk; the neighbours with which none is left."""
+        for edge, span in [*self._spans.items()]:
+            if span.last is not None and min(own, durable[edge[1]]) >= span.last:
+                del self._spans[edge]
+        gone = [peer for peer in self.neighbours if not any(peer == other for _, other in self._spans)]
+        for peer in gone:
+            del self.neighbours[peer]
+        return gone
+
+    def allows(self, direction: Direction, peer: str, round: int) -> bool:
+        span = self._spans.get((direction, peer))
+        return span is not None and span.holds(round)
+
+    def has(self, direction: Direction, peer: str) -> bool:
+        return (direction, peer) in self._spans
+
+    def peers(self, direction: Direction) -> list[str]:
+        return [peer for way, peer in self._spans if way == direction]
+
+    def missing(self) -> list[Neighbour]:
+        """Neighbours with whom a handshake has not been made in every direction that is used."""
+        return [
+            self.neighbours[peer]
+            for direction, peer in self._spans
+            if direction not in self.neighbours[peer].introduced
+        ]
+
+    def introduce(self, direction: Direction, peer: str) -> None:
+        """A handshake has been made."""
+        self.neighbours[peer].introduced.add(direction)
+        self._introduced.set()
+
+    async def complete(self) -> None:
+        """Wait until none is missing."""
+        while self.missing():
+            self._introduced.clear()
+            await self._introduced.wait()

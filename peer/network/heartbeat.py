@@ -1,0 +1,143 @@
+"""Signs of life between neighbours, with what they tell each other besides tensors: durable rounds and resources.
+
+Suspicion is only shown and counted; it never changes the run.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from peer.network.edges import Edges, LinkState, Neighbour
+from peer.network.floor import Floor
+from peer.network.handshake import Identity, RefusedError, introduce, read_reply
+from peer.network.links import RETRY, Traffic, first_of
+from peer.network.reception import Report
+from peer.network.transport import DisconnectedError, Pipe, Transport
+from peer.network.wire import Beat, DecodeError, Reply, Resources
+
+INTERVAL = 0.5
+SUSPECT_AFTER = 2.0
+RESOURCES_EVERY = 5.0
+"""Seconds."""
+
+
+class Heart:
+    """Beats towards all neighbours and listens to theirs."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        edges: Edges,
+        floor: Floor,
+        transport: Transport,
+        traffic: Traffic,
+        report: Report,
+        state: Callable[[], tuple[str, int]],
+        resources: Callable[[], Resources],
+    ) -> None:
+        self._identity, self._edges, self._floor = identity, edges, floor
+        self._transport, self._traffic, self._report = transport, traffic, report
+        self._state, self._resources = state, resources
+        self._clock = asyncio.get_running_loop().time
+        self.leaving = asyncio.Event()
+        """Once set, every stream ends after one last beat."""
+
+    async def run(self, neighbour: Neighbour) -> None:
+        """Keep a heartbeat stream to a neighbour open."""
+        attempt = 0
+        while not self.leaving.is_set():
+            try:
+                pipe = await self._transport.dial(neighbour.address, "Heartbeat")
+                try:
+                    await introduce(pipe, self._identity.hello(neighbour.id))
+                    attempt = 0
+                    await self._converse(neighbour, pipe, pipe.send, _beat_in_reply)
+                    await pipe.finish()
+                finally:
+                    pipe.abort()
+            except (DisconnectedError, RefusedError) as error:
+                self._now(neighbour, "down", str(error))
+            attempt += 1
+            await asyncio.sleep(RETRY[min(attempt, len(RETRY) - 1)])
+
+    async def accept(self, neighbour: Neighbour, pipe: Pipe) -> None:
+        """The accepting end of such a stream, after its welcome."""
+
+        async def reply(beat: bytes) -> None:
+            await pipe.send(Reply(beat=Beat.FromString(beat)).SerializeToString())
+
+        try:
+            await self._converse(neighbour, pipe, reply, Beat.FromString)
+        except DisconnectedError as error:
+            self._now(neighbour, "down", str(error))
+
+    async def watch(self) -> None:
+        """Say of a neighbour that has been silent for too long that it is suspected."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            for neighbour in self._edges.neighbours.values():
+                if neighbour.state == "up" and self._clock() - neighbour.heard > SUSPECT_AFTER:
+                    self._now(neighbour, "suspected", f"silent for {SUSPECT_AFTER:.0f} s")
+
+    async def _converse(
+        self,
+        neighbour: Neighbour,
+        pipe: Pipe,
+        send: Callable[[bytes], Awaitable[None]],
+        read: Callable[[bytes], Beat],
+    ) -> None:
+        beating = asyncio.create_task(self._beat(neighbour, send))
+        listening = asyncio.create_task(self._listen(neighbour, pipe, read))
+        await first_of(beating, listening)
+
+    async def _beat(self, neighbour: Neighbour, send: Callable[[bytes], Awaitable[None]]) -> None:
+        told: dict[str, int] = {}
+        advertised = -RESOURCES_EVERY
+        while True:
+            last = self.leaving.is_set()
+            version = self._floor.version
+            state, round = self._state()
+            beat = Beat(durable=self._floor.since(told), state=state, round=round)
+            told = dict(self._floor.durable)
+            if self._clock() - advertised >= RESOURCES_EVERY:
+                advertised = self._clock()
+                beat.resources.CopyFrom(self._resources())
+            data = beat.SerializeToString()
+            await send(data)
+            self._traffic.sent[neighbour.id] += len(data)
+            if last:
+                return
+            await self._until_news(version)
+
+    async def _until_news(self, version: int) -> None:
+        news = asyncio.create_task(self._floor.beyond(version))
+        leaving = asyncio.create_task(self.leaving.wait())
+        try:
+            await asyncio.wait((news, leaving), timeout=INTERVAL, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+            leaving.cancel()
+
+    async def _listen(self, neighbour: Neighbour, pipe: Pipe, read: Callable[[bytes], Beat]) -> None:
+        while True:
+            data = await pipe.receive()
+            self._traffic.received[neighbour.id] += len(data)
+            try:
+                beat = read(data)
+            except DecodeError:
+                raise DisconnectedError("it sent bytes that are no Beat") from None
+            neighbour.heard = self._clock()
+            if beat.HasField("resources"):
+                neighbour.resources = beat.resources
+            self._now(neighbour, "up", "")
+            self._floor.learn(beat.durable)
+
+    def _now(self, neighbour: Neighbour, state: LinkState, reason: str) -> None:
+        if neighbour.state == "joining" and state == "down":
+            neighbour.reason = reason
+        elif neighbour.state != state:
+            neighbour.state, neighbour.reason = state, reason
+            self._report("link", neighbour=neighbour.id, state=state, reason=reason)
+
+
+def _beat_in_reply(data: bytes) -> Beat:
+    return read_reply(data).beat

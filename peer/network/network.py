@@ -1,0 +1,212 @@
+"""One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
+
+import asyncio
+import struct
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from peer.errors import FailedError
+from peer.network.audit import Audit
+from peer.network.codec import FLOATS_PER_FRAME, Key, encode_frame, frame_count
+from peer.network.edges import Direction, Edges, Neighbour
+from peer.network.floor import Floor
+from peer.network.handshake import Identity
+from peer.network.heartbeat import Heart
+from peer.network.inbox import Inbox
+from peer.network.links import Link, Traffic
+from peer.network.manifest import Manifest, NotDeclaredError
+from peer.network.outbox import Outbox, Outgoing
+from peer.network.reception import Reception, Report
+from peer.network.transport import DisconnectedError, Pipe, Service, Transport
+from peer.network.wire import Reply, Resources, Welcome
+
+LEAVE_SECONDS = 2.0
+
+
+class Network:
+    """What the collectives stand on: frames to neighbours, messages from them, all keyed by round and step."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        addresses: Mapping[str, str],
+        manifest: Manifest,
+        transport: Transport,
+        report: Report,
+        state: Callable[[], tuple[str, int]],
+        resources: Callable[[], Resources],
+    ) -> None:
+        self.identity, self.manifest = identity, manifest
+        self.members: Sequence[str] = tuple(addresses)
+        self.audit, self.traffic = Audit(), Traffic()
+        self.edges, self.floor = Edges(addresses), Floor(self.members)
+        self.links: dict[str, Link] = {}
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Raises when something below failed for good."""
+        self._transport, self._tasks = transport, dict[str, list[asyncio.Task[None]]]()
+        self._reception = Reception(
+            identity, manifest, self.edges, self.floor, self.audit, self.traffic.received, report
+        )
+        self._heart = Heart(
+            identity, self.edges, self.floor, transport, self.traffic, report, state, resources
+        )
+
+    async def listen(self) -> None:
+        """Open the server; InputError when the address is in use."""
+        await self._transport.listen(self._accept)
+        self._spawn("", self._heart.watch())
+        self._spawn("", self._watch_floor())
+
+    def use(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
+        """From this round on, messages go to `receivers` and come from `senders`."""
+        self.edges.use(round, receivers, senders)
+        self.audit.authorise(round, receivers, senders)
+        self._open_links()
+
+    def reopen(self, edges: Iterable[tuple[Direction, str, int, int | None]]) -> None:
+        """Take up the edges of a checkpoint."""
+        self.edges.load(edges)
+        self._open_links()
+
+    def _open_links(self) -> None:
+        for peer in self.edges.peers("send"):
+            if peer not in self.links:
+                self._open(self.edges.neighbours[peer], both=self.edges.has("receive", peer))
+
+    def _open(self, neighbour: Neighbour, both: bool) -> None:
+        link = Link(neighbour, self.identity, self._transport, self.traffic, self._welcomed)
+        self.links[neighbour.id] = link
+        self._spawn(neighbour.id, link.run())
+        self._spawn(neighbour.id, self._until_rejected(link))
+        if not both or self.identity.id < neighbour.id:  # one heartbeat stream a pair is enough
+            self._spawn(neighbour.id, self._heart.run(neighbour), "heartbeat")
+
+    def message(
+        self,
+        to: Sequence[str],
+        round: int,
+        step: int,
+        name: str,
+        length: int,
+        scalars: Sequence[float] = (),
+        offset: int = 0,
+    ) -> "Writing":
+        """Begin a message of `length` floats, which lie `offset` floats into the vector that `name` declares."""
+        for peer in to:
+            if not self.edges.allows("send", peer, round):
+                raise NotDeclaredError(f"`{peer}` is no receiver of `{self.identity.id}` in round {round}")
+        number = self.manifest.number(name, round)
+        self.manifest.check(number, round, len(scalars), offset, length)
+        packed = struct.pack(f"<{len(scalars)}d", *scalars)
+        self.audit.wrote(round, to, self.manifest.payloads[number], offset, length)
+        boxes = [self.links[peer].outbox for peer in to]
+        return Writing(boxes, Key(self.identity.view, round, step), number, packed, offset, length)
+
+    def begin(self, round: int) -> None:
+        """This peer is in that round now."""
+        self._reception.round = round
+
+    def inbox(self, sender: str) -> Inbox:
+        return self._reception.inbox(sender)
+
+    def key(self, round: int, step: int) -> Key:
+        return Key(self.identity.view, round, step)
+
+    def announce(self, durable: int) -> None:
+        """Rounds up to `durable` are on this peer's disk (rule R3)."""
+        self.floor.learn({self.identity.id: durable})
+        self._reception.forget(durable)
+
+    async def leave(self) -> None:
+        """Tell the neighbours the last news, then close everything."""
+        self._heart.leaving.set()
+        hearts = [task for tasks in self._tasks.values() for task in tasks if task.get_name() == "heartbeat"]
+        if hearts:
+            await asyncio.wait(hearts, timeout=LEAVE_SECONDS)
+        await self.close()
+
+    async def close(self) -> None:
+        """Drop all links at once."""
+        tasks = [task for tasks in self._tasks.values() for task in tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._transport.close()
+
+    async def _accept(self, service: Service, pipe: Pipe) -> None:
+        """An incoming stream."""
+        try:
+            if service == "Tensors":
+                await self._reception.tensors(pipe)
+            else:
+                await self._accept_heartbeat(pipe)
+        except DisconnectedError:
+            return
+
+    async def _accept_heartbeat(self, pipe: Pipe) -> None:
+        caller = await self._reception.admit(pipe, ("send", "receive"))
+        if caller is None:
+            return
+        durable = self.floor.durable[self.identity.id]
+        await pipe.send(Reply(welcome=Welcome(durable=durable)).SerializeToString())
+        await self._heart.accept(self.edges.neighbours[caller], pipe)
+
+    def _welcomed(self, peer: str, durable: int) -> None:
+        self.floor.learn({peer: durable})
+        self.links[peer].outbox.release(durable)
+        self.edges.introduce("send", peer)
+
+    async def _watch_floor(self) -> None:
+        """Release what is durable elsewhere (R4) and forget edges that both ends are past (R7)."""
+        while True:
+            version = self.floor.version
+            for peer, link in self.links.items():
+                link.outbox.release(self.floor.durable[peer])
+            for peer in self.edges.retire(self.floor.durable, self.floor.durable[self.identity.id]):
+                self.links.pop(peer, None)
+                for task in self._tasks.pop(peer, []):
+                    task.cancel()
+            await self.floor.beyond(version)
+
+    async def _until_rejected(self, link: Link) -> None:
+        why = await link.rejected
+        raise FailedError(f"{link.neighbour.id} {why}; this peer's code sends what its protocol does not declare")
+
+    def _spawn(self, peer: str, work: Coroutine[Any, Any, None], name: str = "link") -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.setdefault(peer, []).append(task)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error and not self.failure.done():
+            self.failure.set_exception(error)
+
+
+class Writing:
+    """A message on its way into the outboxes, block by block in order."""
+
+    def __init__(
+        self, boxes: Sequence[Outbox], key: Key, payload: int, scalars: bytes, offset: int, length: int
+    ) -> None:
+        self._boxes, self._key, self._payload = boxes, key, payload
+        self._scalars, self._offset, self._length = scalars, offset, length
+        self._index = 0
+
+    def write(self, block: Tensor) -> None:
+        """The next frame's float32 values, on the CPU; its bytes are copied once for all receivers."""
+        values = memoryview(block.numpy()).cast("B") if block.numel() else memoryview(b"")
+        data = encode_frame(
+            self._key, self._payload, self._index, self._scalars, self._offset, self._length, values
+        )
+        for box in self._boxes:
+            box.append(Outgoing(self._key, self._index, data))
+        self._index += 1
+
+    async def write_all(self, vector: Tensor) -> None:
+        """The whole message, yielding between frames so that sending begins at once."""
+        for index in range(frame_count(self._length)):
+            self.write(vector[FLOATS_PER_FRAME * index : FLOATS_PER_FRAME * (index + 1)])
+            await asyncio.sleep(0)

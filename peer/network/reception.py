@@ -1,0 +1,129 @@
+"""The incoming side: who is let in, and which of their frames are taken. What was not declared is refused here."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from peer.network.audit import Audit
+from peer.network.codec import BadFrameError, decode
+from peer.network.edges import Direction, Edges
+from peer.network.floor import WINDOW, Floor
+from peer.network.handshake import Identity, read_hello
+from peer.network.inbox import Inbox
+from peer.network.manifest import Manifest, NotDeclaredError
+from peer.network.transport import DisconnectedError, Pipe
+from peer.network.wire import Position, Refusal, Reply, Welcome
+
+HELLO_SECONDS = 10.0
+"""How long a caller may take to say who it is."""
+Report = Callable[..., None]
+"""report(event, **fields): one line for the log and for events.jsonl."""
+
+
+class Reception:
+    """Receives the tensor streams of all senders."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        manifest: Manifest,
+        edges: Edges,
+        floor: Floor,
+        audit: Audit,
+        received: "Counter[str]",
+        report: Report,
+    ) -> None:
+        self._identity, self._manifest, self._edges = identity, manifest, edges
+        self._floor, self._audit, self._received = floor, audit, received
+        self._report = report
+        self._streams: dict[str, Pipe] = {}
+        self._refused: Counter[tuple[str, str]] = Counter()
+        self.inboxes: dict[str, Inbox] = {}
+        self.round = 0
+        """The round this peer is in: nobody can be more than W rounds ahead of it."""
+
+    def inbox(self, sender: str) -> Inbox:
+        return self.inboxes.setdefault(sender, Inbox())
+
+    async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> str | None:
+        """Read the hello of an incoming stream; the caller's id, or None if it was refused."""
+        try:
+            hello = read_hello(await asyncio.wait_for(pipe.receive(), HELLO_SECONDS))
+        except TimeoutError:
+            raise DisconnectedError("said nothing") from None
+        refusal = self._identity.judge(hello, pipe.identity) or self._stranger(hello.id, directions)
+        if refusal is None:
+            return hello.id
+        await self._refuse(pipe, hello.id, refusal)
+        return None
+
+    def _stranger(self, caller: str, directions: tuple[Direction, ...]) -> Refusal | None:
+        if any(self._edges.has(direction, caller) for direction in directions):
+            return None
+        return Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
+
+    async def _refuse(self, pipe: Pipe, caller: str, refusal: Refusal) -> None:
+        """Say why, count it, and report it once."""
+        why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.keys else "")
+        known = self._edges.neighbours.get(caller)
+        if known and refusal.reason in (Refusal.FEDERATION, Refusal.MANIFEST, Refusal.VERSION):
+            known.reason = f"it was refused: {why}"
+        self._refused[caller, why] += 1
+        if self._refused[caller, why] == 1 and len(self._refused) <= 1000:
+            self._report("refused", caller=caller, origin=pipe.origin, reason=why)
+        await pipe.send(Reply(refusal=refusal).SerializeToString())
+
+    async def tensors(self, pipe: Pipe) -> None:
+        """One incoming tensor stream, from hello to break."""
+        sender = await self.admit(pipe, ("receive",))
+        if sender is None:
+            return
+        older = self._streams.get(sender)
+        self._streams[sender] = pipe  # the newest authenticated stream replaces the old
+        if older:
+            older.abort()
+        self._edges.introduce("receive", sender)
+        await pipe.send(Reply(welcome=self._welcome(sender)).SerializeToString())
+        try:
+            while True:
+                data = await pipe.receive()
+                if self._streams.get(sender) is not pipe:
+                    return
+                self._received[sender] += len(data)
+                self.take(sender, data)
+        except BadFrameError as error:
+            await self._refuse(pipe, sender, Refusal(reason=Refusal.DAMAGED, detail=f"damaged frame: {error}"))
+        except NotDeclaredError as error:
+            await self._refuse(pipe, sender, Refusal(reason=Refusal.UNDECLARED, detail=str(error)))
+        finally:
+            if self._streams.get(sender) is pipe:
+                del self._streams[sender]
+
+    def _welcome(self, sender: str) -> Welcome:
+        positions = [
+            Position(round=key.round, step=key.step, next=message.next)
+            for key, message in self.inbox(sender).messages.items()
+        ]
+        return Welcome(durable=self._floor.durable[self._identity.id], positions=positions)
+
+    def take(self, sender: str, data: bytes) -> None:
+        """One frame: keep it, or raise what is wrong with it."""
+        frame = decode(data)
+        key, durable = frame.key, self._floor.durable[self._identity.id]
+        if key.view != self._identity.view:
+            raise NotDeclaredError(f"view {key.view} is not current")
+        if key.round <= durable:
+            return  # on disk already: a late repeat
+        if key.round > max(self.round, durable) + WINDOW:
+            raise NotDeclaredError(f"round {key.round} is more than {WINDOW} rounds ahead")
+        if not self._edges.allows("receive", sender, key.round):
+            raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
+        payload = self._manifest.check(frame.payload, key.round, frame.doubles, frame.offset, frame.length)
+        if self.inbox(sender).add(frame):
+            self._audit.read(key.round, sender, payload, len(frame.values))
+        else:
+            self._report("conflict", sender=sender, round=key.round, step=key.step)
+
+    def forget(self, durable: int) -> None:
+        for inbox in self.inboxes.values():
+            inbox.forget(durable)

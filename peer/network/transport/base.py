@@ -1,0 +1,55 @@
+"""What a transport is: it dials, it listens, and what it gives back carries whole messages of bytes in order."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+Service = Literal["Tensors", "Heartbeat"]
+
+
+class DisconnectedError(Exception):
+    """The other end is gone or was never reached; says why in a few words, such as `connection refused`."""
+
+
+class Pipe(ABC):
+    """An open stream of messages in both directions."""
+
+    identity: str | None = None
+    """The name in the other end's certificate, where there are certificates."""
+    origin: str = ""
+    """From which address the other end came, for the log."""
+
+    @abstractmethod
+    async def send(self, data: bytes) -> None:
+        """Hand over one message, waiting while the other end is slow; DisconnectedError when it is gone."""
+
+    @abstractmethod
+    async def receive(self) -> bytes:
+        """The next message; DisconnectedError at the end of the stream."""
+
+    @abstractmethod
+    async def finish(self) -> None:
+        """Say that nothing more will be sent and wait until the other end has read everything."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Drop the stream at once."""
+
+
+Accept = Callable[[Service, Pipe], Awaitable[None]]
+
+
+class Transport(ABC):
+    """A way of carrying bytes between peers."""
+
+    @abstractmethod
+    async def listen(self, accept: Accept) -> None:
+        """Serve until `close`; `accept` is called for every incoming stream. InputError: address in use."""
+
+    @abstractmethod
+    async def dial(self, address: str, service: Service) -> Pipe:
+        """Open a stream; an unreachable address may show itself only at the first send or receive."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop serving and drop all streams."""

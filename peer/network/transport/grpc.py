@@ -1,0 +1,209 @@
+"""gRPC streams of raw bytes; the only module that deals with grpc.aio.
+
+Tensors and heartbeats have a channel each, so that a large frame never delays a sign of life.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection
+
+from peer.errors import InputError
+from peer.network.codec import MAX_FRAME
+from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Transport
+from peer.network.wire import SERVICE
+
+LIMITS = [
+    ("grpc.max_send_message_length", MAX_FRAME + 4096),
+    ("grpc.max_receive_message_length", MAX_FRAME + 4096),
+    ("grpc.max_metadata_size", 8192),
+]
+SERVER = [*LIMITS, ("grpc.so_reuseport", 0)]
+"""Without so_reuseport=0 two servers bind one port and each gets half of the connections."""
+CLIENT = [
+    *LIMITS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # in fact the time one attempt to connect may take
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for tensors and for heartbeats
+]
+HEALTH = "grpc.health.v1.Health"
+REASONS = {
+    "Connection refused": "connection refused",
+    "No route to host": "no route",
+    "Network is unreachable": "no route",
+    "Timeout": "timed out",
+    "timed out": "timed out",
+    "FD shutdown": "timed out",
+    "DNS": "unknown host",
+    "Domain name": "unknown host",
+    "Name or service not known": "unknown host",
+    "Connection reset": "connection reset",
+    "Socket closed": "connection closed",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not from the federation's CA, has expired or names another peer",
+    "SSL": "TLS handshake failed",
+    "handshak": "TLS handshake failed",
+}
+Status = Callable[[bytes], Awaitable[bytes]]
+if TYPE_CHECKING:
+    from peer.network.security import Credentials
+
+    Call = grpc.aio.StreamStreamCall[bytes, bytes]
+
+
+class ClientPipe(Pipe):
+    """The dialling end."""
+
+    def __init__(self, call: "Call", origin: str) -> None:
+        self._call, self.origin = call, origin
+
+    async def send(self, data: bytes) -> None:
+        with self._disconnections():
+            await self._call.write(data)
+
+    async def receive(self) -> bytes:
+        with self._disconnections():
+            data = await self._call.read()
+        if not isinstance(data, bytes):
+            raise DisconnectedError("closed by the other end")
+        return data
+
+    async def finish(self) -> None:
+        with self._disconnections():
+            await self._call.done_writing()
+            await self._call.code()
+
+    def abort(self) -> None:
+        self._call.cancel()
+
+    @contextmanager
+    def _disconnections(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise DisconnectedError(reason(error.details() or error.code().name)) from None
+        except asyncio.InvalidStateError:
+            raise DisconnectedError("connection closed") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise
+            raise DisconnectedError("closed") from None  # the call was aborted, not the task that waits for it
+
+
+class ServerPipe(Pipe):
+    """The accepting end, alive as long as its handler runs."""
+
+    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
+        self._context = context
+        self._handler = asyncio.current_task()
+        self.origin = context.peer()
+        names = (context.auth_context() or {}).get("x509_subject_alternative_name", ())
+        self.identity = next((name.decode() for name in names), None)
+
+    async def send(self, data: bytes) -> None:
+        with self._disconnections():
+            await self._context.write(data)
+
+    async def receive(self) -> bytes:
+        with self._disconnections():
+            data = await self._context.read()
+        if not isinstance(data, bytes):
+            raise DisconnectedError("closed by the other end")
+        return data
+
+    async def finish(self) -> None:
+        """The handler's return ends the stream."""
+
+    def abort(self) -> None:
+        if self._handler:
+            self._handler.cancel()
+
+    @contextmanager
+    def _disconnections(self) -> Iterator[None]:
+        try:
+            yield
+        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            raise DisconnectedError(f"connection closed ({error})") from None
+
+
+class GrpcTransport(Transport):
+    """Listens at one address, dials all others; `status` answers the Status RPC."""
+
+    def __init__(self, listen: str, status: Status, credentials: "Credentials | None" = None) -> None:
+        self._listen, self._status, self._credentials = listen, status, credentials
+        self._server: grpc.aio.Server | None = None
+        self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
+
+    async def listen(self, accept: Accept) -> None:
+        server = grpc.aio.server(options=SERVER)
+        methods = {
+            service: grpc.stream_stream_rpc_method_handler(_handler(accept, service))
+            for service in ("Tensors", "Heartbeat")
+        }
+        methods["Status"] = grpc.unary_unary_rpc_method_handler(self._answer_status)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        checks = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+        reflection.enable_server_reflection(
+            (SERVICE, HEALTH, reflection.SERVICE_NAME), server
+        )
+        try:
+            self._bind(server)
+        except RuntimeError:
+            raise InputError(
+                f"cannot listen at {self._listen}: the address is in use or not this machine's; "
+                "stop what uses it or give this peer another `listen`"
+            ) from None
+        await server.start()
+        await checks.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+        self._server = server
+
+    def _bind(self, server: grpc.aio.Server) -> None:
+        if self._credentials:
+            server.add_secure_port(self._listen, self._credentials.server)
+        else:
+            server.add_insecure_port(self._listen)
+
+    async def _answer_status(self, request: bytes, context: Any) -> bytes:
+        return await self._status(request)
+
+    async def dial(self, address: str, service: Service) -> Pipe:
+        key = (address, service)
+        if key not in self._channels:
+            self._channels[key] = self._channel(address)
+        call = self._channels[key].stream_stream(f"/{SERVICE}/{service}")()
+        return ClientPipe(call, address)
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._credentials:
+            return grpc.aio.secure_channel(address, self._credentials.channel, options=CLIENT)
+        return grpc.aio.insecure_channel(address, options=CLIENT)
+
+    async def close(self) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+        if self._server:
+            await self._server.stop(grace=0.5)
+
+
+def _handler(accept: Accept, service: Service) -> Callable[[Any, Any], Awaitable[None]]:
+    async def handle(_requests: Any, context: Any) -> None:
+        await accept(service, ServerPipe(context))
+
+    return handle
+
+
+def reason(details: str) -> str:
+    """gRPC's account of a failure in a few words that a person can act on."""
+    for sign, words in REASONS.items():
+        if sign in details:
+            return words
+    return details

@@ -1,0 +1,126 @@
+"""Peers in one process: the same links and frames, the bytes handed over through queues."""
+
+import asyncio
+from collections import deque
+
+from peer.errors import InputError
+from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Transport
+
+DEPTH = 8
+"""Messages under way in one direction before their sender waits."""
+
+
+class Direction:
+    """A bounded queue of messages one way, which either end can close."""
+
+    def __init__(self) -> None:
+        self._messages: deque[bytes] = deque()
+        self._changed = asyncio.Event()
+        self._finished = False
+        self._broken = False
+
+    async def put(self, data: bytes) -> None:
+        while len(self._messages) >= DEPTH and not self._broken:
+            await self._change()
+        if self._broken or self._finished:
+            raise DisconnectedError("closed")
+        self._messages.append(data)
+        self._changed.set()
+
+    async def take(self) -> bytes:
+        while not self._messages and not self._finished and not self._broken:
+            await self._change()
+        if self._broken or not self._messages:
+            raise DisconnectedError("closed by the other end")
+        self._changed.set()
+        return self._messages.popleft()
+
+    async def finish(self) -> None:
+        self._finished = True
+        self._changed.set()
+        while self._messages and not self._broken:
+            await self._change()
+
+    def break_off(self) -> None:
+        self._broken = True
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+class MemoryPipe(Pipe):
+    """One end of two directions."""
+
+    def __init__(self, outgoing: Direction, incoming: Direction, origin: str) -> None:
+        self._outgoing, self._incoming, self.origin = outgoing, incoming, origin
+
+    async def send(self, data: bytes) -> None:
+        await self._outgoing.put(data)
+
+    async def receive(self) -> bytes:
+        return await self._incoming.take()
+
+    async def finish(self) -> None:
+        await self._outgoing.finish()
+
+    def abort(self) -> None:
+        self._outgoing.break_off()
+        self._incoming.break_off()
+
+
+class MemoryNetwork:
+    """The addresses at which peers of this process listen."""
+
+    def __init__(self) -> None:
+        self.listening: dict[str, MemoryTransport] = {}
+
+    def transport(self, address: str) -> "MemoryTransport":
+        return MemoryTransport(self, address)
+
+
+class MemoryTransport(Transport):
+    """One peer's access to a MemoryNetwork."""
+
+    def __init__(self, network: MemoryNetwork, address: str) -> None:
+        self._network, self._address = network, address
+        self._accept: Accept | None = None
+        self._streams: set[asyncio.Task[None]] = set()
+        self._pipes: list[MemoryPipe] = []
+
+    async def listen(self, accept: Accept) -> None:
+        if self._address in self._network.listening:
+            raise InputError(f"the address {self._address} is in use; give this peer another one")
+        self._accept = accept
+        self._network.listening[self._address] = self
+
+    async def dial(self, address: str, service: Service) -> Pipe:
+        other = self._network.listening.get(address)
+        if other is None or other._accept is None:
+            raise DisconnectedError("connection refused")
+        there, back = Direction(), Direction()
+        near = MemoryPipe(there, back, address)
+        far = MemoryPipe(back, there, self._address)
+        self._pipes.append(near)
+        other._pipes.append(far)
+        task = asyncio.get_running_loop().create_task(_serve(other._accept, service, far))
+        other._streams.add(task)
+        task.add_done_callback(other._streams.discard)
+        return near
+
+    async def close(self) -> None:
+        self._network.listening.pop(self._address, None)
+        for pipe in self._pipes:
+            pipe.abort()
+        for task in [*self._streams]:
+            task.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+
+
+async def _serve(accept: Accept, service: Service, pipe: MemoryPipe) -> None:
+    """What a gRPC server does around a handler: the stream ends with it."""
+    try:
+        await accept(service, pipe)
+    finally:
+        await pipe.finish()

@@ -1,0 +1,92 @@
+"""FedISP: one token goes round the ring; incremental subgradient-proximal steps. FedISP paper, Algorithm 1."""
+
+from dataclasses import replace
+from math import cos, pi
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from peer.learning.optimiser import SGD
+from peer.learning.trainer import Phase
+from peer.protocols.base import Init, Peer, Protocol, Share
+from peer.protocols.participation import Participation
+from peer.protocols.training import BatchSize, Rate, Share01
+from peer.topology import Graph
+
+Schedule = Literal["fixed", "equispaced", "exponential", "linear", "cosine", "harmonic"]
+
+
+class FedISP(Participation, Protocol):
+    """z ≈ argmin f_i(z) + ‖z − w‖²/(2α_k), then w ← z − α_k∇f_i(z), and w goes to the right neighbour.
+
+    Both steps are one local epoch of mini-batch SGD at rate α_k with a new momentum each. One round is one
+    full circulation; peers that are not drawn relay the token.
+    """
+
+    name: Literal["fedisp"] = "fedisp"
+    lr: Rate = 0.01
+    """α_0: the first step size."""
+    schedule: Schedule = "fixed"
+    """How α_k falls with the circulation k = 0, 1, ...: Section "Learning rate" of the paper."""
+    momentum: Share01 = 0.5
+    """Momentum of SGD within a step."""
+    weight_decay: Share01 = 1e-5
+    """Weight decay of SGD."""
+    batch_size: BatchSize = 64
+    """Samples in a batch; the last, smaller one is kept."""
+
+    paper: ClassVar[str] = "FedISP, Algorithm 1"
+
+    @property
+    def graph(self) -> Graph:
+        return "directed ring"
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        return (Share("model", scalars=1),)
+
+    def step_size(self, k: int, rounds: int) -> float:
+        """α_k."""
+        first = self.lr
+        match self.schedule:
+            case "fixed":
+                return first
+            case "equispaced":
+                return first * 0.5 ** (k // 50)
+            case "exponential":
+                return first * 0.99**k
+            case "linear":
+                return first * (1 - 0.99 * k / max(rounds - 1, 1))
+            case "cosine":
+                return first * (1 + cos(pi * k / rounds)) / 2
+            case "harmonic":
+                return first if k < 50 else first / (k - 49)
+
+    def local(self) -> tuple[Phase, ...]:
+        return (self._epoch(self.lr), self._epoch(self.lr))
+
+    def _epoch(self, lr: float) -> Phase:
+        return Phase("model", 1, SGD(lr, self.momentum, self.weight_decay), self.batch_size)
+
+    async def start(self, peer: Peer, init: Init) -> None:
+        if init == "independent":
+            await peer.weighted_mean("model", weight=1)
+
+    async def round(self, peer: Peer) -> None:
+        first = peer.position == 0
+        if not first:
+            peer.model.copy_(await peer.receive_token("model"))
+        elif "token" in peer.state:
+            peer.model.copy_(peer.state["token"])
+        if peer.id in self.drawn(peer):
+            await self.step(peer)
+        await peer.pass_token("model")
+        if first:
+            peer.state["token"] = await peer.receive_token("model")
+
+    async def step(self, peer: Peer) -> None:
+        size, received = self.step_size(peer.round - 1, peer.rounds), peer.model.clone()
+
+        def proximal(parameters: Tensor, gradient: Tensor) -> None:
+            gradient.add_(parameters - received[: parameters.numel()], alpha=1 / size)
+
+        await peer.train(replace(self._epoch(size), pull=proximal), self._epoch(size))

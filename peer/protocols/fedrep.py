@@ -1,0 +1,53 @@
+"""FedRep without a server: Collins et al. (2021), the extractors' mean taken by ring all-reduce."""
+
+from typing import ClassVar, Literal
+
+from peer.learning.optimiser import SGD
+from peer.learning.trainer import Phase
+from peer.protocols.base import Init, Peer, Protocol, Share
+from peer.protocols.participation import Participation
+from peer.protocols.training import BatchSize, Epochs, Rate, Share01
+from peer.topology import Graph
+
+
+class FedRep(Participation, Protocol):
+    """Train the head, then the extractor; average the extractors; keep the head."""
+
+    name: Literal["fedrep"] = "fedrep"
+    lr: Rate = 0.01
+    """Learning rate of SGD."""
+    momentum: Share01 = 0.9
+    """Momentum of SGD."""
+    head_epochs: Epochs = 2
+    """Local epochs of the head, the extractor frozen."""
+    extractor_epochs: Epochs = 2
+    """Local epochs of the extractor, the head frozen."""
+    batch_size: BatchSize = 64
+    """Samples in a batch; the last, smaller one is kept."""
+
+    paper: ClassVar[str] = "Collins et al. 2021, Algorithm 1"
+    init: ClassVar[Init] = "independent"
+
+    @property
+    def graph(self) -> Graph:
+        return "directed ring"
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        return (Share("extractor", scalars=1),)
+
+    def local(self) -> tuple[Phase, ...]:
+        sgd = SGD(self.lr, self.momentum)
+        return (
+            Phase("head", self.head_epochs, sgd, self.batch_size),
+            Phase("extractor", self.extractor_epochs, sgd, self.batch_size),
+        )
+
+    async def start(self, peer: Peer, init: Init) -> None:
+        if init == "independent":
+            await peer.weighted_mean("extractor", weight=1)
+
+    async def round(self, peer: Peer) -> None:
+        drawn = peer.id in self.drawn(peer)
+        if drawn:
+            await peer.train(*self.local())
+        await peer.weighted_mean("extractor", weight=peer.samples if drawn else 0)

@@ -1,0 +1,43 @@
+"""FibFL+: the neighbours' accuracies gate and tilt the blend. FIRMA (arXiv:2605.22898), Algorithm 2."""
+
+from typing import ClassVar, Literal
+
+from peer.protocols.base import Init, Peer, Protocol, Share
+from peer.protocols.fibfl import ALPHA, BETA, ring_blend
+from peer.protocols.training import Share01, TwoPhase
+
+
+def gated_weights(left: float, right: float, tau: float) -> tuple[float, float] | None:
+    """a_L and a_R from the neighbours' training accuracies (Eqs. 6, 7); None when both fail the gate."""
+    g_left = left if left >= tau else 0.0
+    g_right = right if right >= tau else 0.0
+    total = g_left + g_right
+    if total < 1e-8:
+        return None
+    return ALPHA / 2 + g_left / total / 2, BETA / 2 + g_right / total / 2
+
+
+class FibFLPlus(TwoPhase, Protocol):
+    """FibFL with weights from the neighbours' training accuracies; below τ a neighbour's accuracy counts 0."""
+
+    name: Literal["fibfl+"] = "fibfl+"
+    gamma: Share01 = 0.5
+    """γ: how much of its own extractor a peer keeps (Eq. 5)."""
+    tau: Share01 = 0.35
+    """τ: the accuracy below which a neighbour is not listened to (Eq. 6)."""
+
+    paper: ClassVar[str] = "FIRMA, Algorithm 2"
+    min_peers: ClassVar[int] = 3
+    init: ClassVar[Init] = "independent"
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        return (Share("extractor", scalars=1),)
+
+    async def round(self, peer: Peer) -> None:
+        await peer.train(*self.local())
+        received = await peer.exchange("extractor", accuracy=await peer.accuracy())
+        left, right = received[peer.left], received[peer.right]
+        peer.note(gamma=self.gamma)
+        weights = gated_weights(left.scalars["accuracy"], right.scalars["accuracy"], self.tau)
+        if weights:
+            ring_blend(peer, self.gamma, weights[0], left, weights[1], right)

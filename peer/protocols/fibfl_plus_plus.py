@@ -1,0 +1,102 @@
+"""FibFL++: 2-opt ring order, K passes, calibrated retention, warm-up. FIRMA (arXiv:2605.22898), Algorithm 3."""
+
+from math import ceil, cos, pi
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from peer.learning.optimiser import Adam
+from peer.learning.trainer import Phase
+from peer.protocols.base import Init, Peer, Protocol, Record, Share
+from peer.protocols.fibfl import ring_blend
+from peer.protocols.fibfl_plus import gated_weights
+from peer.protocols.training import Share01, TwoPhase
+from peer.topology import RingCost, ring_cost, similarity, two_opt
+
+
+class FibFLPlusPlus(TwoPhase, Protocol):
+    """FibFL+ on a ring ordered for diversity (Fix A), in K passes (Fix B) with annealed retention (Fix C).
+
+    Where the paper is silent: passes are Jacobi, rounds are counted from 0 in Eq. 10, and the warm-up
+    mean is a ring all-reduce of the extractor alone (`warmup_shares: model` is the paper's own).
+    """
+
+    name: Literal["fibfl++"] = "fibfl++"
+    gamma_start: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """γ_start of the cosine schedule (Eq. 10)."""
+    gamma_end: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """γ_end of the cosine schedule (Eq. 10)."""
+    tau: Share01 = 0.35
+    """τ: the accuracy below which a neighbour is not listened to (Eq. 6)."""
+    ring_cost: RingCost = "cosine"
+    """Cost of seating two peers side by side: Eq. 8's cosine, or the raw dot product behind the published figures."""
+    reorder_every: Annotated[int, Field(ge=0)] = 0
+    """Gather the class proportions and order the ring again every so many rounds; 0: once, before round 1."""
+    warmup: Annotated[int, Field(ge=0)] | None = None
+    """W: rounds of joint training and averaging at the start; not given: max(1, R // 6), as in Fix C."""
+    warmup_shares: Literal["extractor", "model"] = "extractor"
+    """What is averaged in warm-up: the extractor (heads stay private throughout), or the paper's whole model."""
+
+    paper: ClassVar[str] = "FIRMA, Algorithm 3"
+    min_peers: ClassVar[int] = 3
+    init: ClassVar[Init] = "independent"
+    records: ClassVar[tuple[Record, ...]] = (Record("proportions", "classes"), Record("order"))
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        if self.warmup_shares == "extractor":
+            return (Share("extractor", scalars=1),)
+        warm = self.warmup_rounds(rounds)
+        return (
+            Share("model", scalars=1, rounds=range(1, warm + 1)),
+            Share("extractor", scalars=1, rounds=range(warm + 1, rounds + 1)),
+        )
+
+    def warmup_rounds(self, rounds: int) -> int:
+        """W."""
+        return max(1, rounds // 6) if self.warmup is None else min(self.warmup, rounds)
+
+    def gamma(self, round: int, rounds: int) -> float:
+        """γ_r of Eq. 10 for a round counted from 1."""
+        warm = self.warmup_rounds(rounds)
+        progress = (round - 1 - warm) / max(rounds - warm - 1, 1)
+        return self.gamma_end + (self.gamma_start - self.gamma_end) * (1 + cos(pi * progress)) / 2
+
+    async def start(self, peer: Peer, init: Init) -> None:
+        await self.order_ring(peer)
+
+    async def order_ring(self, peer: Peer) -> None:
+        """Fix A: every peer runs the same 2-opt on everybody's class proportions."""
+        gathered = await peer.gather("proportions", peer.proportions)
+        similar = similarity(np.stack([q.numpy() for q in gathered.values()]), self.ring_cost)
+        order = two_opt(similar)
+        before, after = ring_cost(similar, range(len(order))), ring_cost(similar, order)
+        await peer.reorder(tuple(peer.members[i] for i in order), before, after)
+
+    async def round(self, peer: Peer) -> None:
+        if self.reorder_every and peer.round > 1 and (peer.round - 1) % self.reorder_every == 0:
+            await self.order_ring(peer)
+        if peer.round <= self.warmup_rounds(peer.rounds):
+            await self.warm_up(peer)
+        else:
+            await self.gossip(peer)
+
+    async def warm_up(self, peer: Peer) -> None:
+        epochs = max(self.head_epochs, self.extractor_epochs)
+        await peer.train(Phase("model", epochs, Adam(self.lr), self.batch_size, keep="warm-up"))
+        await peer.weighted_mean(self.warmup_shares, weight=peer.samples)
+        if peer.round == self.warmup_rounds(peer.rounds):
+            peer.forget("warm-up")
+
+    async def gossip(self, peer: Peer) -> None:
+        await peer.train(*self.local())
+        accuracy = await peer.accuracy()
+        passes = ceil(len(peer.ring) / 2)
+        gamma = self.gamma(peer.round, peer.rounds)
+        peer.note(gamma=gamma)
+        for _ in range(passes):
+            received = await peer.exchange("extractor", accuracy=accuracy)
+            left, right = received[peer.left], received[peer.right]
+            weights = gated_weights(left.scalars["accuracy"], right.scalars["accuracy"], self.tau)
+            if weights:
+                ring_blend(peer, gamma ** (1 / passes), weights[0], left, weights[1], right)

@@ -1,0 +1,25 @@
+"""The protocols there are, by name; a user's own is `module:Name`."""
+
+from peer.errors import InputError
+from peer.protocols.base import Protocol
+from peer.user_code import imported
+
+PROTOCOLS = {
+    "fibfl": "peer.protocols.fibfl:FibFL",
+    "fibfl+": "peer.protocols.fibfl_plus:FibFLPlus",
+    "fibfl++": "peer.protocols.fibfl_plus_plus:FibFLPlusPlus",
+    "rdfl": "peer.protocols.rdfl:RDFL",
+    "fedavg": "peer.protocols.fedavg:FedAvg",
+    "fedrep": "peer.protocols.fedrep:FedRep",
+    "fedisp": "peer.protocols.fedisp:FedISP",
+    "gossip-sgd": "peer.protocols.gossip_sgd:GossipSGD",
+    "solo": "peer.protocols.solo:Solo",
+}
+
+
+def protocol_class(name: str) -> type[Protocol]:
+    """The class called `name`, or the user's `module:Name`; KeyError when the name is neither."""
+    found = imported(name if ":" in name else PROTOCOLS[name])
+    if not (isinstance(found, type) and issubclass(found, Protocol)):
+        raise InputError(f"`{name}` is not a subclass of peer.Protocol")
+    return found

@@ -1,0 +1,45 @@
+"""Solo: local training and nothing else; what every paper compares with."""
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator
+
+from peer.learning.trainer import Phase
+from peer.protocols.base import Peer, Protocol, Share
+from peer.protocols.registry import PROTOCOLS, protocol_class
+from peer.topology import Graph
+
+
+class Solo(Protocol):
+    """Each peer trains alone, as the compared protocol would. With one peer it is centralised training."""
+
+    name: Literal["solo"] = "solo"
+    like: str = "fibfl"
+    """The protocol whose local training is done, without its communication."""
+    settings: dict[str, Any] = {}
+    """Hyperparameters of that protocol where they differ from its defaults."""
+
+    paper: ClassVar[str] = "all (baseline)"
+    min_peers: ClassVar[int] = 1
+
+    @field_validator("like")
+    @classmethod
+    def _known(cls, like: str) -> str:
+        if like not in PROTOCOLS or like == "solo":
+            raise ValueError(f"names the compared protocol: {', '.join(p for p in PROTOCOLS if p != 'solo')}")
+        return like
+
+    @property
+    def graph(self) -> Graph:
+        return "none"
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        return ()
+
+    def local(self) -> tuple[Phase, ...]:
+        compared = protocol_class(self.like)(**self.settings)
+        return tuple(replace(phase, keep=phase.keep or phase.part) for phase in compared.local())
+
+    async def round(self, peer: Peer) -> None:
+        await peer.train(*self.local())

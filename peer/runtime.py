@@ -1,0 +1,319 @@
+"""A peer's life from its files to its result: join, (train, communicate, evaluate)*, serve."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import torch
+
+from peer.declaration import manifest, private_head
+from peer.errors import FailedError
+from peer.journal import Journal
+from peer.learning.evaluation import Evaluation, evaluate
+from peer.learning.export import save_model
+from peer.learning.trainer import Trainer
+from peer.life import Life, State
+from peer.local_peer import LocalPeer, Ring
+from peer.network.handshake import Identity
+from peer.network.network import Network
+from peer.network.transport import Transport
+from peer.network.wire import Resources, StatusReply
+from peer.resources import measure
+from peer.results import append_audit, history, write_result
+from peer.setup import Setup, claim_directory
+from peer.telemetry import Telemetry
+from peer.topology import receivers, senders
+from peer.trace import Trace
+
+T = TypeVar("T")
+REMIND_SECONDS = 60.0
+"""How often a peer that waits for a lost neighbour says so."""
+
+
+class Runtime:
+    """One peer. `run` is its whole life; everything it needs was checked before."""
+
+    def __init__(
+        self, setup: Setup, transport: Callable[["Runtime"], Transport], executor: Executor, telemetry: Telemetry
+    ) -> None:
+        self.setup, self.telemetry, self._executor = setup, telemetry, executor
+        self._spec, self._out = setup.spec, setup.out
+        self._life = Life()
+        self._evaluation: Evaluation | None = None
+        protocol, model = self._spec.protocol, setup.model
+        declared = manifest(protocol, model, self._spec.rounds)
+        self.network = Network(
+            Identity(setup.config.id, self._spec.digests(), declared.digest),
+            self._addresses(),
+            declared,
+            transport(self),
+            telemetry.emit,
+            lambda: (self._life.state, self.peer.round),
+            self._resources,
+        )
+        trainer = Trainer(model, setup.shard.train, self._spec.seed, setup.config.id)
+        self.peer = LocalPeer(
+            id=setup.config.id,
+            members=self._spec.ids,
+            rounds=self._spec.rounds,
+            seed=self._spec.seed,
+            graph=protocol.graph,
+            proportions=torch.from_numpy(setup.shard.proportions),
+            trained=model,
+            trainer=trainer,
+            network=self.network,
+            executor=executor,
+            enter=self._become,
+            report=telemetry.emit,
+            seating=Ring(self._spec.ids),
+        )
+        self._journal = Journal(self._out / "checkpoint", self.peer, telemetry.emit)
+
+    def _addresses(self) -> dict[str, str]:
+        """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
+        alone = self._spec.protocol.graph == "none"
+        ring = self._spec.ring
+        return {m.id: m.address for m in ring if not alone or m.id == self.setup.config.id}
+
+    async def run(self) -> None:
+        """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
+        await self.network.listen()
+        claim_directory(self._out, self.setup.config, self._spec)
+        self.telemetry.write_to(self._out / "events.jsonl")
+        life = asyncio.create_task(self._live())
+        minding = asyncio.create_task(self._mind_the_lost())
+        try:
+            waited = (life, minding, self.network.failure)
+            done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
+        except FailedError as error:
+            self._life.state = "failed"
+            self.telemetry.emit("state", state="failed", round=self.peer.round)
+            self.telemetry.emit("failed", message=str(error))
+            raise
+        finally:
+            self.peer.trainer.stop()
+            for task in (life, minding):
+                task.cancel()
+            await asyncio.gather(life, minding, return_exceptions=True)
+            await self._journal.close()
+            await self.network.close()
+
+    async def _live(self) -> None:
+        done = await self._journal.resume()
+        self.telemetry.emit("state", state="joining", round=self.peer.round)
+        if done < self._spec.rounds:
+            if done < 0:
+                self._take_seats()
+            await self._join()
+            for round in range(done + 1, self._spec.rounds + 1):
+                await (self._round(round) if round else self._start())
+        await self._finish()
+        await self._serve()
+
+    def _take_seats(self) -> None:
+        """Open the links of the spec's ring; a resumed peer has those of its checkpoint."""
+        graph, ring = self.peer.graph, self.peer.ring
+        self.network.use(0, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))
+
+    async def _join(self) -> None:
+        """Shake hands with every neighbour; say for whom it waits."""
+        reminder = asyncio.create_task(self._say_for_whom())
+        try:
+            async with asyncio.timeout(self._spec.patience):
+                await self.network.edges.complete()
+        except TimeoutError:
+            missing = "; ".join(f"{n.id} at {n.address}: {n.reason}" for n in self._missing())
+            raise FailedError(
+                f"gave up after {self._spec.patience:g} s of waiting for {missing}; start it or correct its address"
+            ) from None
+        finally:
+            reminder.cancel()
+        self.telemetry.emit("waiting", **_waiting([]))
+        self._become("ready")
+
+    async def _say_for_whom(self) -> None:
+        said = None
+        while True:
+            await asyncio.sleep(1)
+            waiting = _waiting(self._missing())
+            if waiting != said:
+                self.telemetry.emit("waiting", **waiting)
+                said = waiting
+
+    def _missing(self) -> list[Any]:
+        return list({n.id: n for n in self.network.edges.missing()}.values())
+
+    async def _start(self) -> None:
+        """Round 0: what the protocol settles before training."""
+        self.peer.begin(0)
+        await self._spec.protocol.start(self.peer, self._spec.init)
+        self._become("evaluating")
+        await self._close_round(0)
+
+    async def _round(self, round: int) -> None:
+        await self.network.floor.allows(round)
+        self.peer.begin(round)
+        before = asdict(self.peer.seconds)
+        shared = self._shared_part(round)
+        if self._spec.trace:
+            self.peer.trace = Trace(self._out / "trace", round, shared)
+        await self._spec.protocol.round(self.peer)
+        if self.peer.trace:
+            self.peer.trace.write(shared, self._trace_facts())
+        self._become("evaluating")
+        began = time.perf_counter()
+        self._evaluation = await self._in_thread(self._evaluate)
+        self.peer.seconds.evaluate += time.perf_counter() - began
+        self._report_round(round, before)
+        await self._close_round(round)
+
+    def _shared_part(self, round: int) -> torch.Tensor:
+        """The vector whose course a trace shows: what the protocol shares in this round."""
+        shares = self._spec.protocol.shares(self._spec.rounds)
+        current = [share.vector for share in shares if share.rounds is None or round in share.rounds]
+        return self.peer.extractor if current[:1] == ["extractor"] else self.peer.model
+
+    def _trace_facts(self) -> dict[str, object]:
+        return {
+            "samples": self.peer.samples,
+            "ring": list(self.peer.ring),
+            "view": self.network.identity.view,
+            "participated": self.peer.trained_this_round,
+            **self.peer.noted,
+        }
+
+    def _evaluate(self) -> Evaluation:
+        shard = self.setup.shard
+        return evaluate(
+            self.setup.model, shard.test, shard.proportions, paper=shard.paper, own=shard.own
+        )
+
+    def _report_round(self, round: int, before: dict[str, float]) -> None:
+        assert self._evaluation
+        traffic, now = self.network.traffic, asdict(self.peer.seconds)
+        self.telemetry.emit(
+            "round",
+            round=round,
+            accuracy=self._evaluation.as_dict(),
+            loss=self.peer.loss,
+            test_loss=self._evaluation.loss,
+            seconds={name: now[name] - before[name] for name in now},
+            bytes_sent=traffic.sent.total(),
+            bytes_received=traffic.received.total(),
+            tensor_bytes_sent=self.network.audit.tensor_bytes,
+        )
+
+    async def _close_round(self, round: int) -> None:
+        """Put the round on disk while the next one trains."""
+        await self._journal.save(round)
+        append_audit(self._out, self.network.audit.close(round))
+        if round < self._spec.rounds:
+            self._become("ready")
+
+    async def _finish(self) -> None:
+        """The last checkpoint counts only once it has been read back; then the model and the result."""
+        await self._journal.finish()
+        if self._evaluation is None:
+            self._evaluation = await self._in_thread(self._evaluate)
+        save_model(self.setup.model, self._out / "model.safetensors")
+        traffic, ring = self.network.traffic, self.peer.seating
+        write_result(
+            self._out,
+            {
+                "id": self.peer.id,
+                "samples": self.peer.samples,
+                "accuracy": self._evaluation.as_dict(),
+                "model_sha256": self.setup.model.sha256(),
+                "bytes_sent": traffic.sent.total(),
+                "bytes_received": traffic.received.total(),
+                "tensor_bytes_sent": self.network.audit.tensor_bytes,
+                "sent_to": dict(traffic.sent),
+                "seconds": asdict(self.peer.seconds),
+                "ring": ring.order,
+                "ring_cost": {"before": ring.cost_before, "after": ring.cost_after},
+                "private_head": private_head(self._spec.protocol, self._spec.rounds),
+                "history": history(self._out),
+            },
+        )
+
+    async def _serve(self) -> None:
+        """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""
+        self._become("serving")
+        neighbours = [*self.network.edges.neighbours]
+        try:
+            async with asyncio.timeout(self._spec.patience):
+                await self.network.floor.reached(neighbours, self._spec.rounds)
+        except TimeoutError:
+            behind = [n for n in neighbours if self.network.floor.durable[n] < self._spec.rounds]
+            sentence = f"left without hearing that {', '.join(behind)} finished"
+            self.telemetry.emit("left", sentence=sentence)
+        await self.network.leave()
+        self._become("done")
+        self.telemetry.emit("done")
+
+    async def _mind_the_lost(self) -> None:
+        """A neighbour that is silent for longer than `patience`: say so every minute, or stop the run."""
+        clock = asyncio.get_running_loop().time
+        said: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(1)
+            for neighbour in [*self.network.edges.neighbours.values()]:
+                silent = clock() - neighbour.heard
+                if self._life.state in ("joining", "serving") or silent < self._spec.patience:
+                    said.pop(neighbour.id, None)
+                    continue
+                who = f"{neighbour.id} at {neighbour.address} ({neighbour.reason}), silent for {silent:.0f} s"
+                if self._spec.on_loss == "stop":
+                    raise FailedError(f"stopped because of {who}; start it again, then this peer")
+                if clock() - said.get(neighbour.id, -REMIND_SECONDS) >= REMIND_SECONDS:
+                    said[neighbour.id] = clock()
+                    self.telemetry.emit("lost", sentence=f"still waiting for {who}", neighbour=neighbour.id)
+
+    def _become(self, state: State) -> None:
+        if state != self._life.state:
+            self._life.become(state)
+            self.telemetry.emit("state", state=state, round=self.peer.round)
+
+    def _resources(self) -> Resources:
+        rates = {peer: link.bytes_per_second for peer, link in self.network.links.items()}
+        return measure(self.setup.model.device, self.peer.samples, rates)
+
+    async def status(self, _request: bytes) -> bytes:
+        """The answer to the Status RPC."""
+        traffic, matched = self.network.traffic, self._evaluation and self._evaluation.matched
+        return StatusReply(
+            id=self.peer.id,
+            federation=self._spec.name,
+            state=self._life.state,
+            round=self.peer.round,
+            rounds=self._spec.rounds,
+            neighbours=[
+                StatusReply.Neighbour(
+                    id=n.id,
+                    address=n.address,
+                    state=n.state,
+                    reason=n.reason,
+                    durable=self.network.floor.durable[n.id],
+                    resources=n.resources,
+                )
+                for n in self.network.edges.neighbours.values()
+            ],
+            accuracy=matched,
+            bytes_sent=traffic.sent.total(),
+            bytes_received=traffic.received.total(),
+            resources=self._resources(),
+        ).SerializeToString()
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+
+def _waiting(missing: list[Any]) -> dict[str, Any]:
+    who = [{"id": n.id, "address": n.address, "reason": n.reason} for n in missing]
+    sentence = "; ".join(f"{n['id']} at {n['address']} ({n['reason']})" for n in who)
+    return {"for": who, "sentence": f"waiting for {sentence}" if who else "all neighbours are here"}

@@ -1,0 +1,79 @@
+"""Everything a peer needs before it opens a connection: its data, its model, and a directory that is its own."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from peer.config import PeerConfig, Spec
+from peer.errors import InputError
+from peer.files import write_atomically
+from peer.learning.model import Model
+from peer.learning.shard import Shard, own_shard, take_shard
+from peer.learning.zoo import build
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a peer brings along."""
+
+    config: PeerConfig
+    spec: Spec
+    shard: Shard
+    model: Model
+
+    @property
+    def out(self) -> Path:
+        return self.config.out or Path(self.config.id)
+
+
+def prepare(config: PeerConfig, spec: Spec) -> Setup:
+    """Load the data and build the model; InputError when they do not go together. Creates nothing."""
+    device = choose_device(config.device)
+    out = config.out or Path(config.id)
+    check_directory(out, config, spec)
+    shard = own_shard(config.data) if config.data else take_shard(spec.data, spec.ids, config.id)
+    stream = config.id if spec.init == "independent" else "shared"
+    model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
+    return Setup(config, spec, shard, model)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda"):
+        number = int(name.partition(":")[2] or 0)
+        if not torch.cuda.is_available() or number >= torch.cuda.device_count():
+            raise InputError(
+                f"device `{name}`: this machine shows {torch.cuda.device_count()} CUDA devices; use `auto` or `cpu`"
+            )
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise InputError("device `mps`: this machine has none; use `auto` or `cpu`")
+    return torch.device(name)
+
+
+def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
+    """Refuse a directory that cannot be written, or that holds the files of another run."""
+    parent = next(path for path in (out, *out.parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"{out}: cannot be written; give another `out`")
+    try:
+        theirs = json.loads((out / "run.json").read_text())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        raise InputError(f"{out}/run.json: is not readable; give another `out` or remove {out}") from None
+    ours = {"id": config.id, **spec.digests()}
+    keys = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
+    if keys:
+        raise InputError(f"{out}: holds another run, which differs in {', '.join(keys)}; give another `out`")
+
+
+def claim_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
+    """Create the directory and say in it whose it is."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "run.json", json.dumps({"id": config.id, **spec.digests()}).encode())
+    write_atomically(out / "pid", f"{os.getpid()}\n".encode())

@@ -1,0 +1,51 @@
+"""One stream of events: a line for programs in events.jsonl and, where a person cares, one in the log."""
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("dfl")
+
+WORDS = {
+    "state": "{state} (round {round})",
+    "waiting": "{sentence}",
+    "link": "link to {neighbour}: {state} {reason}",
+    "ring": "ring order {order}, cost {cost_before} before and {cost_after} after",
+    "round": "round {round} done: accuracy {accuracy}, loss {loss}",
+    "resumed": "resumed after round {round}",
+    "refused": "refused {caller} from {origin}: {reason}",
+    "conflict": "{sender} sent other content under a key it had used (round {round}, step {step}); the first one counts",
+    "damaged": "checkpoint of round {round} is damaged and was passed over: {reason}",
+    "left": "{sentence}",
+    "lost": "{sentence}",
+    "stopped": "stopped by {signal}",
+    "failed": "{message}",
+    "done": "done",
+}
+QUIET = {"state"}
+"""For programs only: a state changes several times a round."""
+
+
+class Telemetry:
+    """Writes events; before a directory is given they are only logged."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+
+    def write_to(self, path: Path) -> None:
+        """Append to this file from now on; a line that a crash left unfinished is closed first."""
+        if path.exists() and not path.read_bytes().endswith(b"\n"):
+            with path.open("a") as file:
+                file.write("\n")
+        self._path = path
+
+    def emit(self, event: str, **fields: Any) -> None:
+        if self._path:
+            line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
+            with self._path.open("a") as file:
+                file.write(line + "\n")
+        if event not in QUIET:
+            level = logging.ERROR if event == "failed" else logging.INFO
+            log.log(level, WORDS[event].format(**fields))

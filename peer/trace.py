@@ -1,0 +1,43 @@
+"""`trace: true`: each round's shared vectors on disk, so that anyone can recompute every blend."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor
+
+from peer.files import write_atomically
+
+
+class Trace:
+    """The vectors and facts of one round."""
+
+    def __init__(self, directory: Path, round: int, start: Tensor) -> None:
+        self._path = directory / f"round-{round:04d}.safetensors"
+        self._vectors = {"start": copy(start)}
+        self.facts: dict[str, object] = {"accuracy": None, "gamma": None}
+        self._exchanges = 0
+
+    def communicates(self, vector: Tensor) -> None:
+        """The round's first communication is about to begin, or its next pass."""
+        self._vectors.setdefault("before", copy(vector))
+
+    def passes(self, vector: Tensor) -> None:
+        """An exchange is about to begin: if it is not the first, a pass has ended."""
+        if self._exchanges:
+            self._vectors[f"pass-{self._exchanges}"] = copy(vector)
+        self._exchanges += 1
+
+    def write(self, end: Tensor, facts: Mapping[str, object]) -> None:
+        """Write the file; its metadata are Python literals."""
+        self._vectors.setdefault("before", copy(end))
+        self._vectors["after"] = copy(end)
+        if self._exchanges > 1:
+            self._vectors[f"pass-{self._exchanges}"] = copy(end)
+        metadata = {name: value if isinstance(value, str) else repr(value) for name, value in {**self.facts, **facts}.items()}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path, safetensors.torch.save(self._vectors, metadata))
+
+
+def copy(vector: Tensor) -> Tensor:
+    return vector.detach().to("cpu", copy=True).contiguous()

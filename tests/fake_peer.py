@@ -1,0 +1,108 @@
+"""What the launcher sees of a peer, without a peer: the files of the contract, in a few milliseconds a round.
+
+FAKE_PEERS in the environment is JSON: how each peer misbehaves, by id.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ruamel.yaml import YAML
+
+
+class Terminated(Exception):
+    """SIGTERM came."""
+
+
+def terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+class Events:
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("a")
+
+    def say(self, event: str, **fields: Any) -> None:
+        self.file.write(json.dumps({"time": time.time(), "event": event} | fields) + "\n")
+        self.file.flush()
+
+
+def main(argv: list[str]) -> int:
+    signal.signal(signal.SIGTERM, terminate)
+    path = Path(argv[argv.index("--config") + 1])
+    config = YAML(typ="safe").load(path)
+    spec = YAML(typ="safe").load(path.parent / config["federation"])
+    behaviour = json.loads(os.environ.get("FAKE_PEERS", "{}")).get(config["id"], "")
+    out = path.parent / config["out"]
+    events = Events(out / "events.jsonl")
+    (out / "starts").open("a").write("x")
+    try:
+        return live(config["id"], spec, out, events, behaviour)
+    except Terminated:
+        events.say("stopped", signal="SIGTERM")
+        return 143
+
+
+def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: str) -> int:
+    first_start = (out / "starts").stat().st_size == 1
+    checkpoint = out / "checkpoint"
+    done = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    print(f"{id} begins after round {done}")
+    if behaviour == "wrong":
+        print("peer: the data file is truncated", file=sys.stderr)
+        return 2
+    if behaviour == "gives up":
+        events.say("failed", message="peer0 never came")
+        return 1
+    if done:
+        events.say("resumed", round=done)
+    history = []
+    for round in range(1, spec["rounds"] + 1):
+        record = {
+            "round": round,
+            "accuracy": {"matched": 0.1 * round, "global": 0.05 * round, "paper": None, "local": None},
+            "loss": 1.0 / round,
+            "seconds": {"train": 0.02, "communicate": 0.01, "evaluate": 0.01},
+            "bytes_sent": 100 * round,
+            "bytes_received": 100 * round,
+            "tensor_bytes_sent": 80 * round,
+        }
+        history.append(record)
+        if round <= done:
+            continue
+        events.say("state", state="training", round=round)
+        time.sleep(60 if behaviour == "hangs" and round == 2 else 0.02)
+        if behaviour == "crashes" or (behaviour == "crashes once" and first_start and round == 2):
+            print("about to crash", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        checkpoint.write_text(str(round))
+        events.say("round", **record)
+    finish(id, spec, out, history)
+    events.say("done")
+    return 0
+
+
+def finish(id: str, spec: dict[str, Any], out: Path, history: list[dict[str, Any]]) -> None:
+    ids = [member["id"] for member in spec["ring"]]
+    last = history[-1]
+    result = {
+        "id": id,
+        "samples": 100,
+        "accuracy": last["accuracy"],
+        "model_sha256": hashlib.sha256(id.encode()).hexdigest(),
+        **{key: last[key] for key in ("bytes_sent", "bytes_received", "tensor_bytes_sent", "seconds")},
+        "sent_to": {},
+        "ring": ids,
+        "ring_cost": {"before": None, "after": None},
+        "history": history,
+    }
+    (out / "result.json").write_text(json.dumps(result))
+    quiet = {"edges": {}, "sent": [], "received": []}
+    rounds = [{"round": record["round"]} | quiet for record in history]
+    (out / "audit.json").write_text(json.dumps({"id": id, "private_head": True, "rounds": rounds}))
