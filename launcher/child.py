@@ -25,9 +25,7 @@ def live(
     code = 1
     try:
         settle(order, log, foreign)
-        threading.Thread(
-            target=end_with_launcher, args=(lifeline, grace), name="lifeline", daemon=True
-        ).start()
+        threading.Thread(target=end_with_launcher, args=(lifeline, grace), name="lifeline", daemon=True).start()
         code = int(entry(list(order["argv"])) or 0)
     finally:
         code = exit_code(sys.exception(), code)

@@ -39,16 +39,19 @@ def parser() -> argparse.ArgumentParser:
     spec_arguments(run)
     run.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
     run.add_argument("--fresh", action="store_true", help="discard the run that is in the directory")
-    run.add_argument(
-        "--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers"
-    )
+    run.add_argument("--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers")
+    run.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
     run.set_defaults(command=run_federation)
 
-    check = commands.add_parser(
-        "check", help="say what a federation needs, without running it", allow_abbrev=False
-    )
+    check = commands.add_parser("check", help="say what a federation needs, without running it", allow_abbrev=False)
     spec_arguments(check)
     check.set_defaults(command=check_federation)
+
+    certs = commands.add_parser("certs", help="make a CA and a certificate for every peer", allow_abbrev=False)
+    spec_arguments(certs)
+    certs.add_argument("--out", type=Path, default=Path("certs"), metavar="DIR", help="where to (default: certs)")
+    certs.add_argument("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
+    certs.set_defaults(command=make_certs)
 
     protocols = commands.add_parser("protocols", help="list the protocols", allow_abbrev=False)
     protocols.add_argument("--json", action="store_true", help="as JSON, with every parameter")
@@ -84,6 +87,7 @@ def run_federation(arguments: argparse.Namespace) -> int:
         overrides=arguments.overrides,
         fresh=arguments.fresh,
         device=arguments.device,
+        certs=arguments.certs,
     )
     return run(order, Console())
 
@@ -92,10 +96,21 @@ def check_federation(arguments: argparse.Namespace) -> int:
     from launcher.check import check
     from peer.config import load_spec
 
-    spec = load_spec(
-        arguments.federation, peers=arguments.peers, seed=arguments.seed, overrides=arguments.overrides
-    )
+    spec = load_spec(arguments.federation, peers=arguments.peers, seed=arguments.seed, overrides=arguments.overrides)
     check(spec, Console())
+    return 0
+
+
+def make_certs(arguments: argparse.Namespace) -> int:
+    from launcher.certificates import make_certificates
+    from peer.config import load_spec
+
+    if arguments.days < 1:
+        raise InputError(f"--days {arguments.days}: give at least 1")
+    spec = load_spec(arguments.federation, peers=arguments.peers, seed=arguments.seed, overrides=arguments.overrides)
+    make_certificates(spec, arguments.out, arguments.days)
+    print(f"{arguments.out}: ca.pem, and <id>.pem with <id>.key for {', '.join(spec.ids)}")
+    print("Give each peer ca.pem and its own two files, as `tls: {ca, cert, key}` in its config; keep keys secret.")
     return 0
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from launcher.certificates import certificate_files
 from peer.config import Spec, dump_yaml, load_spec
 from peer.errors import InputError
 from peer.files import write_atomically
@@ -62,9 +63,7 @@ class RunDirectory:
         if not os.access(there, os.W_OK | os.X_OK):
             raise InputError(f"{there} cannot be written to; choose another directory with --out")
         if foreign:
-            raise InputError(
-                f"{self.path} holds files that are no run's; choose another directory with --out"
-            )
+            raise InputError(f"{self.path} holds files that are no run's; choose another directory with --out")
 
     def _unwritable(self, error: OSError) -> InputError:
         why = error.strerror or str(error)
@@ -153,12 +152,14 @@ class RunDirectory:
                 config.unlink()
         self.federation.unlink(missing_ok=True)
 
-    def write(self, spec: Spec, device: str | None) -> None:
+    def write(self, spec: Spec, device: str | None, certs: Path | None) -> None:
         """The spec as resolved, and for every peer a config and a directory."""
         for member in spec.ring:
             # `listen` as the others know it: on loopback, nobody outside this machine can knock.
             (self.path / member.id).mkdir(exist_ok=True)
-            config = {"federation": "federation.yaml", "id": member.id, "listen": member.address}
+            config: dict[str, object] = {"federation": "federation.yaml", "id": member.id, "listen": member.address}
             config |= {"device": device or "auto", "out": member.id}
+            if certs:
+                config["tls"] = {name: str(path) for name, path in certificate_files(certs, member.id).items()}
             write_atomically(self.config(member.id), dump_yaml(config).encode())
         write_atomically(self.federation, spec.dump().encode())

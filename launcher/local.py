@@ -37,6 +37,7 @@ class Order:
     overrides: Sequence[str] = ()
     fresh: bool = False
     device: str | None = None
+    certs: Path | None = None
 
 
 class Stop:
@@ -93,11 +94,11 @@ def prepare(directory: RunDirectory, spec: Spec, order: Order, console: Console)
                 recap.show(finished, spec, directory.path, console)
                 console.print("This run is finished; --fresh runs it again.", highlight=False)
                 return False
-    preflight.check(spec, order.device)
+    preflight.check(spec, order.device, order.certs)
     directory.claim()
     if order.fresh:
         directory.discard()
-    directory.write(spec, order.device)
+    directory.write(spec, order.device, order.certs)
     return True
 
 

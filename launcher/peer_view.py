@@ -64,9 +64,7 @@ class PeerView:
             case "waiting":
                 self._hear_waiting(event)
             case "link":
-                return self._hear_link(
-                    str(event.get("neighbour")), str(event.get("state")), event.get("reason")
-                )
+                return self._hear_link(str(event.get("neighbour")), str(event.get("state")), event.get("reason"))
             case "resumed":
                 return f"{self.id} resumed after round {event.get('round')}"
             case "failed":

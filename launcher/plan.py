@@ -53,9 +53,7 @@ def plan(spec: Spec) -> Plan:
 def deal(spec: Spec, labels: Counts, classes: int) -> dict[str, Counts]:
     """Samples of each class that each peer gets."""
     shards = spec.data.partition.split(labels, spec.ids, np.random.default_rng(spec.data.seed))
-    return {
-        id: np.bincount(labels[shard], minlength=classes) for id, shard in zip(spec.ids, shards, strict=True)
-    }
+    return {id: np.bincount(labels[shard], minlength=classes) for id, shard in zip(spec.ids, shards, strict=True)}
 
 
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from launcher.certificates import certificate_files
 from launcher.plan import plan
 from peer.config import PeerConfig, Spec
 from peer.errors import InputError
+from peer.network.security import Certificates
 
 
 def check_ids(spec: Spec) -> None:
@@ -47,9 +49,17 @@ def listen_once(host: str, port: int) -> None:
         probe.listen(1)
 
 
-def check(spec: Spec, device: str | None) -> None:
-    """All of it: ids, device, addresses, and whether data and model go together. Raises InputError."""
+def check_certificates(spec: Spec, certs: Path | None) -> None:
+    """Whether every peer's certificate is there, valid and made out to it."""
+    if certs:
+        for id in spec.ids:
+            Certificates(id, **certificate_files(certs, id)).read()
+
+
+def check(spec: Spec, device: str | None, certs: Path | None) -> None:
+    """All of it: ids, device, certificates, addresses, and whether data and model go together. Raises InputError."""
     check_ids(spec)
     check_device(device)
+    check_certificates(spec, certs)
     check_addresses(spec)
     plan(spec)

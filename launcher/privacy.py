@@ -61,9 +61,7 @@ def privacy(
     }
 
 
-def entries(
-    audits: Mapping[str, Audit], direction: str
-) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+def entries(audits: Mapping[str, Audit], direction: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     """(whose audit, the round's record, one line of it) for every line of "sent" or "received"."""
     for id, audit in audits.items():
         for record in audit["rounds"]:
@@ -103,9 +101,7 @@ def undeclared(
     for id, record, entry in entries(audits, "received"):
         if "receive" not in record["edges"].get(entry["from"], ()):
             flow = (record["round"], entry["from"], id, entry["vector"])
-            yield violation(
-                flow, entry["bytes"], f"{id} was not to receive from {entry['from']} in this round"
-            )
+            yield violation(flow, entry["bytes"], f"{id} was not to receive from {entry['from']} in this round")
 
 
 def reasons(
@@ -124,9 +120,7 @@ def reasons(
         yield f"{entry['head_bytes']} bytes of a private head"
 
 
-def mismatches(
-    audits: Mapping[str, Audit], sent: Counter[Flow], received: Counter[Flow]
-) -> Iterator[Violation]:
+def mismatches(audits: Mapping[str, Audit], sent: Counter[Flow], received: Counter[Flow]) -> Iterator[Violation]:
     """Flows whose two ends counted differently; where one end left no audit there is nothing to compare."""
     for flow in sorted(set(sent) | set(received)):
         _, source, target, _ = flow

@@ -62,7 +62,5 @@ def verdict(privacy: Mapping[str, Any]) -> list[str]:
     said = f"privacy: {quantity(head)} of heads sent, {len(privacy['edges_used'])} directed edges used, "
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
     said += f"; Definitions met: {', '.join(met) or 'none'}"
-    shown = [
-        f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}" for one in violations[:10]
-    ]
+    shown = [f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}" for one in violations[:10]]
     return [said, *shown, *([f"  and {len(violations) - 10} more"] if len(violations) > 10 else [])]

@@ -54,8 +54,7 @@ def heads_stay(spec: Spec, round: int) -> bool:
     """Whether no share that the protocol declares for the round holds a head."""
     shares = spec.protocol.shares(spec.rounds)
     return not any(
-        share.vector in ("head", "model") and (share.rounds is None or round in share.rounds)
-        for share in shares
+        share.vector in ("head", "model") and (share.rounds is None or round in share.rounds) for share in shares
     )
 
 
@@ -79,9 +78,7 @@ def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int
         "ring_cost": per_peer[0].get("ring_cost") or {"before": None, "after": None},
         "restarts": restarts,
         "per_peer": [{key: result.get(key) for key in PER_PEER} for result in per_peer],
-        "privacy": privacy(
-            spec.ids, audits(directory, spec.ids), spec.rounds, lambda round: heads_stay(spec, round)
-        ),
+        "privacy": privacy(spec.ids, audits(directory, spec.ids), spec.rounds, lambda round: heads_stay(spec, round)),
     }
 
 

@@ -64,9 +64,7 @@ class Supervisor:
         while True:
             view.state, view.failure = "starting", None
             policy.started(view.completed, time.monotonic())
-            process = await self.server.start(
-                ["--config", str(self.directory.config(id))], self.directory.log(id)
-            )
+            process = await self.server.start(["--config", str(self.directory.config(id))], self.directory.log(id))
             self._running[id] = process
             code = await process.wait()
             del self._running[id]

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 
 from peer.config import load_peer
 from peer.errors import FailedError, InputError
+from peer.network.security import Certificates, Security
 from peer.network.transport.grpc import GrpcTransport
 from peer.runtime import Runtime
 from peer.setup import Setup, prepare
@@ -71,7 +73,8 @@ async def _live(setup: Setup, telemetry: Telemetry) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
     listen = setup.config.listen or _own_address(setup)
     with ThreadPoolExecutor(1, "train") as executor:
-        runtime = Runtime(setup, lambda runtime: GrpcTransport(listen, runtime.status), executor, telemetry)
+        transport = partial(GrpcTransport, listen, security=_security(setup, telemetry), probes=setup.config.health)
+        runtime = Runtime(setup, transport, executor, telemetry)
         try:
             await runtime.run()
         except asyncio.CancelledError:
@@ -84,6 +87,14 @@ async def _live(setup: Setup, telemetry: Telemetry) -> int:
 
 def _own_address(setup: Setup) -> str:
     return next(member.address for member in setup.spec.ring if member.id == setup.config.id)
+
+
+def _security(setup: Setup, telemetry: Telemetry) -> Security | None:
+    tls = setup.config.tls
+    if tls is None:
+        return None
+    names = {member.address: member.id for member in setup.spec.ring}
+    return Security(Certificates(setup.config.id, tls.ca, tls.cert, tls.key), names, telemetry.emit)
 
 
 def _tune_process(threads: int) -> None:

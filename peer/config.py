@@ -14,6 +14,7 @@ from peer.document import Document, nearest, scalar, validate
 from peer.errors import InputError
 from peer.learning.sources import SOURCES, Source, source_type
 from peer.learning.zoo import MODELS
+from peer.network.security import is_loopback
 from peer.protocols.base import Init, Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
@@ -27,7 +28,9 @@ FIRST_PORT = 7700
 
 def _own_class(find: Callable[[str], type[Settings]]) -> PlainValidator:
     """A field whose class depends on its `name`; its content was validated before by that class."""
-    return PlainValidator(lambda raw: raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw)))
+    return PlainValidator(
+        lambda raw: raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw))
+    )
 
 
 AnyProtocol = Annotated[SerializeAsAny[Protocol], _own_class(protocol_class)]
@@ -74,6 +77,8 @@ class Spec(Settings):
     """What a peer does when a neighbour is gone for longer than `patience`: wait for ever, or stop."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
+    plaintext: bool = False
+    """Allow connections without certificates between machines. On loopback they are always allowed."""
     trace: bool = False
     """Write every round's shared vectors to <id>/trace/ so that anyone can recompute the blends."""
     code: Path | None = None
@@ -150,13 +155,13 @@ class PeerConfig(Settings):
     """Threads for training. Same bits in every run are promised for 1."""
     tls: TLS | None = None
     """Certificates; without them identity is a claim and nothing is encrypted."""
+    health: Address | None = None
+    """host:port that answers gRPC health checks without a certificate, for probes. Not given: only `listen` does."""
     data: AnySource | None = None
     """This peer's own data instead of its part of the federation's; accuracies are then `local`."""
 
 
-def load_spec(
-    path: Path, *, peers: int | None = None, seed: int | None = None, overrides: Sequence[str] = ()
-) -> Spec:
+def load_spec(path: Path, *, peers: int | None = None, seed: int | None = None, overrides: Sequence[str] = ()) -> Spec:
     """federation.yaml with the command line's changes, resolved; InputError says what is wrong and where."""
     document = Document.read(path)
     content = dict(document.content)
@@ -196,8 +201,21 @@ def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
     if config.id not in spec.ids:
         where = document.where(("id",))
         raise InputError(f"{where}: `{config.id}` is not in the federation's ring; {nearest(config.id, spec.ids)}")
+    _check_plaintext(config, spec)
     changes = {"federation": base / config.federation, "out": base / (config.out or config.id)}
     return config.model_copy(update={**changes, "data": data, "tls": tls}), spec
+
+
+def _check_plaintext(config: PeerConfig, spec: Spec) -> None:
+    """Without certificates a peer speaks on loopback only, unless the spec allows it."""
+    if config.tls or spec.plaintext:
+        return
+    for address in (config.listen, *(member.address for member in spec.ring)):
+        if address and not is_loopback(address):
+            raise InputError(
+                f"{address} is not on this machine and `{config.id}` has no `tls`; "
+                "make certificates with `dfl-launch certs`, or write `plaintext: true` into the spec"
+            )
 
 
 def dump_yaml(content: Mapping[str, Any]) -> str:

@@ -1,6 +1,8 @@
 """From a protocol's declarations to the manifest that the wire enforces."""
 
-from peer.learning.model import Model
+from typing import cast, get_args
+
+from peer.learning.model import Model, Part
 from peer.network.manifest import Manifest, Payload
 from peer.protocols.base import Protocol, Record, Share
 
@@ -18,9 +20,10 @@ def private_head(protocol: Protocol, rounds: int) -> bool:
 
 
 def _share(share: Share, model: Model, rounds: int) -> Payload:
-    where = model.part(share.vector) if share.vector in ("extractor", "head", "model") else model.part("model")
+    part = cast(Part, share.vector) if share.vector in get_args(Part) else "model"
+    where = model.part(part)
     head = model.part("head")
-    at = share.rounds or range(rounds + 1)
+    at = range(rounds + 1) if share.rounds is None else share.rounds
     return Payload(
         name=share.vector,
         floats=where.stop - where.start,

@@ -26,6 +26,7 @@ class Document:
     path: Path
     content: dict[str, Any]
     tree: Any
+    """The parser's own containers, which know their lines."""
 
     @classmethod
     def read(cls, path: Path) -> "Document":
@@ -54,10 +55,11 @@ class Document:
 
     def where(self, location: Location) -> str:
         """`file:line` of the deepest part of `location` that stands in the file."""
-        node, line = self.tree, None
+        node: Any = self.tree
+        line: int | None = None
         for step in location:
             try:
-                position = node.lc.key(step) if isinstance(node, Mapping) else node.lc.item(step)
+                position = node.lc.key(step) if hasattr(node, "keys") else node.lc.item(step)
                 node = node[step]
             except (AttributeError, KeyError, IndexError, TypeError):
                 continue  # a union's tag or a key given on the command line: not in the file

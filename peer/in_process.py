@@ -5,6 +5,7 @@ For tests, and for studies with hundreds of peers. Training runs in one thread, 
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,8 +24,8 @@ async def run_in_process(spec: Spec, out: Path) -> dict[str, Runtime]:
     with ThreadPoolExecutor(1, "train") as executor:
         for member in spec.ring:
             config = PeerConfig(federation=out / "federation.yaml", id=member.id, device="cpu", out=out / member.id)
-            transport = network.transport(member.address)
-            runtimes[member.id] = Runtime(prepare(config, spec), lambda _, t=transport: t, executor, Telemetry())
+            transport = partial(network.transport, member.address)
+            runtimes[member.id] = Runtime(prepare(config, spec), transport, executor, Telemetry())
         async with asyncio.TaskGroup() as group:
             for runtime in runtimes.values():
                 group.create_task(runtime.run())

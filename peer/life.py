@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-State = Literal[
-    "joining", "ready", "training", "communicating", "evaluating", "serving", "done", "failed"
-]
+State = Literal["joining", "ready", "training", "communicating", "evaluating", "serving", "done", "failed"]
 TRANSITIONS: dict[State, tuple[State, ...]] = {
     "joining": ("ready", "serving", "failed"),
     "ready": ("training", "communicating", "evaluating", "failed"),

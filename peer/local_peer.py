@@ -151,7 +151,7 @@ class LocalPeer(Peer):
 
     async def receive_token(self, share: str) -> Tensor:
         began = self._communicating()
-        token = await self._collectives.receive_token(self._seat(), share)
+        token = await self._collectives.receive_token(self._seat())
         self.seconds.communicate += time.perf_counter() - began
         return token.to(self.trained.device)
 

@@ -1,6 +1,7 @@
 """A peer's life from its files to its result: join, (train, communicate, evaluate)*, serve."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -19,7 +20,7 @@ from peer.life import Life, State
 from peer.local_peer import LocalPeer, Ring
 from peer.network.handshake import Identity
 from peer.network.network import Network
-from peer.network.transport import Transport
+from peer.network.transport import Status, Transport
 from peer.network.wire import Resources, StatusReply
 from peer.resources import measure
 from peer.results import append_audit, history, write_result
@@ -37,7 +38,11 @@ class Runtime:
     """One peer. `run` is its whole life; everything it needs was checked before."""
 
     def __init__(
-        self, setup: Setup, transport: Callable[["Runtime"], Transport], executor: Executor, telemetry: Telemetry
+        self,
+        setup: Setup,
+        transport: Callable[[Status], Transport],
+        executor: Executor,
+        telemetry: Telemetry,
     ) -> None:
         self.setup, self.telemetry, self._executor = setup, telemetry, executor
         self._spec, self._out = setup.spec, setup.out
@@ -49,7 +54,7 @@ class Runtime:
             Identity(setup.config.id, self._spec.digests(), declared.digest),
             self._addresses(),
             declared,
-            transport(self),
+            transport(self.status),
             telemetry.emit,
             lambda: (self._life.state, self.peer.round),
             self._resources,
@@ -181,7 +186,7 @@ class Runtime:
     def _trace_facts(self) -> dict[str, object]:
         return {
             "samples": self.peer.samples,
-            "ring": list(self.peer.ring),
+            "ring": json.dumps(self.peer.ring),
             "view": self.network.identity.view,
             "participated": self.peer.trained_this_round,
             **self.peer.noted,
@@ -189,9 +194,7 @@ class Runtime:
 
     def _evaluate(self) -> Evaluation:
         shard = self.setup.shard
-        return evaluate(
-            self.setup.model, shard.test, shard.proportions, paper=shard.paper, own=shard.own
-        )
+        return evaluate(self.setup.model, shard.test, shard.proportions, paper=shard.paper, own=shard.own)
 
     def _report_round(self, round: int, before: dict[str, float]) -> None:
         assert self._evaluation
@@ -285,7 +288,7 @@ class Runtime:
 
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""
-        traffic, matched = self.network.traffic, self._evaluation and self._evaluation.matched
+        traffic, matched = self.network.traffic, self._evaluation.matched if self._evaluation else None
         return StatusReply(
             id=self.peer.id,
             federation=self._spec.name,

@@ -34,7 +34,8 @@ class Trace:
         self._vectors["after"] = copy(end)
         if self._exchanges > 1:
             self._vectors[f"pass-{self._exchanges}"] = copy(end)
-        metadata = {name: value if isinstance(value, str) else repr(value) for name, value in {**self.facts, **facts}.items()}
+        every = {**self.facts, **facts}
+        metadata = {name: value if isinstance(value, str) else repr(value) for name, value in every.items()}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path, safetensors.torch.save(self._vectors, metadata))
 

@@ -43,9 +43,7 @@ def load_model(path: str | Path, *, user_model: str | None = None) -> Model:
     path = Path(path)
     tensors, (name, shape, classes) = _read(path)
     if ":" in name and name != user_model:
-        raise InputError(
-            f"{path} needs your own code; if you trust it: load_model(path, user_model={name!r})"
-        )
+        raise InputError(f"{path} needs your own code; if you trust it: load_model(path, user_model={name!r})")
     model = build(name, shape, classes, seed=0)
     model.load(tensors)
     model.train(False)
@@ -73,9 +71,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, tuple[int, ...], in
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is truncated or not a safetensors file ({error}); copy it again") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path} does not say which model it holds; only a peer's model.safetensors does"
-        ) from error
+        raise InputError(f"{path} does not say which model it holds; only a peer's model.safetensors does") from error
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -27,9 +27,7 @@ def dry_pass(module: nn.Module, name: str, shape: tuple[int, ...], classes: int)
             module.train()(zeros)
             draws = not torch.equal(before, torch.get_rng_state())
         except _MISFITS as error:
-            raise InputError(
-                f"model {name} does not take inputs of shape {shape}: {_first_line(error)}"
-            ) from error
+            raise InputError(f"model {name} does not take inputs of shape {shape}: {_first_line(error)}") from error
     for buffer, value in buffers:
         buffer.copy_(value)
     return draws

@@ -41,16 +41,12 @@ def lay_out(split: nn.Module, model: str) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     offset = 0
     for half in HALVES:
-        floats = [
-            (name, b) for name, b in split.named_buffers() if b.is_floating_point() and name in persistent
-        ]
+        floats = [(name, b) for name, b in split.named_buffers() if b.is_floating_point() and name in persistent]
         for name, tensor in [*split.named_parameters(), *floats]:
             if not name.startswith(f"{half}."):
                 continue
             if tensor.dtype != torch.float32:
-                raise InputError(
-                    f"model {model}: {name} is {tensor.dtype}; only float32 is supported, convert it"
-                )
+                raise InputError(f"model {model}: {name} is {tensor.dtype}; only float32 is supported, convert it")
             trainable = isinstance(tensor, nn.Parameter) and tensor.requires_grad
             shape = tuple(tensor.shape)
             entries.append(Entry(name, shape, "float32", half, offset, math.prod(shape), trainable))
@@ -62,9 +58,7 @@ def counters(split: nn.Module) -> dict[str, Tensor]:
     """The persistent integer and boolean buffers by name, as the live tensors."""
     persistent = split.state_dict(keep_vars=True)
     return {
-        name: buffer
-        for name, buffer in split.named_buffers()
-        if not buffer.is_floating_point() and name in persistent
+        name: buffer for name, buffer in split.named_buffers() if not buffer.is_floating_point() and name in persistent
     }
 
 
@@ -108,6 +102,4 @@ def _check_halves(split: nn.Module, model: str) -> None:
     for name, parameter in split.named_parameters(remove_duplicate=False):
         half = name.partition(".")[0]
         if owners.setdefault(id(parameter), half) != half:
-            raise InputError(
-                f"model {model}: {name} belongs to extractor and head; a part must own its parameters"
-            )
+            raise InputError(f"model {model}: {name} belongs to extractor and head; a part must own its parameters")

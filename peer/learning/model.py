@@ -128,9 +128,7 @@ class Model:
         single = tuple(batch.shape) == self.shape
         if not single and tuple(batch.shape[1:]) != self.shape:
             wanted = ("n", *self.shape)
-            raise InputError(
-                f"model {self.name} takes ({', '.join(map(str, wanted))}), not {tuple(batch.shape)}"
-            )
+            raise InputError(f"model {self.name} takes ({', '.join(map(str, wanted))}), not {tuple(batch.shape)}")
         self.train(False)
         with torch.inference_mode():
             labels = self.forward(batch[None] if single else batch).argmax(1).cpu()

@@ -30,8 +30,7 @@ class Partition(Settings):
         empty = [name for name, part in zip(names, parts, strict=True) if len(part) == 0]
         if empty:
             raise InputError(
-                f"the {self.kind} split of {len(labels)} samples leaves {', '.join(empty)} without any; "
-                f"{self._way_out}"
+                f"the {self.kind} split of {len(labels)} samples leaves {', '.join(empty)} without any; {self._way_out}"
             )
         return parts
 
@@ -71,9 +70,7 @@ class Dirichlet(Partition):
     alpha: float = Field(gt=0, le=1e6)
     """Concentration: 0.1 gives each peer few classes, 100 almost the same mix. FIRMA: 0.1, 0.5, 0.8."""
 
-    _way_out: ClassVar[str] = (
-        f"{_DRAWS} draws were tried: use a larger alpha, fewer peers or another data seed"
-    )
+    _way_out: ClassVar[str] = f"{_DRAWS} draws were tried: use a larger alpha, fewer peers or another data seed"
 
     def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         return _redraw(lambda: self._draw(labels, peers, rng))
@@ -163,9 +160,7 @@ class Imbalanced(Partition):
     @model_validator(mode="after")
     def _leaves_a_rest(self) -> "Imbalanced":
         if self.m * self.kappa >= 1:
-            raise ValueError(
-                f"{self.m} peers with {self.kappa} of the data each leave nothing for the others"
-            )
+            raise ValueError(f"{self.m} peers with {self.kappa} of the data each leave nothing for the others")
         return self
 
     def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
@@ -188,9 +183,7 @@ class Quantity(Partition):
     delta: float = Field(gt=0, le=1e6)
     """Concentration of the sizes: 0.5 is very uneven, 100 nearly even."""
 
-    _way_out: ClassVar[str] = (
-        f"{_DRAWS} draws were tried: use a larger delta, fewer peers or another data seed"
-    )
+    _way_out: ClassVar[str] = f"{_DRAWS} draws were tried: use a larger delta, fewer peers or another data seed"
 
     def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         return _redraw(lambda: _cut(rng.permutation(len(labels)), rng.dirichlet(np.full(peers, self.delta))))

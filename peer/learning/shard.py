@@ -54,6 +54,4 @@ def paper_part(source: Source, dataset: Dataset, ids: Sequence[str], mine: int) 
 
 def _shard(dataset: Dataset, indices: NDArray[np.int64], paper: NDArray[np.int64] | None, own: bool) -> Shard:
     counts = np.bincount(dataset.train_labels[indices], minlength=dataset.classes)
-    return Shard(
-        dataset.train(indices), dataset.test(), counts / counts.sum(), paper, own, dataset.classes
-    )
+    return Shard(dataset.train(indices), dataset.test(), counts / counts.sum(), paper, own, dataset.classes)

@@ -15,9 +15,7 @@ import torch
 
 from peer.errors import InputError
 
-_SCHEMAS = {
-    name: f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms")
-}
+_SCHEMAS = {name: f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms")}
 # torch forgets an operator together with the object that declared it, so these live as long as the process.
 _declared: list[torch.library.Library] = []
 

@@ -59,7 +59,6 @@ class Audit:
                 for (peer, name), count in sorted(audit.sent.items())
             ],
             "received": [
-                {"from": peer, "vector": name, "bytes": count}
-                for (peer, name), count in sorted(audit.received.items())
+                {"from": peer, "vector": name, "bytes": count} for (peer, name), count in sorted(audit.received.items())
             ],
         }

@@ -7,9 +7,10 @@ finds damage, not malice. docs/wire.md has the table of offsets.
 import struct
 import sys
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
+from torch import Tensor
 
 MAGIC = b"DFL1"
 HEADER = struct.Struct("<4sHHIIIIQQII8xQ")
@@ -51,6 +52,12 @@ class Frame:
     digest: int
     scalars: memoryview
     values: memoryview
+
+
+def float_bytes(vector: Tensor) -> memoryview:
+    """The bytes of a contiguous float32 vector on the CPU, in place."""
+    buffer: Any = vector.numpy()
+    return memoryview(buffer).cast("B") if vector.numel() else memoryview(bytearray())
 
 
 def frame_count(length: int) -> int:

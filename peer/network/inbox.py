@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.network.codec import FLOATS_PER_FRAME, BadFrameError, Frame, Key, frame_count
+from peer.network.codec import FLOATS_PER_FRAME, BadFrameError, Frame, Key, float_bytes, frame_count
 from peer.network.manifest import NotDeclaredError
 
 
@@ -15,10 +15,15 @@ class Message:
     """A message that is arriving: float64 scalars with frame 0, and float32 values frame by frame."""
 
     def __init__(self, frame: Frame) -> None:
-        self.payload, self.offset, self.length, self.doubles = frame.payload, frame.offset, frame.length, frame.doubles
+        self.payload, self.offset, self.length, self.doubles = (
+            frame.payload,
+            frame.offset,
+            frame.length,
+            frame.doubles,
+        )
         self.values = torch.empty(frame.length, dtype=torch.float32)
         self.scalars: tuple[float, ...] = ()
-        self._bytes = memoryview(self.values.numpy()).cast("B") if frame.length else memoryview(bytearray())
+        self._bytes = float_bytes(self.values)
         self._digests: list[int] = []
 
     @property
@@ -51,7 +56,7 @@ class Message:
 
     def consume(self) -> Tensor:
         """The values, handed over: only the digests are kept, to recognise a repeat."""
-        values, self.values, self._bytes = self.values, torch.empty(0), memoryview(bytearray())
+        values, self.values, self._bytes = self.values, torch.empty(0), float_bytes(torch.empty(0))
         return values
 
     def block(self, index: int) -> Tensor:
@@ -78,9 +83,7 @@ class Inbox:
 
     async def message(self, key: Key, frames: int = 1) -> Message:
         """The message of that key, once so many of its frames are here."""
-        while (message := self.messages.get(key)) is None or message.next < min(
-            frames, frame_count(message.length)
-        ):
+        while (message := self.messages.get(key)) is None or message.next < min(frames, frame_count(message.length)):
             self._changed.clear()
             await self._changed.wait()
         return message

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peer.errors import FailedError
 from peer.network.audit import Audit
-from peer.network.codec import FLOATS_PER_FRAME, Key, encode_frame, frame_count
+from peer.network.codec import FLOATS_PER_FRAME, Key, encode_frame, float_bytes, frame_count
 from peer.network.edges import Direction, Edges, Neighbour
 from peer.network.floor import Floor
 from peer.network.handshake import Identity
@@ -49,9 +49,7 @@ class Network:
         self._reception = Reception(
             identity, manifest, self.edges, self.floor, self.audit, self.traffic.received, report
         )
-        self._heart = Heart(
-            identity, self.edges, self.floor, transport, self.traffic, report, state, resources
-        )
+        self._heart = Heart(identity, self.edges, self.floor, transport, self.traffic, report, state, resources)
 
     async def listen(self) -> None:
         """Open the server; InputError when the address is in use."""
@@ -197,9 +195,14 @@ class Writing:
 
     def write(self, block: Tensor) -> None:
         """The next frame's float32 values, on the CPU; its bytes are copied once for all receivers."""
-        values = memoryview(block.numpy()).cast("B") if block.numel() else memoryview(b"")
         data = encode_frame(
-            self._key, self._payload, self._index, self._scalars, self._offset, self._length, values
+            self._key,
+            self._payload,
+            self._index,
+            self._scalars,
+            self._offset,
+            self._length,
+            float_bytes(block),
         )
         for box in self._boxes:
             box.append(Outgoing(self._key, self._index, data))

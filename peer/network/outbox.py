@@ -11,7 +11,8 @@ class Outgoing(NamedTuple):
     """A frame as it goes on the wire; its bytes are shared by the outboxes of all receivers and never change."""
 
     key: Key
-    index: int
+    number: int
+    """Of the frame within its message."""
     data: bytes
 
 

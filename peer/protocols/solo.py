@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from peer.learning.trainer import Phase
 from peer.protocols.base import Peer, Protocol, Share
@@ -17,7 +17,7 @@ class Solo(Protocol):
     name: Literal["solo"] = "solo"
     like: str = "fibfl"
     """The protocol whose local training is done, without its communication."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
     """Hyperparameters of that protocol where they differ from its defaults."""
 
     paper: ClassVar[str] = "all (baseline)"

@@ -72,9 +72,7 @@ def dataset(train: Labelled, test: Labelled, where: str, classes: int | None = N
         if len(part.labels) == 0:
             raise InputError(f"{where}: there are no {purpose} samples")
     if train.inputs.shape[1:] != test.inputs.shape[1:] or train.scale != test.scale:
-        raise InputError(
-            f"{where}: training inputs {_describe(train)} and test inputs {_describe(test)} must be alike"
-        )
+        raise InputError(f"{where}: training inputs {_describe(train)} and test inputs {_describe(test)} must be alike")
     largest = int(max(train.labels.max(), test.labels.max()))
     found = _classes(largest, len(train.labels), classes, where)
     return Dataset(train.inputs, train.labels, test.inputs, test.labels, found, train.scale)

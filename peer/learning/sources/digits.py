@@ -32,9 +32,7 @@ class Digits(Source):
         order = np.random.default_rng(self.seed).permutation(_TOTAL)
         pixels = table[order, :-1].reshape(-1, 1, 8, 8)
         labels = table[order, -1].astype(np.int64)
-        return Dataset(
-            pixels[:_TRAIN], labels[:_TRAIN], pixels[_TRAIN:], labels[_TRAIN:], classes=10, scale=16.0
-        )
+        return Dataset(pixels[:_TRAIN], labels[:_TRAIN], pixels[_TRAIN:], labels[_TRAIN:], classes=10, scale=16.0)
 
 
 def _table() -> Array:

@@ -117,7 +117,5 @@ def read_idx(path: Path, dimensions: int) -> Array:
     shape = struct.unpack(f">{dimensions}i", header[4:]) if len(header) == start else ()
     values = math.prod(shape)
     if header[:4] != bytes((0, 0, 8, dimensions)) or values <= 0 or size != start + values:
-        raise InputError(
-            f"{path} is truncated or damaged; delete it and set download: true to fetch it again"
-        )
+        raise InputError(f"{path} is truncated or damaged; delete it and set download: true to fetch it again")
     return np.memmap(path, np.uint8, "r", offset=start, shape=shape)

@@ -41,9 +41,7 @@ class Table(Source):
         frame = self._frame()
         if self.label not in frame.columns:
             found = ", ".join(map(str, frame.columns))
-            raise InputError(
-                f"{where}: there is no column {self.label!r} to take labels from; it has {found}"
-            )
+            raise InputError(f"{where}: there is no column {self.label!r} to take labels from; it has {found}")
         if len(frame) == 0:
             raise InputError(f"{where}: there are no rows after the header")
         _refuse_missing(frame, where)
@@ -79,9 +77,7 @@ class Table(Source):
         numbers = {name: number for number, name in enumerate(names)}
         for row, text in enumerate(texts, start=1):
             if text not in numbers:
-                raise InputError(
-                    f"{self.path}: row {row} has the label {text!r}, which is not in class_names"
-                )
+                raise InputError(f"{self.path}: row {row} has the label {text!r}, which is not in class_names")
         return np.array([numbers[text] for text in texts], dtype=np.int64), len(names)
 
 
@@ -100,9 +96,7 @@ class Csv(Table):
                     self.path, low_memory=False, index_col=False
                 )
             except pandas.errors.ParserWarning as error:
-                raise InputError(
-                    f"{self.path}: the rows have more fields than the header has names"
-                ) from error
+                raise InputError(f"{self.path}: the rows have more fields than the header has names") from error
 
 
 class Parquet(Table):
@@ -137,7 +131,5 @@ def _features(frame: "pandas.DataFrame", where: str) -> Array:
         with np.errstate(over="ignore"):
             wrong = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
         if len(wrong):
-            raise InputError(
-                f"{where}: column {name!r} has the value {values[wrong[0]]} in row {wrong[0] + 1}"
-            )
+            raise InputError(f"{where}: column {name!r} has the value {values[wrong[0]]} in row {wrong[0] + 1}")
     return frame.to_numpy(dtype=np.float32)

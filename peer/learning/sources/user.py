@@ -37,8 +37,7 @@ class UserSource(Source):
         returned = self._call()
         if not isinstance(returned, tuple | list) or len(returned) not in (2, 4):
             raise InputError(
-                f"{self.name} must return (x, y) or (x_train, y_train, x_test, y_test), "
-                f"not {_describe(returned)}"
+                f"{self.name} must return (x, y) or (x_train, y_train, x_test, y_test), not {_describe(returned)}"
             )
         try:
             arrays = [np.asarray(part) for part in returned]
@@ -53,9 +52,7 @@ class UserSource(Source):
 
     def _call(self) -> Any:
         function = _find(self.name)
-        arguments: dict[str, Any] = (
-            {**self.options} if self.root is None else {"root": self.root, **self.options}
-        )
+        arguments: dict[str, Any] = {**self.options} if self.root is None else {"root": self.root, **self.options}
         try:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:

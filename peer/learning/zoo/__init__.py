@@ -33,11 +33,7 @@ def maker(name: str) -> Maker:
         return user_model(name)
     if name not in MODELS:
         near = difflib.get_close_matches(name, MODELS, 1)
-        hint = (
-            f"did you mean {near[0]}?"
-            if near
-            else f"there are {', '.join(MODELS)}, or your own as module:Name"
-        )
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(MODELS)}, or your own as module:Name"
         raise InputError(f"there is no model {name}; {hint}")
     return MODELS[name]
 

@@ -14,13 +14,9 @@ def user_model(name: str) -> Callable[[tuple[int, ...], int], tuple[nn.Module, n
     try:
         make = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, SyntaxError, ValueError) as error:
-        raise InputError(
-            f"model {name}: module {module_name or '(empty)'} cannot be imported: {error}"
-        ) from error
+        raise InputError(f"model {name}: module {module_name or '(empty)'} cannot be imported: {error}") from error
     except AttributeError as error:
-        raise InputError(
-            f"model {name}: module {module_name} has no {attribute or 'name after the colon'}"
-        ) from error
+        raise InputError(f"model {name}: module {module_name} has no {attribute or 'name after the colon'}") from error
     if not callable(make):
         raise InputError(f"model {name} must be a callable that takes (shape, classes)")
 
@@ -28,18 +24,14 @@ def user_model(name: str) -> Callable[[tuple[int, ...], int], tuple[nn.Module, n
         try:
             result = make(shape, classes)
         except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
-            raise InputError(
-                f"model {name} cannot be made for {shape} and {classes} classes: {error}"
-            ) from error
+            raise InputError(f"model {name} cannot be made for {shape} and {classes} classes: {error}") from error
         return _halves(result, name)
 
     return made
 
 
 def _halves(result: object, name: str) -> tuple[nn.Module, nn.Module]:
-    pair = (
-        result if isinstance(result, tuple) else (getattr(result, "extractor", 0), getattr(result, "head", 0))
-    )
+    pair = result if isinstance(result, tuple) else (getattr(result, "extractor", 0), getattr(result, "head", 0))
     if len(pair) != 2 or not all(isinstance(half, nn.Module) for half in pair):
         raise InputError(f"model {name} must give (extractor, head), or a module with .extractor and .head")
     extractor, head = pair
@@ -47,7 +39,5 @@ def _halves(result: object, name: str) -> tuple[nn.Module, nn.Module]:
         inside = {id(parameter) for half in pair for parameter in half.parameters()}
         for parameter, tensor in result.named_parameters():
             if id(tensor) not in inside:
-                raise InputError(
-                    f"model {name}: {parameter} is in neither extractor nor head; put it into one"
-                )
+                raise InputError(f"model {name}: {parameter} is in neither extractor nor head; put it into one")
     return extractor, head

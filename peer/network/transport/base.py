@@ -36,6 +36,8 @@ class Pipe(ABC):
         """Drop the stream at once."""
 
 
+Status = Callable[[bytes], Awaitable[bytes]]
+"""Answers a Status request."""
 Accept = Callable[[Service, Pipe], Awaitable[None]]
 
 

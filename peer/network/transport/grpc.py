@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import grpc
 import grpc.aio
@@ -16,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from peer.errors import InputError
 from peer.network.codec import MAX_FRAME
-from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Transport
+from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Status, Transport
 from peer.network.wire import SERVICE
 
 LIMITS = [
@@ -51,9 +52,8 @@ REASONS = {
     "SSL": "TLS handshake failed",
     "handshak": "TLS handshake failed",
 }
-Status = Callable[[bytes], Awaitable[bytes]]
 if TYPE_CHECKING:
-    from peer.network.security import Credentials
+    from peer.network.security import Security
 
     Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
@@ -137,68 +137,86 @@ class ServerPipe(Pipe):
 class GrpcTransport(Transport):
     """Listens at one address, dials all others; `status` answers the Status RPC."""
 
-    def __init__(self, listen: str, status: Status, credentials: "Credentials | None" = None) -> None:
-        self._listen, self._status, self._credentials = listen, status, credentials
-        self._server: grpc.aio.Server | None = None
+    def __init__(
+        self, listen: str, status: Status, security: "Security | None" = None, probes: str | None = None
+    ) -> None:
+        self._listen, self._status, self._security, self._probes = listen, status, security, probes
+        self._servers: list[grpc.aio.Server] = []
         self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
+        self._accepted: WeakSet[ServerPipe] = WeakSet()
+        self._watching: asyncio.Task[None] | None = None
 
     async def listen(self, accept: Accept) -> None:
         server = grpc.aio.server(options=SERVER)
-        methods = {
-            service: grpc.stream_stream_rpc_method_handler(_handler(accept, service))
+        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            service: grpc.stream_stream_rpc_method_handler(self._handler(accept, service))
             for service in ("Tensors", "Heartbeat")
         }
         methods["Status"] = grpc.unary_unary_rpc_method_handler(self._answer_status)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
+        await self._serve(server, self._listen, self._security)
+        if self._probes:
+            await self._serve(grpc.aio.server(options=SERVER), self._probes, None)
+        if self._security:
+            self._watching = asyncio.create_task(self._security.watch(self._renew))
+
+    async def _serve(self, server: grpc.aio.Server, address: str, security: "Security | None") -> None:
         checks = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-        reflection.enable_server_reflection(
-            (SERVICE, HEALTH, reflection.SERVICE_NAME), server
-        )
         try:
-            self._bind(server)
+            if security:
+                server.add_secure_port(address, security.server)
+            else:
+                server.add_insecure_port(address)
         except RuntimeError:
             raise InputError(
-                f"cannot listen at {self._listen}: the address is in use or not this machine's; "
+                f"cannot listen at {address}: the address is in use or not this machine's; "
                 "stop what uses it or give this peer another `listen`"
             ) from None
         await server.start()
         await checks.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-        self._server = server
-
-    def _bind(self, server: grpc.aio.Server) -> None:
-        if self._credentials:
-            server.add_secure_port(self._listen, self._credentials.server)
-        else:
-            server.add_insecure_port(self._listen)
+        self._servers.append(server)
 
     async def _answer_status(self, request: bytes, context: Any) -> bytes:
         return await self._status(request)
+
+    def _handler(self, accept: Accept, service: Service) -> Callable[[Any, Any], Awaitable[None]]:
+        async def handle(_requests: Any, context: Any) -> None:
+            pipe = ServerPipe(context)
+            self._accepted.add(pipe)
+            await accept(service, pipe)
+
+        return handle
 
     async def dial(self, address: str, service: Service) -> Pipe:
         key = (address, service)
         if key not in self._channels:
             self._channels[key] = self._channel(address)
-        call = self._channels[key].stream_stream(f"/{SERVICE}/{service}")()
+        call: Call = self._channels[key].stream_stream(f"/{SERVICE}/{service}")()
         return ClientPipe(call, address)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
-        if self._credentials:
-            return grpc.aio.secure_channel(address, self._credentials.channel, options=CLIENT)
+        if self._security:
+            name = ("grpc.ssl_target_name_override", self._security.names[address])
+            return grpc.aio.secure_channel(address, self._security.channel, options=[*CLIENT, name])
         return grpc.aio.insecure_channel(address, options=CLIENT)
 
+    async def _renew(self) -> None:
+        """The certificates are new ones: open every connection again, so that nobody goes on with an old one."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+        for pipe in [*self._accepted]:
+            pipe.abort()
+
     async def close(self) -> None:
+        if self._watching:
+            self._watching.cancel()
         for channel in self._channels.values():
             await channel.close()
-        if self._server:
-            await self._server.stop(grace=0.5)
-
-
-def _handler(accept: Accept, service: Service) -> Callable[[Any, Any], Awaitable[None]]:
-    async def handle(_requests: Any, context: Any) -> None:
-        await accept(service, ServerPipe(context))
-
-    return handle
+        for server in self._servers:
+            await server.stop(grace=0.5)
 
 
 def reason(details: str) -> str:

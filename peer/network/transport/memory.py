@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from peer.errors import InputError
-from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Transport
+from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Status, Transport
 
 DEPTH = 8
 """Messages under way in one direction before their sender waits."""
@@ -76,7 +76,7 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self.listening: dict[str, MemoryTransport] = {}
 
-    def transport(self, address: str) -> "MemoryTransport":
+    def transport(self, address: str, _status: Status | None = None) -> "MemoryTransport":
         return MemoryTransport(self, address)
 
 

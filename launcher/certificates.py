@@ -1,0 +1,78 @@
+"""`dfl-launch certs`: a CA for the federation and one certificate a peer, made out to its id."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from peer.config import Spec
+
+
+def make_certificates(spec: Spec, directory: Path, days: int) -> None:
+    """Write ca.pem, and <id>.pem with <id>.key for every peer. The CA's key is used once and kept nowhere.
+
+    So the only way to admit another certificate is a new CA: run this again and copy the new files over the
+    old ones, peer by peer; running peers take them up and from then on refuse the old ones.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    ca_key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"{spec.name} CA")
+    ca = (
+        _builder(name, name, ca_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(ca_key, hashes.SHA256())
+    )
+    for member in spec.ring:
+        key = ec.generate_private_key(ec.SECP256R1())
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        cert = (
+            _builder(_name(member.id), name, key.public_key(), days)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(member.id)]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .sign(ca_key, hashes.SHA256())
+        )
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        _write(directory / f"{member.id}.key", pem, secret=True)
+        _write(directory / f"{member.id}.pem", cert.public_bytes(Encoding.PEM))
+    _write(directory / "ca.pem", ca.public_bytes(Encoding.PEM))
+
+
+def certificate_files(directory: Path, id: str) -> dict[str, Path]:
+    """Where `make_certificates` put what a peer's `tls` names; absolute paths."""
+    base = directory.resolve()
+    return {"ca": base / "ca.pem", "cert": base / f"{id}.pem", "key": base / f"{id}.key"}
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))  # clocks differ
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _write(path: Path, content: bytes, secret: bool = False) -> None:
+    """Write beside and rename, so that a running peer never reads half a file; keys are for their owner only."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+    beside.replace(path)

@@ -1,0 +1,159 @@
+"""Certificates: who may connect, and as whom. Identity is the name in the certificate, mutually checked.
+
+A missing, expired or foreign file is an error at the start, never a reason to go on in plaintext. Files may be
+replaced while the peer runs: from then on the old ones are refused.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from peer.errors import InputError
+
+CHECK_SECONDS = 1.0
+"""How often the files are looked at."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The contents of the three files, checked to belong together."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes
+    expires: datetime
+
+    @property
+    def server(self) -> "grpc.ServerCertificateConfiguration":
+        return grpc.ssl_server_certificate_configuration([(self.key, self.cert)], root_certificates=self.ca)
+
+    @property
+    def channel(self) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(self.ca, self.key, self.cert)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Where a peer's certificates lie."""
+
+    id: str
+    ca: Path
+    cert: Path
+    key: Path
+
+    def read(self) -> Chain:
+        """Read and check the files; InputError names the file and the reason."""
+        contents = {path: _bytes(path) for path in (self.ca, self.cert, self.key)}
+        ca, cert = _certificate(self.ca, contents[self.ca]), _certificate(self.cert, contents[self.cert])
+        self._check(cert, ca)
+        self._check_key(cert, contents[self.key])
+        return Chain(contents[self.ca], contents[self.cert], contents[self.key], cert.not_valid_after_utc)
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Changes when a file is replaced."""
+        return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (self.ca, self.cert, self.key))
+
+    def _check(self, cert: x509.Certificate, ca: x509.Certificate) -> None:
+        now = datetime.now(UTC)
+        for path, certificate in ((self.ca, ca), (self.cert, cert)):
+            if now > certificate.not_valid_after_utc:
+                raise InputError(
+                    f"{path}: expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; make new ones"
+                )
+            if now < certificate.not_valid_before_utc:
+                raise InputError(f"{path}: is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC only")
+        names = certificate_names(cert)
+        if self.id not in names:
+            raise InputError(f"{self.cert}: is made out to {', '.join(names) or 'nobody'}, not to `{self.id}`")
+        try:
+            cert.verify_directly_issued_by(ca)
+        except (InvalidSignature, ValueError, TypeError):
+            raise InputError(
+                f"{self.cert}: was not issued by the CA in {self.ca}; take both from one federation"
+            ) from None
+
+    def _check_key(self, cert: x509.Certificate, pem: bytes) -> None:
+        try:
+            key = load_pem_private_key(pem, password=None)
+        except (ValueError, TypeError):
+            raise InputError(f"{self.key}: is not an unencrypted private key in PEM") from None
+        form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        if key.public_key().public_bytes(*form) != cert.public_key().public_bytes(*form):
+            raise InputError(f"{self.key}: is not the key of {self.cert}")
+
+
+class Security:
+    """The certificates in use, for the server and for the channels of one peer."""
+
+    def __init__(self, certificates: Certificates, names: Mapping[str, str], report: Callable[..., None]) -> None:
+        self._certificates, self._report = certificates, report
+        self.names = names
+        """Whose certificate is expected at each address."""
+        self._version = certificates.version
+        self._chain = certificates.read()
+
+    @property
+    def server(self) -> grpc.ServerCredentials:
+        """Asks every caller for a certificate of the CA; looks up the current files at every handshake."""
+        return grpc.dynamic_ssl_server_credentials(self._chain.server, lambda: self._chain.server, True)
+
+    @property
+    def channel(self) -> grpc.ChannelCredentials:
+        return self._chain.channel
+
+    async def watch(self, renewed: Callable[[], Awaitable[None]]) -> None:
+        """Take up new files when they appear; half-written or wrong ones are reported and passed over."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            version = self._certificates.version
+            if version == self._version:
+                continue
+            self._version = version
+            try:
+                self._chain = self._certificates.read()
+            except InputError as error:
+                self._report("certificates", sentence=f"the new certificates are not used: {error}")
+                continue
+            self._report("certificates", sentence=f"new certificates, valid until {self._chain.expires:%Y-%m-%d}")
+            await renewed()
+
+
+def certificate_names(cert: x509.Certificate) -> list[str]:
+    """The DNS names a certificate is made out to."""
+    try:
+        extension = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return extension.value.get_values_for_type(x509.DNSName)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `host:port` stays on this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); correct the path under `tls`") from None
+
+
+def _certificate(path: Path, pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        raise InputError(f"{path}: is not a certificate in PEM") from None
