@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from peer.config import Spec
+from peer.spec import Spec
 
 
 def make_certificates(spec: Spec, directory: Path, days: int) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from launcher.plan import Plan, plan, traffic
 from launcher.words import quantity
-from peer.config import Spec
+from peer.spec import Spec
 
 SHOWN = 16
 """Peers whose traffic is counted and shown; the others of a larger federation are like them."""

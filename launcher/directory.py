@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.certificates import certificate_files
-from peer.config import Spec, dump_yaml, load_spec
+from peer.config import load_spec
+from peer.document import dump_yaml
 from peer.errors import InputError
 from peer.files import write_atomically
+from peer.spec import Spec
 
 
 class RunDirectory:

@@ -17,8 +17,9 @@ from launcher.processes import ForkServer
 from launcher.restart import STOPPED
 from launcher.supervisor import Supervisor
 from launcher.watch import Federation
-from peer.config import Spec, load_spec
+from peer.config import load_spec
 from peer.errors import InputError
+from peer.spec import Spec
 
 LOOK = 0.25
 """Seconds between two looks at the peers' files."""

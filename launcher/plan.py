@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from launcher.tally import FLOAT32, Tally
-from peer.config import Spec
 from peer.learning.zoo import build
 from peer.network.floor import WINDOW
+from peer.spec import Spec
 
 Counts = NDArray[np.int64]
 ROUNDS = 200

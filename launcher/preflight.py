@@ -7,9 +7,10 @@ from pydantic import ValidationError
 
 from launcher.certificates import certificate_files
 from launcher.plan import plan
-from peer.config import PeerConfig, Spec
+from peer.config import PeerConfig
 from peer.errors import InputError
 from peer.network.security import Certificates
+from peer.spec import Spec
 
 
 def check_ids(spec: Spec) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from launcher.peer_view import headline
 from launcher.words import duration, plural, quantity, share
-from peer.config import Spec
+from peer.spec import Spec
 
 Summary = Mapping[str, Any]
 

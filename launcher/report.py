@@ -8,10 +8,10 @@ from typing import Any
 from launcher.peer_view import headline, mean
 from launcher.privacy import privacy
 from launcher.tail import objects
-from peer.config import Spec
 from peer.errors import FailedError
 from peer.files import write_atomically
 from peer.learning import metrics
+from peer.spec import Spec
 
 Result = Mapping[str, Any]
 TESTS = ("matched", "global", "paper")

@@ -4,6 +4,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,6 +85,16 @@ def plain(node: Any) -> Any:
 def scalar(text: str) -> Any:
     """A value as YAML 1.2 reads it: `1e-3` is a number, `true` a truth value."""
     return plain(YAML(typ="safe", pure=True).load(text))
+
+
+def dump_yaml(content: Mapping[str, Any]) -> str:
+    """Plain content as YAML text, its keys in their order."""
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    stream = StringIO()
+    writer.dump(dict(content), stream)
+    return stream.getvalue()
 
 
 def validate(kind: type[S], content: Any, document: Document, at: Location = ()) -> S:

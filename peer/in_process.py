@@ -10,10 +10,11 @@ from pathlib import Path
 
 import torch
 
-from peer.config import PeerConfig, Spec
+from peer.config import PeerConfig
 from peer.network.transport.memory import MemoryNetwork
 from peer.runtime import Runtime
 from peer.setup import prepare
+from peer.spec import Spec
 from peer.telemetry import Telemetry
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 
-from peer.config import PeerConfig, Spec
+from peer.config import PeerConfig
 from peer.errors import InputError
 from peer.files import write_atomically
 from peer.learning.model import Model
 from peer.learning.shard import Shard, own_shard, take_shard
 from peer.learning.zoo import build
+from peer.spec import Spec
 
 
 @dataclass(frozen=True)

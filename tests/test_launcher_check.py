@@ -9,7 +9,8 @@ import pytest
 
 from launcher.cli import main
 from launcher.plan import plan, traffic
-from peer.config import Spec, load_spec
+from peer.config import load_spec
+from peer.spec import Spec
 from peer.protocols.registry import PROTOCOLS
 
 EXTRACTOR, HEAD = 4 * 116_352, 4 * 1_290

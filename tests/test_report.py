@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from launcher import recap, report
-from peer.config import Spec, load_spec
+from peer.config import load_spec
+from peer.spec import Spec
 from peer.errors import FailedError
 
 COURSE = {

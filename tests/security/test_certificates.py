@@ -1,0 +1,81 @@
+"""What is refused at the start, and why: never a silent fall-back to plaintext."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.certificates import certificate_files, make_certificates
+from peer.config import load_peer, load_spec
+from peer.errors import InputError
+from peer.network.security import Certificates, is_loopback
+
+SPEC = "protocol: fibfl\nring:\n" + "".join(f"  - {{id: peer{i}, address: '127.0.0.1:{7700 + i}'}}\n" for i in range(3))
+
+
+@pytest.fixture
+def certs(tmp_path: Path) -> Path:
+    (tmp_path / "federation.yaml").write_text(SPEC)
+    make_certificates(load_spec(tmp_path / "federation.yaml"), tmp_path / "certs", days=30)
+    return tmp_path / "certs"
+
+
+def read(certs: Path, id: str = "peer0", **other: Path) -> None:
+    Certificates(id, **{**certificate_files(certs, id), **other}).read()
+
+
+def test_a_peers_own_files_are_accepted(certs: Path) -> None:
+    read(certs)
+    assert (certs / "peer0.key").stat().st_mode & 0o077 == 0, "a key is for its owner only"
+    assert not (certs / "ca.key").exists()
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "peer0.pem", "peer0.key"])
+def test_a_missing_file_is_named(certs: Path, name: str) -> None:
+    (certs / name).unlink()
+    with pytest.raises(InputError, match=rf"{name}: cannot be read \(No such file"):
+        read(certs)
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "peer0.pem", "peer0.key"])
+def test_a_file_that_is_no_pem_is_named(certs: Path, name: str) -> None:
+    (certs / name).write_text("-----BEGIN NONSENSE-----\n")
+    with pytest.raises(InputError, match=rf"{name}: is not"):
+        read(certs)
+
+
+def test_another_peers_certificate_is_refused(certs: Path) -> None:
+    with pytest.raises(InputError, match="is made out to peer1, not to `peer0`"):
+        read(certs, cert=certs / "peer1.pem", key=certs / "peer1.key")
+
+
+def test_another_peers_key_is_refused(certs: Path) -> None:
+    with pytest.raises(InputError, match="is not the key of"):
+        read(certs, key=certs / "peer1.key")
+
+
+def test_a_certificate_of_another_ca_is_refused(certs: Path, tmp_path: Path) -> None:
+    make_certificates(load_spec(tmp_path / "federation.yaml"), tmp_path / "others", days=30)
+    with pytest.raises(InputError, match="was not issued by the CA"):
+        read(certs, ca=tmp_path / "others" / "ca.pem")
+
+
+def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "federation.yaml").write_text(SPEC)
+    make_certificates(load_spec(tmp_path / "federation.yaml"), tmp_path / "old", days=0)
+    with pytest.raises(InputError, match="expired on"):
+        read(tmp_path / "old")
+
+
+@pytest.mark.parametrize("address", ["10.0.0.3:7700", "[2001:db8::1]:7700", "hospital-a.example:7700", "0.0.0.0:7700"])
+def test_plaintext_stays_on_this_machine(tmp_path: Path, address: str) -> None:
+    (tmp_path / "federation.yaml").write_text(SPEC)
+    (tmp_path / "peer0.yaml").write_text(f"{{federation: federation.yaml, id: peer0, listen: '{address}'}}\n")
+    with pytest.raises(InputError, match="is not on this machine and `peer0` has no `tls`"):
+        load_peer(tmp_path / "peer0.yaml")
+    (tmp_path / "federation.yaml").write_text(SPEC + "plaintext: true\n")
+    load_peer(tmp_path / "peer0.yaml")
+
+
+def test_loopback_is_recognised() -> None:
+    assert all(map(is_loopback, ["127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1"]))
+    assert not any(map(is_loopback, ["0.0.0.0:1", "10.0.0.1:1", "localhost.example:1", "[::]:1"]))
