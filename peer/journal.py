@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from peer.checkpoint import Checkpoints, Frames, Snapshot
+from peer.errors import FailedError
 from peer.local_peer import LocalPeer, Ring, Seconds
 from peer.network.codec import decode
 from peer.network.outbox import Outgoing
@@ -49,7 +50,7 @@ class Journal:
         last = self._checkpoints.rounds()[-1]
         why = await asyncio.to_thread(self._checkpoints.damage, last)
         if why:
-            raise OSError(f"the last checkpoint was not written well: {why}")
+            raise FailedError(f"the last checkpoint was not written well: {why}; start this peer again")
         self._peer.network.announce(last)
 
     async def resume(self) -> int:

@@ -21,17 +21,17 @@ from peer.local_peer import LocalPeer, Ring
 from peer.network.handshake import Identity
 from peer.network.network import Network
 from peer.network.transport import Status, Transport
-from peer.network.wire import Resources, StatusReply
+from peer.network.wire import Resources
 from peer.resources import measure
 from peer.results import append_audit, history, write_result
 from peer.setup import Setup, claim_directory
+from peer.status import status_reply
 from peer.telemetry import Telemetry
 from peer.topology import receivers, senders
 from peer.trace import Trace
+from peer.waiting import join, mind_the_lost
 
 T = TypeVar("T")
-REMIND_SECONDS = 60.0
-"""How often a peer that waits for a lost neighbour says so."""
 
 
 class Runtime:
@@ -89,7 +89,7 @@ class Runtime:
         claim_directory(self._out, self.setup.config, self._spec)
         self.telemetry.write_to(self._out / "events.jsonl")
         life = asyncio.create_task(self._live())
-        minding = asyncio.create_task(self._mind_the_lost())
+        minding = asyncio.create_task(mind_the_lost(self.network.edges, self._spec, self._running, self.telemetry.emit))
         try:
             waited = (life, minding, self.network.failure)
             done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +114,8 @@ class Runtime:
         if done < self._spec.rounds:
             if done < 0:
                 self._take_seats()
-            await self._join()
+            await join(self.network.edges, self._spec, self.telemetry.emit)
+            self._become("ready")
             for round in range(done + 1, self._spec.rounds + 1):
                 await (self._round(round) if round else self._start())
         await self._finish()
@@ -124,34 +125,6 @@ class Runtime:
         """Open the links of the spec's ring; a resumed peer has those of its checkpoint."""
         graph, ring = self.peer.graph, self.peer.ring
         self.network.use(0, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))
-
-    async def _join(self) -> None:
-        """Shake hands with every neighbour; say for whom it waits."""
-        reminder = asyncio.create_task(self._say_for_whom())
-        try:
-            async with asyncio.timeout(self._spec.patience):
-                await self.network.edges.complete()
-        except TimeoutError:
-            missing = "; ".join(f"{n.id} at {n.address}: {n.reason}" for n in self._missing())
-            raise FailedError(
-                f"gave up after {self._spec.patience:g} s of waiting for {missing}; start it or correct its address"
-            ) from None
-        finally:
-            reminder.cancel()
-        self.telemetry.emit("waiting", **_waiting([]))
-        self._become("ready")
-
-    async def _say_for_whom(self) -> None:
-        said = None
-        while True:
-            await asyncio.sleep(1)
-            waiting = _waiting(self._missing())
-            if waiting != said:
-                self.telemetry.emit("waiting", **waiting)
-                said = waiting
-
-    def _missing(self) -> list[Any]:
-        return list({n.id: n for n in self.network.edges.missing()}.values())
 
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""
@@ -213,8 +186,8 @@ class Runtime:
 
     async def _close_round(self, round: int) -> None:
         """Put the round on disk while the next one trains."""
-        await self._journal.save(round)
         append_audit(self._out, self.network.audit.close(round))
+        await self._journal.save(round)
         if round < self._spec.rounds:
             self._become("ready")
 
@@ -224,25 +197,26 @@ class Runtime:
         if self._evaluation is None:
             self._evaluation = await self._in_thread(self._evaluate)
         save_model(self.setup.model, self._out / "model.safetensors")
+        write_result(self._out, self._result(self._evaluation))
+
+    def _result(self, evaluation: Evaluation) -> dict[str, Any]:
+        """What the launcher's summary is made of."""
         traffic, ring = self.network.traffic, self.peer.seating
-        write_result(
-            self._out,
-            {
-                "id": self.peer.id,
-                "samples": self.peer.samples,
-                "accuracy": self._evaluation.as_dict(),
-                "model_sha256": self.setup.model.sha256(),
-                "bytes_sent": traffic.sent.total(),
-                "bytes_received": traffic.received.total(),
-                "tensor_bytes_sent": self.network.audit.tensor_bytes,
-                "sent_to": dict(traffic.sent),
-                "seconds": asdict(self.peer.seconds),
-                "ring": ring.order,
-                "ring_cost": {"before": ring.cost_before, "after": ring.cost_after},
-                "private_head": private_head(self._spec.protocol, self._spec.rounds),
-                "history": history(self._out),
-            },
-        )
+        return {
+            "id": self.peer.id,
+            "samples": self.peer.samples,
+            "accuracy": evaluation.as_dict(),
+            "model_sha256": self.setup.model.sha256(),
+            "bytes_sent": traffic.sent.total(),
+            "bytes_received": traffic.received.total(),
+            "tensor_bytes_sent": self.network.audit.tensor_bytes,
+            "sent_to": dict(traffic.sent),
+            "seconds": asdict(self.peer.seconds),
+            "ring": ring.order,
+            "ring_cost": {"before": ring.cost_before, "after": ring.cost_after},
+            "private_head": private_head(self._spec.protocol, self._spec.rounds),
+            "history": history(self._out),
+        }
 
     async def _serve(self) -> None:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""
@@ -259,23 +233,8 @@ class Runtime:
         self._become("done")
         self.telemetry.emit("done")
 
-    async def _mind_the_lost(self) -> None:
-        """A neighbour that is silent for longer than `patience`: say so every minute, or stop the run."""
-        clock = asyncio.get_running_loop().time
-        said: dict[str, float] = {}
-        while True:
-            await asyncio.sleep(1)
-            for neighbour in [*self.network.edges.neighbours.values()]:
-                silent = clock() - neighbour.heard
-                if self._life.state in ("joining", "serving") or silent < self._spec.patience:
-                    said.pop(neighbour.id, None)
-                    continue
-                who = f"{neighbour.id} at {neighbour.address} ({neighbour.reason}), silent for {silent:.0f} s"
-                if self._spec.on_loss == "stop":
-                    raise FailedError(f"stopped because of {who}; start it again, then this peer")
-                if clock() - said.get(neighbour.id, -REMIND_SECONDS) >= REMIND_SECONDS:
-                    said[neighbour.id] = clock()
-                    self.telemetry.emit("lost", sentence=f"still waiting for {who}", neighbour=neighbour.id)
+    def _running(self) -> bool:
+        return self._life.state not in ("joining", "serving")
 
     def _become(self, state: State) -> None:
         if state != self._life.state:
@@ -288,35 +247,8 @@ class Runtime:
 
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""
-        traffic, matched = self.network.traffic, self._evaluation.matched if self._evaluation else None
-        return StatusReply(
-            id=self.peer.id,
-            federation=self._spec.name,
-            state=self._life.state,
-            round=self.peer.round,
-            rounds=self._spec.rounds,
-            neighbours=[
-                StatusReply.Neighbour(
-                    id=n.id,
-                    address=n.address,
-                    state=n.state,
-                    reason=n.reason,
-                    durable=self.network.floor.durable[n.id],
-                    resources=n.resources,
-                )
-                for n in self.network.edges.neighbours.values()
-            ],
-            accuracy=matched,
-            bytes_sent=traffic.sent.total(),
-            bytes_received=traffic.received.total(),
-            resources=self._resources(),
-        ).SerializeToString()
+        accuracy = self._evaluation.matched if self._evaluation else None
+        return status_reply(self.network, self._spec, self._life.state, self.peer, accuracy, self._resources())
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
-
-
-def _waiting(missing: list[Any]) -> dict[str, Any]:
-    who = [{"id": n.id, "address": n.address, "reason": n.reason} for n in missing]
-    sentence = "; ".join(f"{n['id']} at {n['address']} ({n['reason']})" for n in who)
-    return {"for": who, "sentence": f"waiting for {sentence}" if who else "all neighbours are here"}

@@ -1,0 +1,67 @@
+"""For whom a peer waits, said to people: before the start until patience ends, later for ever or as `on_loss` says."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from peer.errors import FailedError
+from peer.network.edges import Edges, Neighbour
+from peer.spec import Spec
+
+REMIND_SECONDS = 60.0
+"""How often a peer that waits for a lost neighbour says so."""
+
+
+async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
+    """Wait for a handshake with every neighbour; FailedError after `patience` seconds names who did not come."""
+    reminder = asyncio.create_task(_say_for_whom(edges, report))
+    try:
+        async with asyncio.timeout(spec.patience):
+            await edges.complete()
+    except TimeoutError:
+        missing = "; ".join(f"{n.id} at {n.address}: {n.reason}" for n in _missing(edges))
+        raise FailedError(
+            f"gave up after {spec.patience:g} s of waiting for {missing}; start it or correct its address"
+        ) from None
+    finally:
+        reminder.cancel()
+    report("waiting", **_described([]))
+
+
+async def mind_the_lost(edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None]) -> None:
+    """A neighbour that is silent for longer than `patience`: say so every minute, or with `on_loss: stop` fail."""
+    clock = asyncio.get_running_loop().time
+    said: dict[str, float] = {}
+    while True:
+        await asyncio.sleep(1)
+        for neighbour in [*edges.neighbours.values()]:
+            silent = clock() - neighbour.heard
+            if not running() or silent < spec.patience:
+                said.pop(neighbour.id, None)
+                continue
+            who = f"{neighbour.id} at {neighbour.address} ({neighbour.reason}), silent for {silent:.0f} s"
+            if spec.on_loss == "stop":
+                raise FailedError(f"stopped because of {who}; start it again, then this peer")
+            if clock() - said.get(neighbour.id, -REMIND_SECONDS) >= REMIND_SECONDS:
+                said[neighbour.id] = clock()
+                report("lost", sentence=f"still waiting for {who}", neighbour=neighbour.id)
+
+
+async def _say_for_whom(edges: Edges, report: Callable[..., None]) -> None:
+    said = None
+    while True:
+        await asyncio.sleep(1)
+        waiting = _described(_missing(edges))
+        if waiting != said:
+            report("waiting", **waiting)
+            said = waiting
+
+
+def _missing(edges: Edges) -> list[Neighbour]:
+    return list({neighbour.id: neighbour for neighbour in edges.missing()}.values())
+
+
+def _described(missing: list[Neighbour]) -> dict[str, Any]:
+    who = [{"id": n.id, "address": n.address, "reason": n.reason} for n in missing]
+    sentence = "; ".join(f"{n['id']} at {n['address']} ({n['reason']})" for n in who)
+    return {"for": who, "sentence": f"waiting for {sentence}" if who else "all neighbours are here"}
