@@ -129,21 +129,20 @@ class RunDirectory:
     def compare(self, spec: Spec) -> None:
         """Refuses a directory of another run, naming the keys that differ."""
         earlier = self.earlier()
-        if earlier is None or earlier.digest() == spec.digest():
+        if earlier is None:
             return
-        old, new = earlier.digests(), spec.digests()
-        keys = ", ".join(f"`{key}`" for key in {**old, **new} if old.get(key) != new.get(key))
-        raise InputError(
-            f"{self.path} holds another run: {keys} differ; choose another --out, or discard it with --fresh"
-        )
+        if obstacle := spec.obstacle(earlier.digests(), earlier.rounds):
+            raise InputError(
+                f"{self.path} holds another run: {obstacle}; choose another --out, or discard it with --fresh"
+            )
 
-    def finished(self) -> dict[str, Any] | None:
-        """The summary, if the run has come to its end."""
+    def finished(self, rounds: int) -> dict[str, Any] | None:
+        """The summary, if the run has come to its end; with more rounds than then, it has not."""
         try:
             summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-        return summary
+        return summary if summary["rounds"] >= rounds else None
 
     def discard(self) -> None:
         """Removes what a run wrote; anything else in the directory stays."""

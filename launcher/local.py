@@ -91,7 +91,7 @@ def prepare(directory: RunDirectory, spec: Spec, order: Order, console: Console)
         directory.claim()
         if not order.fresh:
             directory.compare(spec)
-            if finished := directory.finished():
+            if finished := directory.finished(spec.rounds):
                 recap.show(finished, spec, directory.path, console)
                 console.print("This run is finished; --fresh runs it again.", highlight=False)
                 return False

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import ctypes
-import logging
 import resource
 import signal
 import sys
@@ -17,6 +16,7 @@ import torch
 
 from peer.config import load_peer
 from peer.errors import FailedError, InputError
+from peer.logs import start_logging
 from peer.network.security import Certificates, Security
 from peer.network.transport.grpc import GrpcTransport
 from peer.runtime import Runtime
@@ -30,7 +30,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a peer to its end; the exit status: 0 done, 1 failed, 2 wrong input, 128 + n after signal n."""
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    start_logging()
     telemetry = Telemetry()
     try:
         setup = prepare(*load_peer(arguments.config))

@@ -67,14 +67,15 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
         return
     except (OSError, ValueError):
         raise InputError(f"{out}/run.json: is not readable; give another `out` or remove {out}") from None
-    ours = {"id": config.id, **spec.digests()}
-    keys = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
-    if keys:
-        raise InputError(f"{out}: holds another run, which differs in {', '.join(keys)}; give another `out`")
+    if theirs["id"] != config.id:
+        raise InputError(f"{out}: belongs to peer `{theirs['id']}`; give another `out`")
+    if obstacle := spec.obstacle(theirs["digests"], theirs["rounds"]):
+        raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
 
 
 def claim_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
     """Create the directory and say in it whose it is."""
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "run.json", json.dumps({"id": config.id, **spec.digests()}).encode())
+    run = {"id": config.id, "rounds": spec.rounds, "digests": spec.digests()}
+    write_atomically(out / "run.json", json.dumps(run).encode())
     write_atomically(out / "pid", f"{os.getpid()}\n".encode())

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -113,6 +113,20 @@ class Spec(Settings):
 
     def digest(self) -> str:
         return _sha256(self.canonical())
+
+    def obstacle(self, digests: Mapping[str, str], rounds: int) -> str | None:
+        """Why this spec cannot go on with a run of those digests and rounds; None if it can.
+
+        More rounds than before are possible where the protocol's course does not depend on their number.
+        """
+        ours = self.digests()
+        keys = sorted(key for key in digests.keys() | ours.keys() if digests.get(key) != ours.get(key))
+        if not keys:
+            return None
+        if keys != ["rounds"] or self.rounds < rounds:
+            return f"it differs in {', '.join(f'`{key}`' for key in keys)}"
+        why = self.protocol.why_rounds_are_fixed()
+        return why and f"`{self.protocol.name}` cannot be given more rounds: {why}"
 
     def dump(self) -> str:
         """The resolved spec as YAML."""

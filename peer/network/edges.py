@@ -8,7 +8,7 @@ from typing import Literal
 from peer.network.wire import Resources
 
 Direction = Literal["send", "receive"]
-LinkState = Literal["joining", "up", "suspected", "down"]
+LinkState = Literal["joining", "up", "suspected", "down", "left"]
 
 
 @dataclass

@@ -18,6 +18,8 @@ INTERVAL = 0.5
 SUSPECT_AFTER = 2.0
 RESOURCES_EVERY = 5.0
 """Seconds."""
+FAREWELL = "done"
+"""The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
 
 
 class Heart:
@@ -96,7 +98,7 @@ class Heart:
             last = self.leaving.is_set()
             version = self._floor.version
             state, round = self._state()
-            beat = Beat(durable=self._floor.since(told), state=state, round=round)
+            beat = Beat(durable=self._floor.since(told), state=FAREWELL if last else state, round=round)
             told = dict(self._floor.durable)
             if self._clock() - advertised >= RESOURCES_EVERY:
                 advertised = self._clock()
@@ -128,11 +130,14 @@ class Heart:
             neighbour.heard = self._clock()
             if beat.HasField("resources"):
                 neighbour.resources = beat.resources
-            self._now(neighbour, "up", "")
             self._floor.learn(beat.durable)
+            if beat.state == FAREWELL:
+                self._now(neighbour, "left", "finished")
+            else:
+                self._now(neighbour, "up", "")
 
     def _now(self, neighbour: Neighbour, state: LinkState, reason: str) -> None:
-        if neighbour.state == "joining" and state == "down":
+        if state == "down" and neighbour.state in ("joining", "left"):
             neighbour.reason = reason
         elif neighbour.state != state:
             neighbour.state, neighbour.reason = state, reason

@@ -151,6 +151,10 @@ class Protocol(Settings):
         """In words, for people: what leaves the peer."""
         return ", ".join(share.vector for share in self.shares(rounds=10)) or "nothing"
 
+    def why_rounds_are_fixed(self) -> str | None:
+        """Why a run cannot be given more rounds later; None if it can."""
+        return None
+
     @abstractmethod
     def shares(self, rounds: int) -> tuple[Share, ...]:
         """The vectors that may leave the peer in a run of so many rounds; all others cannot."""

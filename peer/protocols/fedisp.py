@@ -61,6 +61,11 @@ class FedISP(Participation, Protocol):
             case "harmonic":
                 return first if k < 50 else first / (k - 49)
 
+    def why_rounds_are_fixed(self) -> str | None:
+        return (
+            f"its {self.schedule} schedule ends with the last round" if self.schedule in ("linear", "cosine") else None
+        )
+
     def local(self) -> tuple[Phase, ...]:
         return (self._epoch(self.lr), self._epoch(self.lr))
 

@@ -52,6 +52,9 @@ class FibFLPlusPlus(TwoPhase, Protocol):
             Share("extractor", scalars=1, rounds=range(warm + 1, rounds + 1)),
         )
 
+    def why_rounds_are_fixed(self) -> str | None:
+        return "warm-up and γ_r (Eq. 10) depend on the number of rounds"
+
     def warmup_rounds(self, rounds: int) -> int:
         """W."""
         return max(1, rounds // 6) if self.warmup is None else min(self.warmup, rounds)
