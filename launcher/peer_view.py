@@ -91,7 +91,7 @@ class PeerView:
     def _hear_link(self, neighbour: str, state: str, reason: object) -> str | None:
         before = self.links.get(neighbour)
         self.links[neighbour] = state
-        if state == before or (before is None and state == "up"):
+        if state in (before, "left") or (before is None and state == "up"):
             return None
         return f"link {self.id} - {neighbour} is {state}" + (f" ({reason})" if reason else "")
 

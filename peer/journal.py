@@ -113,7 +113,7 @@ class Journal:
         peer.trainer.load_state(parts["optimiser"])
         peer.state = {name: tensor.to(peer.trained.device) for name, tensor in parts["protocol"].items()}
         peer.round, peer.loss = snapshot.round, facts["loss"]
-        network.begin(snapshot.round)
+        network.begin(snapshot.round + 1)
         peer.seating = Ring(tuple(facts["ring"]["order"]), facts["ring"]["cost_before"], facts["ring"]["cost_after"])
         peer.seconds = Seconds(**facts["seconds"])
         network.audit.tensor_bytes = facts["tensor_bytes"]

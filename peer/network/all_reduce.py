@@ -55,7 +55,7 @@ class AllReduce:
             if s < 2 * size - 3:
                 writing = writing or self._message(part, s + 1, vector, total)
                 writing.write(frame)
-        message.consume()
+        inbox.consume(message)
 
     def _message(self, part: slice, s: int, vector: Tensor, weight: float) -> Writing:
         right = self.ring[(self._position + 1) % len(self.ring)]

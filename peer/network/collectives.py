@@ -52,8 +52,9 @@ class Collectives:
         await writing.write_all(vector)
         received = {}
         for sender in seat.senders:
-            message = await self._network.inbox(sender).whole(self._network.key(self._round, step))
-            received[sender] = (message.consume(), message.scalars)
+            inbox = self._network.inbox(sender)
+            message = await inbox.whole(self._network.key(self._round, step))
+            received[sender] = (inbox.consume(message), message.scalars)
         return received
 
     async def weighted_mean(self, seat: Seat, name: str, vector: Tensor, weight: float) -> None:
@@ -84,5 +85,5 @@ class Collectives:
         left, _ = seat.beside(self._network.identity.id)
         step = TOKEN + self._taken
         self._taken += 1
-        message = await self._network.inbox(left).whole(self._network.key(self._round, step))
-        return message.consume()
+        inbox = self._network.inbox(left)
+        return inbox.consume(await inbox.whole(self._network.key(self._round, step)))

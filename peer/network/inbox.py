@@ -2,6 +2,7 @@
 
 import asyncio
 from math import isfinite
+from typing import Literal
 
 import numpy as np
 import torch
@@ -9,6 +10,10 @@ from torch import Tensor
 
 from peer.network.codec import FLOATS_PER_FRAME, BadFrameError, Frame, Key, float_bytes, frame_count
 from peer.network.manifest import NotDeclaredError
+
+Fate = Literal["new", "repeat", "conflict"]
+"""What became of a frame: kept, here already, or here already with other content (the first one counts)."""
+MAX_MESSAGES = 65_536
 
 
 class Message:
@@ -35,13 +40,13 @@ class Message:
     def complete(self) -> bool:
         return self.next == frame_count(self.length)
 
-    def add(self, frame: Frame) -> bool:
-        """Take a frame in; False for one that is here already with other content."""
+    def add(self, frame: Frame) -> Fate:
+        """Take a frame in, unless it is here already."""
         shape = (frame.payload, frame.offset, frame.length, frame.doubles)
         if shape != (self.payload, self.offset, self.length, self.doubles):
-            return False
+            return "conflict"
         if frame.index < self.next:
-            return frame.digest == self._digests[frame.index]
+            return "repeat" if frame.digest == self._digests[frame.index] else "conflict"
         if frame.index > self.next:
             raise BadFrameError(f"frame {frame.index} came before frame {self.next}")
         if frame.index == 0:
@@ -52,10 +57,10 @@ class Message:
         if not (isfinite(sum(self.scalars)) and isfinite(float(self.block(frame.index).sum()))):
             raise NotDeclaredError("its values are not finite")
         self._digests.append(frame.digest)
-        return True
+        return "new"
 
-    def consume(self) -> Tensor:
-        """The values, handed over: only the digests are kept, to recognise a repeat."""
+    def release(self) -> Tensor:
+        """The values, kept here no longer."""
         values, self.values, self._bytes = self.values, torch.empty(0), float_bytes(torch.empty(0))
         return values
 
@@ -65,21 +70,45 @@ class Message:
 
 
 class Inbox:
-    """All messages of one sender since this peer's durable round."""
+    """All messages of one sender from this peer's present round on."""
 
     def __init__(self) -> None:
         self.messages: dict[Key, Message] = {}
         self._changed = asyncio.Event()
 
-    def add(self, frame: Frame) -> bool:
+    def add(self, frame: Frame) -> Fate:
+        """Keep a frame; BadFrameError or NotDeclaredError when it is none that an honest neighbour sends."""
         message = self.messages.get(frame.key)
         if message is None:
             if frame.index:
                 raise BadFrameError(f"frame {frame.index} came before frame 0")
+            if len(self.messages) >= MAX_MESSAGES:
+                raise NotDeclaredError(f"more than {MAX_MESSAGES} messages in the rounds under way")
             message = self.messages[frame.key] = Message(frame)
-        accepted = message.add(frame)
+        fate = message.add(frame)
         self._changed.set()
-        return accepted
+        return fate
+
+    @property
+    def floats_held(self) -> int:
+        """Length of all vectors that wait to be consumed."""
+        return sum(message.values.numel() for message in self.messages.values())
+
+    async def room(self, floats: int) -> None:
+        """Wait until no more than so many floats wait to be consumed.
+
+        Nobody waits in vain: messages are consumed in the order in which they are sent, so what is needed next
+        from this sender is here already.
+        """
+        while self.floats_held > floats:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def consume(self, message: Message) -> Tensor:
+        """A message's values, handed over: only the digests are kept, to recognise a repeat."""
+        values = message.release()
+        self._changed.set()
+        return values
 
     async def message(self, key: Key, frames: int = 1) -> Message:
         """The message of that key, once so many of its frames are here."""
@@ -92,7 +121,8 @@ class Inbox:
         first = await self.message(key)
         return await self.message(key, frame_count(first.length))
 
-    def forget(self, durable: int) -> None:
-        """Rounds up to `durable` are on this peer's own disk: nothing of them is needed any more."""
-        for key in [key for key in self.messages if key.round <= durable]:
+    def forget(self, before: int) -> None:
+        """Drop the messages of rounds before that one: this life of the peer is past them."""
+        for key in [key for key in self.messages if key.round < before]:
             del self.messages[key]
+        self._changed.set()

@@ -85,7 +85,7 @@ class Link:
             number, frame = await self.outbox.frame(number)
             number += 1
             round, step = frame.key.round, frame.key.step
-            if round <= welcome.durable or frame.number < have.get((round, step), 0):
+            if round < welcome.round or frame.number < have.get((round, step), 0):
                 continue
             began = clock()
             await pipe.send(frame.data)

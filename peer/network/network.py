@@ -104,7 +104,7 @@ class Network:
 
     def begin(self, round: int) -> None:
         """This peer is in that round now."""
-        self._reception.round = round
+        self._reception.begin(round)
 
     def inbox(self, sender: str) -> Inbox:
         return self._reception.inbox(sender)
@@ -115,7 +115,6 @@ class Network:
     def announce(self, durable: int) -> None:
         """Rounds up to `durable` are on this peer's disk (rule R3)."""
         self.floor.learn({self.identity.id: durable})
-        self._reception.forget(durable)
 
     async def leave(self) -> None:
         """Tell the neighbours the last news, then close everything."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from peer.network.audit import Audit
-from peer.network.codec import BadFrameError, decode
+from peer.network.codec import FLOATS_PER_FRAME, BadFrameError, decode
 from peer.network.edges import Direction, Edges
 from peer.network.floor import WINDOW, Floor
 from peer.network.handshake import Identity, read_hello
@@ -40,7 +40,9 @@ class Reception:
         self._refused: Counter[tuple[str, str]] = Counter()
         self.inboxes: dict[str, Inbox] = {}
         self.round = 0
-        """The round this peer is in: nobody can be more than W rounds ahead of it."""
+        """The round this peer is in: earlier messages are of no use, and nobody can be more than W ahead."""
+        self._most_held = 4 * (manifest.largest // 4 + FLOATS_PER_FRAME)
+        """Floats from one sender that may wait; a healthy one is at most two messages ahead."""
 
     def inbox(self, sender: str) -> Inbox:
         return self.inboxes.setdefault(sender, Inbox())
@@ -91,6 +93,7 @@ class Reception:
                     return
                 self._received[sender] += len(data)
                 self.take(sender, data)
+                await self.inbox(sender).room(self._most_held)
         except BadFrameError as error:
             await self._refuse(pipe, sender, Refusal(reason=Refusal.DAMAGED, detail=f"damaged frame: {error}"))
         except NotDeclaredError as error:
@@ -104,26 +107,29 @@ class Reception:
             Position(round=key.round, step=key.step, next=message.next)
             for key, message in self.inbox(sender).messages.items()
         ]
-        return Welcome(durable=self._floor.durable[self._identity.id], positions=positions)
+        return Welcome(durable=self._floor.durable[self._identity.id], round=self.round, positions=positions)
 
     def take(self, sender: str, data: bytes) -> None:
         """One frame: keep it, or raise what is wrong with it."""
         frame = decode(data)
-        key, durable = frame.key, self._floor.durable[self._identity.id]
+        key = frame.key
         if key.view != self._identity.view:
             raise NotDeclaredError(f"view {key.view} is not current")
-        if key.round <= durable:
-            return  # on disk already: a late repeat
-        if key.round > max(self.round, durable) + WINDOW:
+        if key.round < self.round:
+            return  # a late repeat
+        if key.round > self.round + WINDOW:
             raise NotDeclaredError(f"round {key.round} is more than {WINDOW} rounds ahead")
         if not self._edges.allows("receive", sender, key.round):
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
         payload = self._manifest.check(frame.payload, key.round, frame.doubles, frame.offset, frame.length)
-        if self.inbox(sender).add(frame):
+        fate = self.inbox(sender).add(frame)
+        if fate == "new":
             self._audit.read(key.round, sender, payload, len(frame.values))
-        else:
+        elif fate == "conflict":
             self._report("conflict", sender=sender, round=key.round, step=key.step)
 
-    def forget(self, durable: int) -> None:
+    def begin(self, round: int) -> None:
+        """This peer is in that round now."""
+        self.round = round
         for inbox in self.inboxes.values():
-            inbox.forget(durable)
+            inbox.forget(round)

@@ -44,9 +44,9 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     records: ClassVar[tuple[Record, ...]] = (Record("proportions", "classes"), Record("order"))
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
-        if self.warmup_shares == "extractor":
-            return (Share("extractor", scalars=1),)
         warm = self.warmup_rounds(rounds)
+        if self.warmup_shares == "extractor" or not warm:
+            return (Share("extractor", scalars=1),)
         return (
             Share("model", scalars=1, rounds=range(1, warm + 1)),
             Share("extractor", scalars=1, rounds=range(warm + 1, rounds + 1)),
