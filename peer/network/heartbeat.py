@@ -4,7 +4,7 @@ Suspicion is only shown and counted; it never changes the run.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from peer.network.edges import Edges, LinkState, Neighbour
 from peer.network.floor import Floor
@@ -130,11 +130,16 @@ class Heart:
             neighbour.heard = self._clock()
             if beat.HasField("resources"):
                 neighbour.resources = beat.resources
-            self._floor.learn(beat.durable)
+            self._floor.learn(self._credible(neighbour, beat.durable))
             if beat.state == FAREWELL:
                 self._now(neighbour, "left", "finished")
             else:
                 self._now(neighbour, "up", "")
+
+    def _credible(self, teller: Neighbour, durable: Mapping[str, int]) -> dict[str, int]:
+        """What a neighbour may tell: its own round, and those of peers from whom this one does not hear itself."""
+        known = {*self._edges.neighbours, self._identity.id} - {teller.id}
+        return {peer: at for peer, at in durable.items() if peer not in known}
 
     def _now(self, neighbour: Neighbour, state: LinkState, reason: str) -> None:
         if state == "down" and neighbour.state in ("joining", "left"):
