@@ -10,6 +10,7 @@ from rich.table import Table
 
 from launcher.plan import Plan, plan, traffic
 from launcher.words import quantity
+from peer.disk import disk_needed
 from peer.spec import Spec
 
 SHOWN = 16
@@ -31,7 +32,7 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
     spec, protocol, number = made.spec, made.spec.protocol, len(made.spec.ids)
     parts = (f"{part} {made.sizes[part]:,} values ({quantity(4 * made.sizes[part])})" for part in PARTS)
     mean = np.mean([np.mean(rounds) for _, *rounds in sent.values()])
-    disk = made.disk(max(max(counts) for counts in sent.values()))
+    disk = disk_needed(spec, made.sizes["model"], max(max(counts) for counts in sent.values()))
     return [
         f"{spec.name}: {protocol.name}, {number} peers, {spec.rounds} rounds, seed {spec.seed}",
         f"data: {spec.data.name}, input {made.shape}, {len(made.counts[spec.ids[0]])} classes, "

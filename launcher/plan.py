@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from launcher.tally import FLOAT32, Tally
 from peer.learning.zoo import build
-from peer.network.floor import WINDOW
 from peer.spec import Spec
+from peer.tally import Tally
 
 Counts = NDArray[np.int64]
 ROUNDS = 200
@@ -29,16 +28,6 @@ class Plan:
     shape: tuple[int, ...]
     counts: Mapping[str, Counts]
     sizes: Mapping[str, int]
-
-    def disk(self, busiest: int) -> int:
-        """Bytes on disk that a peer needs at most, by estimate; `busiest`: bytes it sends in a round.
-
-        The checkpoints that the floor keeps, each with the model, two moments for every parameter and the
-        messages of a round; the final model; with `trace`, a start, a before and an after of every round.
-        """
-        model = FLOAT32 * self.sizes["model"]
-        traces = 3 * self.spec.rounds * model if self.spec.trace else 0
-        return (WINDOW + 2) * (3 * model + busiest) + model + traces
 
 
 def plan(spec: Spec) -> Plan:

@@ -48,7 +48,8 @@ class Checkpoints:
         write_atomically(self._path("round", snapshot.round, "safetensors"), state)
         write_atomically(self._path("messages", snapshot.round, "safetensors"), messages)
         sync_directory(self.directory)
-        seal = {"state": _digest(state), "messages": _digest(messages), "facts": snapshot.facts}
+        content = {"state": _digest(state), "messages": _digest(messages), "facts": snapshot.facts}
+        seal = {"content": content, "digest": _digest(json.dumps(content).encode())}
         write_atomically(self._path("round", snapshot.round, "json"), json.dumps(seal).encode())
         sync_directory(self.directory)
 
@@ -65,7 +66,7 @@ class Checkpoints:
 
     def load(self, round: int) -> tuple[Snapshot, dict[int, Frames]]:
         """A checkpoint that is whole, and all messages up to its round that are still kept."""
-        seal = json.loads(self._path("round", round, "json").read_bytes())
+        seal = self._seal(round)
         tensors = safetensors.torch.load(self._path("round", round, "safetensors").read_bytes())
         kept = {
             at: _unpack(self._path("messages", at, "safetensors").read_bytes())
@@ -76,9 +77,11 @@ class Checkpoints:
 
     def drop_after(self, round: int) -> None:
         """Remove what lies after a round that is gone back to."""
-        for at in {*self.rounds(), *self._message_rounds()}:
-            if at > round:
-                self._remove(at)
+        beyond = [at for at in {*self.rounds(), *self._message_rounds()} if at > round]
+        for at in beyond:
+            self._remove(at)
+        if beyond:
+            sync_directory(self.directory)
 
     def prune(self, floor: int) -> None:
         """Remove what nobody will ask for: messages up to the floor F, and checkpoints before F but the newest two."""
@@ -92,16 +95,24 @@ class Checkpoints:
 
     def _damage(self, round: int, parts: Iterable[str]) -> str | None:
         try:
-            seal = json.loads(self._path("round", round, "json").read_bytes())
+            seal = self._seal(round)
             for part in parts:
                 path = self._path("round" if part == "state" else part, round, "safetensors")
-                if part == "messages" and not path.exists():
-                    continue  # pruned: nobody will ask for them
+                if part == "messages" and not path.exists() and round < self.rounds()[-1]:
+                    continue  # pruned: nobody will ask for them; the newest round's never are
                 if _digest(path.read_bytes()) != seal[part]:
                     return f"the checksum of its {part} is wrong"
         except (OSError, ValueError, KeyError) as error:
             return f"it cannot be read ({type(error).__name__})"
         return None
+
+    def _seal(self, round: int) -> dict[str, Any]:
+        """What was sealed; ValueError or KeyError when that is damaged itself."""
+        seal = json.loads(self._path("round", round, "json").read_bytes())
+        content: dict[str, Any] = seal["content"]
+        if _digest(json.dumps(content).encode()) != seal["digest"]:
+            raise ValueError("the seal's own checksum is wrong")
+        return content
 
     def _message_rounds(self) -> list[int]:
         return sorted(int(path.stem.split("-")[1]) for path in self.directory.glob("messages-*.safetensors"))

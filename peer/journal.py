@@ -11,6 +11,7 @@ from peer.checkpoint import Checkpoints, Frames, Snapshot
 from peer.errors import FailedError
 from peer.local_peer import LocalPeer, Ring, Seconds
 from peer.network.codec import decode
+from peer.network.floor import WINDOW
 from peer.network.outbox import Outgoing
 
 
@@ -69,7 +70,9 @@ class Journal:
         self._checkpoints.drop_after(whole[0])
         self._restore(snapshot)
         self._refill(messages)
-        self._peer.network.announce(whole[1] if len(whole) > 1 else -1)
+        # With no older one left, nothing before the newest can be asked for again; and a peer that announced
+        # less than W rounds before its own would wait for itself.
+        self._peer.network.announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - WINDOW + 1))
         self._report("resumed", round=whole[0])
         return whole[0]
 

@@ -8,12 +8,15 @@ from pathlib import Path
 import torch
 
 from peer.config import PeerConfig
+from peer.disk import check_disk
 from peer.errors import InputError
 from peer.files import write_atomically
-from peer.learning.model import Model
+from peer.learning.model import Model, Part
 from peer.learning.shard import Shard, own_shard, take_shard
 from peer.learning.zoo import build
 from peer.spec import Spec
+
+PARTS: tuple[Part, ...] = ("extractor", "head", "model")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     shard = own_shard(config.data) if config.data else take_shard(spec.data, spec.ids, config.id)
     stream = config.id if spec.init == "independent" else "shared"
     model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
+    sizes: dict[str, int] = {part: len(model.vector[model.part(part)]) for part in PARTS}
+    check_disk(out, spec, config.id, sizes, shard.proportions, len(shard.train))
     return Setup(config, spec, shard, model)
 
 

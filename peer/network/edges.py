@@ -20,8 +20,8 @@ class Neighbour:
     state: LinkState = "joining"
     reason: str = "not yet connected"
     resources: Resources | None = None
-    heard: float = 0.0
-    """When its last sign of life came, by the loop's clock."""
+    heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    """When its last sign of life came, or it became a neighbour, by the loop's clock."""
     introduced: set[Direction] = field(default_factory=set)
     """In which directions a handshake has been made."""
 
@@ -44,7 +44,8 @@ class Edges:
         self._addresses = addresses
         self._spans: dict[tuple[Direction, str], Span] = {}
         self.neighbours: dict[str, Neighbour] = {}
-        self._introduced = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set by every change: of an edge, or of what is known about one."""
 
     def use(self, round: int, receivers: Collection[str], senders: Collection[str]) -> None:
         """From `round` on the edges are these; others of that round stay until it is over."""
@@ -56,6 +57,7 @@ class Edges:
         for edge in self._spans.keys() - current:
             span = self._spans[edge]
             span.last = round if span.last is None else span.last
+        self.changed.set()
 
     def dump(self) -> list[tuple[Direction, str, int, int | None]]:
         """All edges with their rounds, for the checkpoint."""
@@ -75,6 +77,7 @@ class Edges:
         gone = [peer for peer in self.neighbours if not any(peer == other for _, other in self._spans)]
         for peer in gone:
             del self.neighbours[peer]
+        self.changed.set()
         return gone
 
     def allows(self, direction: Direction, peer: str, round: int) -> bool:
@@ -87,21 +90,32 @@ class Edges:
     def peers(self, direction: Direction) -> list[str]:
         return [peer for way, peer in self._spans if way == direction]
 
+    def current(self) -> set[str]:
+        """With whom messages are exchanged now; older neighbours only wait for a repeat."""
+        return {peer for (_, peer), span in self._spans.items() if span.last is None}
+
     def missing(self) -> list[Neighbour]:
-        """Neighbours with whom a handshake has not been made in every direction that is used."""
+        """Neighbours with whom a handshake has not been made in every direction that is used.
+
+        An edge that is only kept for what may be asked for again is not waited for: its other end may be past it.
+        """
         return [
             self.neighbours[peer]
-            for direction, peer in self._spans
-            if direction not in self.neighbours[peer].introduced
+            for (direction, peer), span in self._spans.items()
+            if span.last is None and direction not in self.neighbours[peer].introduced
         ]
 
     def introduce(self, direction: Direction, peer: str) -> None:
         """A handshake has been made."""
         self.neighbours[peer].introduced.add(direction)
-        self._introduced.set()
+        self.changed.set()
 
     async def complete(self) -> None:
         """Wait until none is missing."""
         while self.missing():
-            self._introduced.clear()
-            await self._introduced.wait()
+            await self.change()
+
+    async def change(self) -> None:
+        """Wait for the next change."""
+        self.changed.clear()
+        await self.changed.wait()

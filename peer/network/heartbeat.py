@@ -138,7 +138,7 @@ class Heart:
 
     def _credible(self, teller: Neighbour, durable: Mapping[str, int]) -> dict[str, int]:
         """What a neighbour may tell: its own round, and those of peers from whom this one does not hear itself."""
-        known = {*self._edges.neighbours, self._identity.id} - {teller.id}
+        known = {*self._edges.current(), self._identity.id} - {teller.id}
         return {peer: at for peer, at in durable.items() if peer not in known}
 
     def _now(self, neighbour: Neighbour, state: LinkState, reason: str) -> None:

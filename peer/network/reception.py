@@ -92,7 +92,7 @@ class Reception:
                 if self._streams.get(sender) is not pipe:
                     return
                 self._received[sender] += len(data)
-                self.take(sender, data)
+                await self.take(sender, data)
                 await self.inbox(sender).room(self._most_held)
         except BadFrameError as error:
             await self._refuse(pipe, sender, Refusal(reason=Refusal.DAMAGED, detail=f"damaged frame: {error}"))
@@ -109,7 +109,7 @@ class Reception:
         ]
         return Welcome(durable=self._floor.durable[self._identity.id], round=self.round, positions=positions)
 
-    def take(self, sender: str, data: bytes) -> None:
+    async def take(self, sender: str, data: bytes) -> None:
         """One frame: keep it, or raise what is wrong with it."""
         frame = decode(data)
         key = frame.key
@@ -119,7 +119,7 @@ class Reception:
             return  # a late repeat
         if key.round > self.round + WINDOW:
             raise NotDeclaredError(f"round {key.round} is more than {WINDOW} rounds ahead")
-        if not self._edges.allows("receive", sender, key.round):
+        if not await self._expected(sender, key.round):
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
         payload = self._manifest.check(frame.payload, key.round, frame.doubles, frame.offset, frame.length)
         fate = self.inbox(sender).add(frame)
@@ -128,8 +128,18 @@ class Reception:
         elif fate == "conflict":
             self._report("conflict", sender=sender, round=key.round, step=key.step)
 
+    async def _expected(self, sender: str, round: int) -> bool:
+        """Whether a neighbour sends to this peer in that round.
+
+        Of two peers that sit down in a new order one is first: its messages wait until the other has followed.
+        """
+        while not (allowed := self._edges.allows("receive", sender, round)) and round >= self.round:
+            await self._edges.change()
+        return allowed
+
     def begin(self, round: int) -> None:
         """This peer is in that round now."""
         self.round = round
+        self._edges.changed.set()
         for inbox in self.inboxes.values():
             inbox.forget(round)

@@ -1,9 +1,10 @@
 """Solo: local training and nothing else; what every paper compares with."""
 
+import json
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from peer.learning.trainer import Phase
 from peer.protocols.base import Peer, Protocol, Share
@@ -30,6 +31,21 @@ class Solo(Protocol):
             raise ValueError(f"names the compared protocol: {', '.join(p for p in PROTOCOLS if p != 'solo')}")
         return like
 
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        try:
+            self._compared()
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(step) for step in first["loc"])
+            raise ValueError(f"`{key}` of {self.like}: {first['msg']}; correct `settings`") from None
+        return self
+
+    def _compared(self) -> Protocol:
+        return protocol_class(self.like).model_validate_json(
+            json.dumps({"name": self.like, **self.settings}), strict=True
+        )
+
     @property
     def graph(self) -> Graph:
         return "none"
@@ -38,8 +54,7 @@ class Solo(Protocol):
         return ()
 
     def local(self) -> tuple[Phase, ...]:
-        compared = protocol_class(self.like)(**self.settings)
-        return tuple(replace(phase, keep=phase.keep or phase.part) for phase in compared.local())
+        return tuple(replace(phase, keep=phase.keep or phase.part) for phase in self._compared().local())
 
     async def round(self, peer: Peer) -> None:
         await peer.train(*self.local())

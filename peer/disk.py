@@ -1,0 +1,54 @@
+"""How much disk a peer needs at most, so that it can say so before it starts rather than when the disk is full."""
+
+import shutil
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from peer.errors import InputError
+from peer.network.floor import WINDOW
+from peer.protocols.registry import PROTOCOLS
+from peer.spec import Spec
+from peer.tally import FLOAT32, Tally
+
+
+def disk_needed(spec: Spec, model_floats: int, busiest: int) -> int:
+    """Bytes on disk that a peer needs at most, by estimate; `busiest`: bytes it sends in a round.
+
+    The checkpoints that the floor keeps, each with the model, two moments for every parameter and the
+    messages of a round; the final model; with `trace`, a start, a before and an after of every round.
+    """
+    model = FLOAT32 * model_floats
+    traces = 3 * spec.rounds * model if spec.trace else 0
+    return (WINDOW + 2) * (3 * model + busiest) + model + traces
+
+
+def check_disk(
+    out: Path, spec: Spec, id: str, sizes: Mapping[str, int], proportions: NDArray[np.float64], samples: int
+) -> None:
+    """InputError when the disk under `out` has less room than a run takes."""
+    # A user's protocol may not bear stand-ins of two values: its messages are taken to be one model a round.
+    busiest = FLOAT32 * sizes["model"]
+    if spec.protocol.name in PROTOCOLS:
+        everyone = dict.fromkeys(spec.ids, torch.from_numpy(proportions))
+        tally = Tally(id, spec.protocol, spec.rounds, sizes, everyone, samples, spec.seed)
+        busiest = max(_result(tally.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}))
+    needed = disk_needed(spec, sizes["model"], busiest)
+    free = shutil.disk_usage(next(path for path in (out, *out.parents) if path.exists())).free
+    if free < needed:
+        raise InputError(
+            f"{out}: the disk has {free / 1e6:,.0f} MB free and this run keeps up to {needed / 1e6:,.0f} MB; "
+            "make room or give another `out`"
+        )
+
+
+def _result(counting: Coroutine[None, None, int]) -> int:
+    """What a tally's coroutine returns: it never waits for anything, so it needs no event loop."""
+    try:
+        counting.send(None)
+    except StopIteration as end:
+        return int(end.value)
+    raise RuntimeError("a tally waited")
