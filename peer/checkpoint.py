@@ -78,10 +78,15 @@ class Checkpoints:
     def drop_after(self, round: int) -> None:
         """Remove what lies after a round that is gone back to."""
         beyond = [at for at in {*self.rounds(), *self._message_rounds()} if at > round]
+        if not beyond:
+            return
+        # A power cut must not leave a seal over files that are gone: pruned messages look the same.
         for at in beyond:
-            self._remove(at)
-        if beyond:
-            sync_directory(self.directory)
+            self._path("round", at, "json").unlink(missing_ok=True)
+        sync_directory(self.directory)
+        for at in beyond:
+            for kind in ("round", "messages"):
+                self._path(kind, at, "safetensors").unlink(missing_ok=True)
 
     def prune(self, floor: int) -> None:
         """Remove what nobody will ask for: messages up to the floor F, and checkpoints before F but the newest two."""
@@ -98,8 +103,8 @@ class Checkpoints:
             seal = self._seal(round)
             for part in parts:
                 path = self._path("round" if part == "state" else part, round, "safetensors")
-                if part == "messages" and not path.exists() and round < self.rounds()[-1]:
-                    continue  # pruned: nobody will ask for them; the newest round's never are
+                if part == "messages" and not path.exists():
+                    continue  # pruned: nobody will ask for them
                 if _digest(path.read_bytes()) != seal[part]:
                     return f"the checksum of its {part} is wrong"
         except (OSError, ValueError, KeyError) as error:
@@ -119,11 +124,6 @@ class Checkpoints:
 
     def _path(self, kind: str, round: int, suffix: str) -> Path:
         return self.directory / f"{kind}-{round:04d}.{suffix}"
-
-    def _remove(self, round: int) -> None:
-        self._path("round", round, "json").unlink(missing_ok=True)  # the seal first: what it covers may then go
-        for kind in ("round", "messages"):
-            self._path(kind, round, "safetensors").unlink(missing_ok=True)
 
 
 def _digest(content: bytes) -> str:

@@ -67,9 +67,9 @@ def load_spec(path: Path, *, peers: int | None = None, seed: int | None = None, 
         content["ring"] = _ring(content.get("ring"), peers)
     if "ring" not in content:
         raise InputError(f"{path}: `ring` is missing; list the peers there or give --peers N")
-    code = Path(content.get("code") or ".")
-    content["code"] = str((path.parent / code).resolve())
-    import_from(Path(content["code"]))
+    if isinstance(content.setdefault("code", "."), str):
+        content["code"] = str((path.parent / content["code"]).resolve())
+        import_from(Path(content["code"]))
     content["protocol"] = _component(content.get("protocol"), "protocol", [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), "data", [*SOURCES], document)
     content["model"] = _component(content.get("model", "mlp"), "model", [*MODELS], document)
@@ -144,4 +144,7 @@ def _override(content: dict[str, Any], text: str) -> None:
         below = node.get(parent)
         node[parent] = dict(below) if isinstance(below, dict) else {"name": below} if below else {}
         node = node[parent]
-    node[last] = scalar(value)
+    try:
+        node[last] = scalar(value)
+    except ValueError as error:
+        raise InputError(f"--set {text}: the value is not valid YAML: {error}; put it in quotes") from None

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -83,8 +84,12 @@ def plain(node: Any) -> Any:
 
 
 def scalar(text: str) -> Any:
-    """A value as YAML 1.2 reads it: `1e-3` is a number, `true` a truth value."""
-    return plain(YAML(typ="safe", pure=True).load(text))
+    """A value as YAML 1.2 reads it: `1e-3` is a number, `true` a truth value. ValueError: it is no YAML."""
+    try:
+        return plain(YAML(typ="safe", pure=True).load(text))
+    except YAMLError as error:
+        said = error.problem if isinstance(error, MarkedYAMLError) else str(error)
+        raise ValueError(said or "it is empty") from None
 
 
 def dump_yaml(content: Mapping[str, Any]) -> str:
@@ -118,6 +123,10 @@ def _sentence(error: ErrorDetails, kind: type[Settings], document: Document, at:
     if error["type"] == "extra_forbidden":
         key = str(error["loc"][-1])
         return f"{where}: unknown key `{key}`; {nearest(key, _keys(kind, error['loc'][:-1]))}"
+    if error["type"] == "union_tag_invalid":
+        context = error["ctx"]
+        known = re.findall("'([^']+)'", context["expected_tags"])
+        return f"{where}: unknown {location[-1]} `{context['tag']}`; {nearest(context['tag'], known)}"
     if error["type"] == "missing":
         return f"{where}: `{name}` is missing"
     message = error["msg"].removeprefix("Value error, ")
@@ -135,8 +144,13 @@ def _keys(kind: type[Settings], location: Location) -> list[str]:
         below: list[Any] = []
         for node in nodes:
             below += _below(node, step, definitions)
-        nodes = below or nodes  # a union's tag is no key: stay
+        # A union's tag is no key: stay, but with the one it chooses.
+        nodes = below or [node for node in nodes if _tag(node) == step] or nodes
     return sorted({key for node in nodes for key in node.get("properties", {})})
+
+
+def _tag(node: dict[str, Any]) -> Any:
+    return node.get("properties", {}).get("kind", {}).get("const")
 
 
 def _below(node: dict[str, Any], step: int | str, definitions: dict[str, Any]) -> list[dict[str, Any]]:

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
 
 from peer.document import dump_yaml
 from peer.learning.sources import Source, source_type
@@ -15,7 +16,16 @@ from peer.protocols.registry import protocol_class
 from peer.settings import Settings
 
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
-Address = Annotated[str, Field(pattern=r"^(\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]+):\d{1,5}$")]
+
+
+def _address(text: str) -> str:
+    found = re.fullmatch(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]+):(\d{1,5})", text)
+    if not found or not 1 <= int(found[1]) <= 65_535:
+        raise ValueError(f"`{text}` is no host:port; write one such as 127.0.0.1:7700 or [::1]:7700")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
 
 
 def _own_class(find: Callable[[str], type[Settings]]) -> PlainValidator:

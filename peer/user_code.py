@@ -16,6 +16,8 @@ def imported(reference: str) -> Any:
     except ModuleNotFoundError as error:
         looked = ", ".join(entry or "." for entry in sys.path[:2])
         raise InputError(f"`{reference}`: no module `{error.name}` (looked first in {looked})") from None
+    except (ImportError, SyntaxError, NameError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"`{reference}`: the module `{module_name}` cannot be imported: {error}") from error
     try:
         return getattr(module, name)
     except AttributeError:

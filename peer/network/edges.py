@@ -49,12 +49,12 @@ class Edges:
 
     def use(self, round: int, receivers: Collection[str], senders: Collection[str]) -> None:
         """From `round` on the edges are these; others of that round stay until it is over."""
-        current: set[tuple[Direction, str]] = {("send", peer) for peer in receivers}
-        current |= {("receive", peer) for peer in senders}
+        current: list[tuple[Direction, str]] = [("send", peer) for peer in receivers]
+        current += [("receive", peer) for peer in senders]
         for edge in current:
             self._spans.setdefault(edge, Span(round)).last = None
             self.neighbours.setdefault(edge[1], Neighbour(edge[1], self._addresses[edge[1]]))
-        for edge in self._spans.keys() - current:
+        for edge in self._spans.keys() - set(current):
             span = self._spans[edge]
             span.last = round if span.last is None else span.last
         self.changed.set()

@@ -16,6 +16,7 @@ from peer.network.wire import Beat, DecodeError, Reply, Resources
 
 INTERVAL = 0.5
 SUSPECT_AFTER = 2.0
+RENEW_AFTER = 10.0
 RESOURCES_EVERY = 5.0
 """Seconds."""
 FAREWELL = "done"
@@ -53,7 +54,6 @@ class Heart:
                     await introduce(pipe, self._identity.hello(neighbour.id))
                     attempt = 0
                     await self._converse(neighbour, pipe, pipe.send, _beat_in_reply)
-                    await pipe.finish()
                 finally:
                     pipe.abort()
             except (DisconnectedError, RefusedError) as error:
@@ -73,12 +73,22 @@ class Heart:
             self._now(neighbour, "down", str(error))
 
     async def watch(self) -> None:
-        """Say of a neighbour that has been silent for too long that it is suspected."""
+        """Say of a neighbour that has been silent for too long that it is suspected; connect anew after longer.
+
+        A connection that was cut off without a word (a NAT that forgot it, a cable) resends ever more seldom:
+        a new one goes through within seconds once the way is free again.
+        """
+        renewed: dict[str, float] = {}
         while True:
             await asyncio.sleep(INTERVAL)
-            for neighbour in self._edges.neighbours.values():
-                if neighbour.state == "up" and self._clock() - neighbour.heard > SUSPECT_AFTER:
+            now = self._clock()
+            for neighbour in [*self._edges.neighbours.values()]:
+                if neighbour.state == "up" and now - neighbour.heard > SUSPECT_AFTER:
                     self._now(neighbour, "suspected", f"silent for {SUSPECT_AFTER:.0f} s")
+                silent_since = max(neighbour.heard, renewed.get(neighbour.id, 0.0))
+                if neighbour.state == "suspected" and now - silent_since > RENEW_AFTER:
+                    renewed[neighbour.id] = now
+                    await self._transport.renew(neighbour.address)
 
     async def _converse(
         self,
@@ -87,7 +97,11 @@ class Heart:
         send: Callable[[bytes], Awaitable[None]],
         read: Callable[[bytes], Beat],
     ) -> None:
-        beating = asyncio.create_task(self._beat(neighbour, send))
+        async def beat_to_the_end() -> None:
+            await self._beat(neighbour, send)
+            await pipe.finish()  # while listening goes on: a read that is cancelled would take the last beat with it
+
+        beating = asyncio.create_task(beat_to_the_end())
         listening = asyncio.create_task(self._listen(neighbour, pipe, read))
         await first_of(beating, listening)
 

@@ -110,9 +110,10 @@ async def introduced(pipe: Pipe) -> None:
 async def first_of(*tasks: "asyncio.Task[None]") -> None:
     """Wait for the first task to end, end the others, raise what it raised."""
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
     finally:
         for task in tasks:
             task.cancel()

@@ -52,6 +52,9 @@ class Transport(ABC):
     async def dial(self, address: str, service: Service) -> Pipe:
         """Open a stream; an unreachable address may show itself only at the first send or receive."""
 
+    async def renew(self, address: str) -> None:
+        """Give up the connections to an address, so that the next dial makes new ones."""
+
     @abstractmethod
     async def close(self) -> None:
         """Stop serving and drop all streams."""

@@ -25,13 +25,20 @@ LIMITS = [
     ("grpc.max_receive_message_length", MAX_FRAME + 4096),
     ("grpc.max_metadata_size", 8192),
 ]
-SERVER = [*LIMITS, ("grpc.so_reuseport", 0)]
-"""Without so_reuseport=0 two servers bind one port and each gets half of the connections."""
+SERVER = [
+    *LIMITS,
+    ("grpc.so_reuseport", 0),  # or two servers bind one port and each gets half of the connections
+    ("grpc.http2.min_ping_interval_without_data_ms", 5000),  # let the clients' pings below pass
+    ("grpc.http2.max_ping_strikes", 0),
+]
 CLIENT = [
     *LIMITS,
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 5000),  # in fact the time one attempt to connect may take
+    ("grpc.keepalive_time_ms", 20_000),  # a NAT forgets a stream that is silent while its peer trains
+    ("grpc.keepalive_timeout_ms", 60_000),  # at 1 Mbit/s a ping waits long behind frames
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for tensors and for heartbeats
 ]
@@ -159,7 +166,7 @@ class GrpcTransport(Transport):
         if self._probes:
             await self._serve(grpc.aio.server(options=SERVER), self._probes, None)
         if self._security:
-            self._watching = asyncio.create_task(self._security.watch(self._renew))
+            self._watching = asyncio.create_task(self._security.watch(self._renew_all))
 
     async def _serve(self, server: grpc.aio.Server, address: str, security: "Security | None") -> None:
         checks = health.HealthServicer()
@@ -202,11 +209,14 @@ class GrpcTransport(Transport):
             return grpc.aio.secure_channel(address, self._security.channel, options=[*CLIENT, name])
         return grpc.aio.insecure_channel(address, options=CLIENT)
 
-    async def _renew(self) -> None:
+    async def renew(self, address: str) -> None:
+        for key in [key for key in self._channels if key[0] == address]:
+            await self._channels.pop(key).close()
+
+    async def _renew_all(self) -> None:
         """The certificates are new ones: open every connection again, so that nobody goes on with an old one."""
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        for address in {address for address, _ in self._channels}:
+            await self.renew(address)
         for pipe in [*self._accepted]:
             pipe.abort()
 
