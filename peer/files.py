@@ -1,6 +1,7 @@
 """Files that are either whole or not there, also after a power cut."""
 
 import os
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 from peer.errors import FailedError
@@ -17,7 +18,8 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise FailedError(f"cannot write {path}: {error.strerror}; make room and start this peer again") from None
+        way_out = "; make room and start this peer again" if error.errno in (ENOSPC, EDQUOT) else ""
+        raise FailedError(f"cannot write {path}: {error.strerror}{way_out}") from None
 
 
 def sync_directory(path: Path) -> None:

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
-from peer.errors import InputError
+from peer.errors import FailedError, InputError
 from peer.learning.export import export_state_dict, load_model, save_model, state_dict
 from peer.learning.zoo import build
 
@@ -73,7 +73,7 @@ def test_writing_replaces_at_once_and_leaves_nothing_beside(tmp_path: Path) -> N
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
     assert load_model(path).sha256() == build("mlp", (4,), 3, seed=2).sha256()
     (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError, match="taken"):
+    with pytest.raises(FailedError, match="taken"):
         save_model(build("mlp", (4,), 3, seed=1), tmp_path / "taken")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.safetensors", "taken"]
 

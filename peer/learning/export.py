@@ -1,7 +1,6 @@
 """The trained model as a file of use without a federation: safetensors, or a plain torch state dict."""
 
 import json
-import os
 import tempfile
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import InputError
+from peer.files import sync_directory, write_atomically
 from peer.learning.model import Model
 from peer.learning.zoo import build
 
@@ -75,20 +75,5 @@ def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, tuple[int, ...], in
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Atomic and durable: a reader sees the old file or the whole new one, also after a power cut."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_atomically(path, data)
+    sync_directory(path.parent)
