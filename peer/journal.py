@@ -89,6 +89,7 @@ class Journal:
             "sent": dict(network.traffic.sent),
             "received": dict(network.traffic.received),
             "edges": network.edges.dump(),
+            "durable": dict(network.floor.durable),
             "loss": peer.loss,
         }
         return Snapshot(round, tensors, facts)
@@ -123,6 +124,8 @@ class Journal:
         network.traffic.sent.update(facts["sent"])
         network.traffic.received.update(facts["received"])
         network.reopen(facts["edges"])
+        # Those who have finished and left cannot be asked any more how far they are.
+        network.floor.learn({other: at for other, at in facts["durable"].items() if other != peer.id})
 
     def _refill(self, messages: dict[int, Frames]) -> None:
         """Put back what neighbours may still ask for, in the order it was written."""

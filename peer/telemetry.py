@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ WORDS = {
     "waiting": "{sentence}",
     "link": "link to {neighbour}: {state} {reason}",
     "ring": "ring order {order}, cost {cost_before} before and {cost_after} after",
-    "round": "round {round} done: accuracy {accuracy}, loss {loss}",
+    "round": "round {round} done: accuracy {accuracies}, loss {loss:.4f}",
     "resumed": "resumed after round {round}",
     "refused": "refused {caller} from {origin}: {reason}",
     "conflict": "{sender} sent other content under a used key (round {round}, step {step}); the first counts",
@@ -49,4 +50,8 @@ class Telemetry:
                 file.write(line + "\n")
         if event not in QUIET:
             level = logging.ERROR if event == "failed" else logging.INFO
-            log.log(level, WORDS[event].format(**fields))
+            log.log(level, WORDS[event].format(**fields, accuracies=_accuracies(fields.get("accuracy") or {})))
+
+
+def _accuracies(accuracy: Mapping[str, float | None]) -> str:
+    return ", ".join(f"{kind} {value:.4f}" for kind, value in accuracy.items() if value is not None)

@@ -4,6 +4,7 @@ Tensors and heartbeats have a channel each, so that a large frame never delays a
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -169,6 +170,7 @@ class GrpcTransport(Transport):
             self._watching = asyncio.create_task(self._security.watch(self._renew_all))
 
     async def _serve(self, server: grpc.aio.Server, address: str, security: "Security | None") -> None:
+        check_free(address)
         checks = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
         try:
@@ -227,6 +229,21 @@ class GrpcTransport(Transport):
             await channel.close()
         for server in self._servers:
             await server.stop(grace=0.5)
+
+
+def check_free(address: str) -> None:
+    """InputError when nobody can listen there now: gRPC would write a line of its own and not say why."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"cannot listen at {address}: {why}; stop what uses it or give this peer another `listen`"
+        ) from None
 
 
 def reason(details: str) -> str:
