@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import ctypes
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,19 +10,17 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
 from peer.config import load_peer
 from peer.errors import FailedError, InputError
 from peer.logs import start_logging
 from peer.network.security import Certificates, Security
 from peer.network.transport.grpc import GrpcTransport
+from peer.process import tune
 from peer.runtime import Runtime
 from peer.setup import Setup, prepare
 from peer.telemetry import Telemetry
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     telemetry = Telemetry()
     try:
         setup = prepare(*load_peer(arguments.config))
-        _tune_process(setup.config.threads)
+        tune(setup.config.threads)
         return _run(setup, telemetry)
     except InputError as error:
         print(f"dfl-peer: {error}", file=sys.stderr)
@@ -95,19 +91,6 @@ def _security(setup: Setup, telemetry: Telemetry) -> Security | None:
         return None
     names = {member.address: member.id for member in setup.spec.ring}
     return Security(Certificates(setup.config.id, tls.ca, tls.cert, tls.key), names, telemetry.emit)
-
-
-def _tune_process(threads: int) -> None:
-    """One training thread, room for many connections, and large blocks of memory that are not given back at once."""
-    torch.set_num_threads(threads)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        # Frames of 1 MiB come and go: without this each is mapped and unmapped, which doubles the CPU a byte.
-        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
-        libc.mallopt(M_TRIM_THRESHOLD, 64 << 20)
 
 
 if __name__ == "__main__":

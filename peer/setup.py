@@ -68,13 +68,14 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
         raise InputError(f"{out}: cannot be written; give another `out`")
     try:
         theirs = json.loads((out / "run.json").read_text())
+        id, digests, rounds = theirs["id"], theirs["digests"], theirs["rounds"]
     except FileNotFoundError:
         return
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"{out}/run.json: is not readable; give another `out` or remove {out}") from None
-    if theirs["id"] != config.id:
-        raise InputError(f"{out}: belongs to peer `{theirs['id']}`; give another `out`")
-    if obstacle := spec.obstacle(theirs["digests"], theirs["rounds"]):
+    if id != config.id:
+        raise InputError(f"{out}: belongs to peer `{id}`; give another `out`")
+    if obstacle := spec.obstacle(digests, rounds):
         raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
 
 

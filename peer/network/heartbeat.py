@@ -41,6 +41,7 @@ class Heart:
         self._transport, self._traffic, self._report = transport, traffic, report
         self._state, self._resources = state, resources
         self._clock = asyncio.get_running_loop().time
+        self._accepted: dict[str, Pipe] = {}
         self.leaving = asyncio.Event()
         """Once set, every stream ends after one last beat."""
 
@@ -53,24 +54,31 @@ class Heart:
                 try:
                     await introduce(pipe, self._identity.hello(neighbour.id))
                     attempt = 0
-                    await self._converse(neighbour, pipe, pipe.send, _beat_in_reply)
+                    await self._converse(neighbour.id, pipe, pipe.send, _beat_in_reply)
                 finally:
                     pipe.abort()
             except (DisconnectedError, RefusedError) as error:
-                self._now(neighbour, "down", str(error))
+                self._now(neighbour.id, "down", str(error))
             attempt += 1
             await asyncio.sleep(RETRY[min(attempt, len(RETRY) - 1)])
 
-    async def accept(self, neighbour: Neighbour, pipe: Pipe) -> None:
-        """The accepting end of such a stream, after its welcome."""
+    async def accept(self, caller: str, pipe: Pipe) -> None:
+        """The accepting end of such a stream, after its welcome; the newest replaces the one before."""
 
         async def reply(beat: bytes) -> None:
             await pipe.send(Reply(beat=Beat.FromString(beat)).SerializeToString())
 
+        older, self._accepted[caller] = self._accepted.get(caller), pipe
+        if older:
+            older.abort()
         try:
-            await self._converse(neighbour, pipe, reply, Beat.FromString)
+            await self._converse(caller, pipe, reply, Beat.FromString)
         except DisconnectedError as error:
-            self._now(neighbour, "down", str(error))
+            if self._accepted[caller] is pipe:
+                self._now(caller, "down", str(error))
+        finally:
+            if self._accepted[caller] is pipe:
+                del self._accepted[caller]
 
     async def watch(self) -> None:
         """Say of a neighbour that has been silent for too long that it is suspected; connect anew after longer.
@@ -84,7 +92,7 @@ class Heart:
             now = self._clock()
             for neighbour in [*self._edges.neighbours.values()]:
                 if neighbour.state == "up" and now - neighbour.heard > SUSPECT_AFTER:
-                    self._now(neighbour, "suspected", f"silent for {SUSPECT_AFTER:.0f} s")
+                    self._now(neighbour.id, "suspected", f"silent for {SUSPECT_AFTER:.0f} s")
                 silent_since = max(neighbour.heard, renewed.get(neighbour.id, 0.0))
                 if neighbour.state == "suspected" and now - silent_since > RENEW_AFTER:
                     renewed[neighbour.id] = now
@@ -92,20 +100,20 @@ class Heart:
 
     async def _converse(
         self,
-        neighbour: Neighbour,
+        other: str,
         pipe: Pipe,
         send: Callable[[bytes], Awaitable[None]],
         read: Callable[[bytes], Beat],
     ) -> None:
         async def beat_to_the_end() -> None:
-            await self._beat(neighbour, send)
+            await self._beat(other, send)
             await pipe.finish()  # while listening goes on: a read that is cancelled would take the last beat with it
 
         beating = asyncio.create_task(beat_to_the_end())
-        listening = asyncio.create_task(self._listen(neighbour, pipe, read))
+        listening = asyncio.create_task(self._listen(other, pipe, read))
         await first_of(beating, listening)
 
-    async def _beat(self, neighbour: Neighbour, send: Callable[[bytes], Awaitable[None]]) -> None:
+    async def _beat(self, other: str, send: Callable[[bytes], Awaitable[None]]) -> None:
         told: dict[str, int] = {}
         advertised = -RESOURCES_EVERY
         while True:
@@ -119,7 +127,7 @@ class Heart:
                 beat.resources.CopyFrom(self._resources())
             data = beat.SerializeToString()
             await send(data)
-            self._traffic.sent[neighbour.id] += len(data)
+            self._traffic.sent[other] += len(data)
             if last:
                 return
             await self._until_news(version)
@@ -133,29 +141,34 @@ class Heart:
             news.cancel()
             leaving.cancel()
 
-    async def _listen(self, neighbour: Neighbour, pipe: Pipe, read: Callable[[bytes], Beat]) -> None:
+    async def _listen(self, other: str, pipe: Pipe, read: Callable[[bytes], Beat]) -> None:
         while True:
             data = await pipe.receive()
-            self._traffic.received[neighbour.id] += len(data)
+            self._traffic.received[other] += len(data)
             try:
                 beat = read(data)
             except DecodeError:
                 raise DisconnectedError("it sent bytes that are no Beat") from None
-            neighbour.heard = self._clock()
-            if beat.HasField("resources"):
-                neighbour.resources = beat.resources
-            self._floor.learn(self._credible(neighbour, beat.durable))
+            # It may have ceased to be a neighbour and become one again since the stream was opened.
+            if neighbour := self._edges.neighbours.get(other):
+                neighbour.heard = self._clock()
+                if beat.HasField("resources"):
+                    neighbour.resources = beat.resources
+            self._floor.learn(self._credible(other, beat.durable))
             if beat.state == FAREWELL:
-                self._now(neighbour, "left", "finished")
+                self._now(other, "left", "finished")
             else:
-                self._now(neighbour, "up", "")
+                self._now(other, "up", "")
 
-    def _credible(self, teller: Neighbour, durable: Mapping[str, int]) -> dict[str, int]:
+    def _credible(self, teller: str, durable: Mapping[str, int]) -> dict[str, int]:
         """What a neighbour may tell: its own round, and those of peers from whom this one does not hear itself."""
-        known = {*self._edges.current(), self._identity.id} - {teller.id}
+        known = {*self._edges.current(), self._identity.id} - {teller}
         return {peer: at for peer, at in durable.items() if peer not in known}
 
-    def _now(self, neighbour: Neighbour, state: LinkState, reason: str) -> None:
+    def _now(self, other: str, state: LinkState, reason: str) -> None:
+        neighbour = self._edges.neighbours.get(other)
+        if neighbour is None:
+            return
         if state == "down" and neighbour.state in ("joining", "left"):
             neighbour.reason = reason
         elif neighbour.state != state:

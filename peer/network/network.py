@@ -148,7 +148,7 @@ class Network:
             return
         durable = self.floor.durable[self.identity.id]
         await pipe.send(Reply(welcome=Welcome(durable=durable)).SerializeToString())
-        await self._heart.accept(self.edges.neighbours[caller], pipe)
+        await self._heart.accept(caller, pipe)
 
     def _welcomed(self, peer: str, durable: int) -> None:
         self.floor.learn({peer: durable})

@@ -11,13 +11,18 @@ from peer.topology import Graph
 
 
 class FedRep(Participation, Protocol):
-    """Train the head, then the extractor; average the extractors; keep the head."""
+    """Train the head, then the extractor; average the extractors; keep the head.
+
+    There is no global model, so with `init: independent` the extractors first meet after round 1.
+    """
 
     name: Literal["fedrep"] = "fedrep"
     lr: Rate = 0.01
     """Learning rate of SGD."""
     momentum: Share01 = 0.9
     """Momentum of SGD."""
+    keep_momentum: bool = False
+    """Whether the momenta gathered in one round live on in the next. FIRMA's published column: true."""
     head_epochs: Epochs = 2
     """Local epochs of the head, the extractor frozen."""
     extractor_epochs: Epochs = 2
@@ -36,15 +41,11 @@ class FedRep(Participation, Protocol):
         return (Share("extractor", scalars=1),)
 
     def local(self) -> tuple[Phase, ...]:
-        sgd = SGD(self.lr, self.momentum)
+        sgd, kept = SGD(self.lr, self.momentum), self.keep_momentum
         return (
-            Phase("head", self.head_epochs, sgd, self.batch_size),
-            Phase("extractor", self.extractor_epochs, sgd, self.batch_size),
+            Phase("head", self.head_epochs, sgd, self.batch_size, "head" if kept else None),
+            Phase("extractor", self.extractor_epochs, sgd, self.batch_size, "extractor" if kept else None),
         )
-
-    async def start(self, peer: Peer, init: Init) -> None:
-        if init == "independent":
-            await peer.weighted_mean("extractor", weight=1)
 
     async def round(self, peer: Peer) -> None:
         drawn = peer.id in self.drawn(peer)

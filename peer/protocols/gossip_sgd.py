@@ -17,7 +17,6 @@ class GossipSGD(PlainSGD, Protocol):
     epochs: Epochs = 1
     """Local epochs a round."""
 
-    kept: ClassVar[str | None] = "model"
     paper: ClassVar[str] = "CYCle, Section 5 (baseline; Lian et al. 2017)"
 
     @property

@@ -17,7 +17,6 @@ class RDFL(PlainSGD, Protocol):
     gamma: Share01 = 0.5
     """γ: how much of its own model a peer keeps."""
 
-    kept: ClassVar[str | None] = "model"
     paper: ClassVar[str] = "FIRMA, Section 6 (baseline)"
     min_peers: ClassVar[int] = 3
     init: ClassVar[Init] = "independent"

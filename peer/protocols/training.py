@@ -1,6 +1,6 @@
 """The two ways of local training that the FIRMA family and its baselines share."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -36,17 +36,17 @@ class TwoPhase(Settings):
 class PlainSGD(Settings):
     """Stochastic gradient descent on the whole model."""
 
-    kept: ClassVar[str | None] = None
-    """The name under which the optimiser lives on from round to round; None: a new one each round."""
-
     lr: Rate = 0.01
     """Learning rate of SGD."""
     momentum: Share01 = 0.9
     """Momentum of SGD."""
+    keep_momentum: bool = True
+    """Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."""
     epochs: Epochs = 5
     """E: local epochs a round."""
     batch_size: BatchSize = 64
     """Samples in a batch; the last, smaller one is kept."""
 
     def local(self) -> tuple[Phase, ...]:
-        return (Phase("model", self.epochs, SGD(self.lr, self.momentum), self.batch_size, keep=self.kept),)
+        keep = "model" if self.keep_momentum else None
+        return (Phase("model", self.epochs, SGD(self.lr, self.momentum), self.batch_size, keep),)

@@ -111,7 +111,7 @@ class ServerPipe(Pipe):
 
     def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         self._context = context
-        self._handler = asyncio.current_task()
+        self.handler = asyncio.current_task()
         self.origin = context.peer()
         names = (context.auth_context() or {}).get("x509_subject_alternative_name", ())
         self.identity = next((name.decode() for name in names), None)
@@ -131,8 +131,8 @@ class ServerPipe(Pipe):
         """The handler's return ends the stream."""
 
     def abort(self) -> None:
-        if self._handler:
-            self._handler.cancel()
+        if self.handler:
+            self.handler.cancel()
 
     @contextmanager
     def _disconnections(self) -> Iterator[None]:
@@ -229,6 +229,11 @@ class GrpcTransport(Transport):
             await channel.close()
         for server in self._servers:
             await server.stop(grace=0.5)
+        # gRPC writes a traceback into the log when the loop ends before its handlers have.
+        handlers = [pipe.handler for pipe in self._accepted if pipe.handler and not pipe.handler.done()]
+        if handlers:
+            await asyncio.wait(handlers, timeout=0.5)
+        await asyncio.sleep(0)
 
 
 def check_free(address: str) -> None:
