@@ -1,0 +1,184 @@
+"""A vector of 45 MB through the real links between two processes, against raw TCP between the same two.
+
+Run: python -m benchmarks.links [--turns 9] [--megabytes 45]. A turn sends the vector once and ends when the receiver
+holds it whole as a tensor. Raw TCP is `sendall` and `recv_into` on blocking sockets, from one block of memory into
+another. The links are what a peer has: frames with checksums, an outbox until the receiver's round is durable,
+gRPC's HTTP/2 streams with flow control, checks of every header against the manifest and of every value for NaN.
+"""
+
+import argparse
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+import torch
+import uvloop
+from torch import Tensor
+
+from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
+from peer.cli import tune
+from peer.network.collectives import Collectives, Seat
+from peer.network.handshake import Identity
+from peer.network.manifest import Manifest, Payload
+from peer.network.network import Network
+from peer.network.transport.grpc import GrpcTransport
+from peer.network.wire import Resources
+
+Turn = Callable[[], Awaitable[None]]
+
+
+async def status(_request: bytes) -> bytes:
+    return b""
+
+
+def network(id: str, addresses: dict[str, str], floats: int) -> Network:
+    manifest = Manifest((Payload("model", floats, 0, 0, 1_000_000),))
+    return Network(
+        Identity(id, {}, manifest.digest),
+        addresses,
+        manifest,
+        GrpcTransport(addresses[id], status),
+        lambda event, **fields: None,
+        lambda: ("communicating", 0),
+        Resources,
+    )
+
+
+class LinkEnd:
+    """One end of a link; both count the turns as rounds, and announce each as durable when it is over."""
+
+    def __init__(self, net: Network, vector: Tensor, sends: bool) -> None:
+        self._net, self._vector, self._sends, self._round = net, vector, sends, 0
+        self._seat = Seat(("left", "right"), ("right",) if sends else (), () if sends else ("left",))
+
+    async def join(self) -> None:
+        await self._net.listen()
+        self._net.use(0, self._seat.receivers, self._seat.senders)
+        await self._net.edges.complete()
+
+    async def turn(self) -> None:
+        self._round += 1
+        self._net.begin(self._round)
+        collectives = Collectives(self._net, self._round)
+        if self._sends:
+            await collectives.pass_token(self._seat, "model", self._vector)
+        else:
+            await collectives.receive_token(self._seat)
+        self._net.announce(self._round)
+        if self._sends:
+            await self._net.floor.reached(["right"], self._round)
+
+    async def leave(self) -> None:
+        await self._net.close()
+
+
+class RawEnd:
+    """The same over a bare connection."""
+
+    def __init__(self, stream: socket.socket, vector: Tensor, sends: bool) -> None:
+        self._stream, self._bytes, self._sends = stream, memoryview(vector.numpy()).cast("B"), sends
+
+    async def turn(self) -> None:
+        if self._sends:
+            self._stream.sendall(self._bytes)
+            return
+        done = 0
+        while done < len(self._bytes):
+            done += self._stream.recv_into(self._bytes[done:])
+
+
+def process(conductor: Connection, sends: bool, addresses: dict[str, str], port: int, floats: int) -> None:
+    """One of the two processes: takes its turns when told to, and says what each cost it."""
+    tune(1)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(take_turns(conductor, sends, addresses, port, floats))
+
+
+async def take_turns(
+    conductor: Connection, sends: bool, addresses: dict[str, str], port: int, floats: int
+) -> None:
+    vector = torch.rand(floats)
+    link = LinkEnd(network("left" if sends else "right", addresses, floats), vector, sends)
+    await link.join()
+    raw = RawEnd(await asyncio.to_thread(connect, port, sends), vector, sends)
+    turns: dict[str, Turn] = {"links": link.turn, "raw TCP": raw.turn}
+    conductor.send("ready")
+    while (name := await asyncio.to_thread(conductor.recv)) is not None:
+        began, cpu = time.monotonic(), time.process_time()
+        await turns[name]()
+        conductor.send((began, time.monotonic(), time.process_time() - cpu))
+    await link.leave()
+
+
+def connect(port: int, sends: bool) -> socket.socket:
+    if not sends:
+        with socket.create_server(("127.0.0.1", port)) as server:
+            return server.accept()[0]
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+
+
+def free_ports(count: int) -> list[int]:
+    """Below the ephemeral ports."""
+    found: list[int] = []
+    for port in range(20_000, 32_000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) and len(found) < count:
+                found.append(port)
+        if len(found) == count:
+            break
+    return found
+
+
+def compare(megabytes: float, turns: int) -> dict[str, list[Cost]]:
+    """Costs of the turns of "links" and of "raw TCP"."""
+    left, right, raw = free_ports(3)
+    addresses = {"left": f"127.0.0.1:{left}", "right": f"127.0.0.1:{right}"}
+    context, floats = get_context("spawn"), round(megabytes * 1e6 / 4)
+    conductors, processes = [], []
+    for sends in (True, False):
+        ours, theirs = context.Pipe()
+        conductors.append(ours)
+        processes.append(context.Process(target=process, args=(theirs, sends, addresses, raw, floats), daemon=True))
+        processes[-1].start()
+
+    def turn(name: str) -> Cost:
+        for conductor in conductors:
+            conductor.send(name)
+        (began, _, cpu_sending), (_, ended, cpu_receiving) = (conductor.recv() for conductor in conductors)
+        return Cost(ended - began, cpu_sending + cpu_receiving)
+
+    for conductor in conductors:
+        conductor.recv()
+    taken = in_turns({name: lambda name=name: turn(name) for name in ("links", "raw TCP")}, turns)  # type: ignore[misc]
+    for conductor in conductors:
+        conductor.send(None)
+    for one in processes:
+        one.join(10)
+    return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--megabytes", type=float, default=45.0)
+    arguments = parser.parse_args()
+    taken = compare(arguments.megabytes, arguments.turns)
+    print(f"a vector of {arguments.megabytes:g} MB, {arguments.turns} turns each:")
+    for name, costs in taken.items():
+        wall, cpu = median(costs)
+        print(f"  {name:8} {wall * 1e3:6.1f} ms, {arguments.megabytes / wall:6.0f} MB/s, {cpu * 1e3:6.1f} ms of CPU")
+    cost = ratio(taken["links"], taken["raw TCP"])
+    print(verdict("goodput of raw TCP's", 1 / cost.wall, 0.6, least=True))
+    print(verdict("CPU of raw TCP's", cost.cpu, 2.5))
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()

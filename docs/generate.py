@@ -1,0 +1,273 @@
+"""Writes what the documentation repeats from the code: `make docs`."""
+
+import inspect
+import json
+import re
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from peer.config import TLS, PeerConfig
+from peer.learning.partition import PARTITIONS
+from peer.learning.sources import SOURCES, Source, UserSource
+from peer.learning.zoo import MODELS
+from peer.life import MEANING, TRANSITIONS
+from peer.network.codec import HEADER
+from peer.protocols.base import Protocol
+from peer.protocols.registry import PROTOCOLS, protocol_class
+from peer.spec import Member, Spec
+
+HERE = Path(__file__).parent
+SUPPLIED = {"init": "the protocol's own", "ring": "from `--peers N`", "data": "digits"}
+"""Fields without a default in their class, for which reading the file supplies one."""
+FIELDS = (
+    "magic: `DFL1`",
+    "number of the payload in the manifest",
+    "number of scalars of the message",
+    "view",
+    "round",
+    "step: which collective call of the round, and which step of it",
+    "number of this frame in the message, from 0",
+    "where in the payload's vector the message begins, in values",
+    "values of the whole message",
+    "bytes after the header",
+    "zero",
+    "xxh3-64 of the header before it and of everything after it",
+)
+"""What the codec's header holds, in its order."""
+LINKED = ("protocol", "model", "data", "partition", "ring", "tls")
+"""Keys whose value is a block with a chapter of its own."""
+
+Schema = Mapping[str, Any]
+
+INTRODUCTION = """\
+# Configuration
+
+<!-- Written by `make docs` from the settings' classes; change their docstrings, not this file. -->
+
+Two kinds of file: [`federation.yaml`](#federationyaml), which is the same for all peers, and one
+[peer file](#a-peers-file) each. `dfl-launch run` writes the peer files itself.
+
+- YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
+- A relative path is relative to the file that names it.
+- An unknown key is an error that names the nearest known one.
+- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same for `model` and `data`.
+- `module:Name` names code of your own, imported from the directory of `federation.yaml` (or from `code`).
+- On the command line, `--set protocol.gamma=0.3` replaces one value, `--seed 7` the seed.
+
+```yaml
+name: example
+seed: 42
+rounds: 10
+protocol: {name: fibfl, gamma: 0.5}
+model: {name: mlp}
+data: {name: digits, partition: {kind: dirichlet, alpha: 0.5}}
+ring:
+  - {id: peer0, address: "127.0.0.1:7700"}
+  - {id: peer1, address: "127.0.0.1:7701"}
+  - {id: peer2, address: "127.0.0.1:7702"}
+```
+"""
+
+
+def pages() -> dict[Path, str]:
+    """Every page that is written here, or has a block that is, with its text."""
+    readme, architecture, wire = HERE.parent / "README.md", HERE / "architecture.md", HERE / "wire.md"
+    protocol = (HERE.parent / "examples" / "my_protocol.py").read_text(encoding="utf-8")
+    return {
+        HERE / "configuration.md": configuration(),
+        readme: filled(readme, "examples/my_protocol.py", f"```python\n{protocol}```\n"),
+        architecture: filled(architecture, "peer.life", life()),
+        wire: filled(wire, "peer.network.codec", header()),
+    }
+
+
+def filled(page: Path, source: str, block: str) -> str:
+    """The page with what stands between its two comments about `source` replaced."""
+    begin, end = f"<!-- from {source}, by `make docs` -->\n", "<!-- end -->\n"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    return f"{before}{begin}{block}{end}{rest.partition(end)[2]}"
+
+
+def life() -> str:
+    """The table of a peer's states."""
+    rows = ["| state | it is | then |", "|---|---|---|"]
+    rows += [f"| {state} | {MEANING[state]} | {', '.join(after) or '–'} |" for state, after in TRANSITIONS.items()]
+    return "".join(f"{row}\n" for row in rows)
+
+
+def header() -> str:
+    """A frame's header: one row a field, its place computed from the format that the codec packs by."""
+    order, *codes = re.findall(r"<|\d*[a-zA-Z]", HEADER.format)
+    fields = iter(FIELDS)
+    rows, offset = ["| offset | size | |", "|---|---|---|"], 0
+    for code in codes:
+        size = struct.calcsize(order + code)
+        rows.append(f"| {offset} | {size} | {'zeros' if code.endswith('x') else next(fields)} |")
+        offset += size
+    return "".join(f"{row}\n" for row in rows)
+
+
+def configuration() -> str:
+    """The whole of configuration.md."""
+    parts = [INTRODUCTION, *_spec(), *_protocols(), *_models(), *_data(), *_partitions(), *_peer()]
+    return "\n".join(part for part in parts if part)
+
+
+def _spec() -> Iterator[str]:
+    yield "## federation.yaml\n"
+    yield f"{prose(Spec)}\n"
+    yield table(Spec)
+    yield "### ring\n"
+    yield "One entry a peer, in ring order.\n"
+    yield table(Member)
+
+
+def _protocols() -> Iterator[str]:
+    yield "## protocol\n"
+    yield "What each one does and where it comes from: [protocols.md](protocols.md).\n"
+    for name in PROTOCOLS:
+        protocol = protocol_class(name)
+        shown = protocol(name=name)
+        yield f"### {name}\n"
+        yield f"{prose(protocol)}\n"
+        yield f"Source: {protocol.paper}. Edges: {shown.graph}. Leaves the peer: {leaves(shown)}."
+        yield f"Least number of peers: {protocol.min_peers}. `init` when not given: {protocol.init}.\n"
+        yield table(protocol, leave_out=["name"])
+
+
+def leaves(protocol: Protocol) -> str:
+    """What leaves a peer: vectors with the numbers beside them, and records for everybody."""
+    vectors = [
+        share.vector + (f" with {share.scalars} number{'s' * (share.scalars > 1)}" if share.scalars else "")
+        for share in protocol.shares(rounds=10)
+    ]
+    records = [f"a record of its {record.name} for everybody" for record in protocol.records]
+    return "; ".join([*vectors, *records]) or "nothing"
+
+
+def _models() -> Iterator[str]:
+    yield "## model\n"
+    yield "Written `extractor | head`; FC is a fully connected layer, d the number of values of an input, C the number"
+    yield "of classes.\n"
+    yield "| name | |\n|---|---|"
+    yield from (f"| `{name}` | {cell(prose(make))} |" for name, make in MODELS.items())
+    own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module with both."
+    yield f"| `module:Name` | {own} |\n"
+
+
+def _data() -> Iterator[str]:
+    yield "## data\n"
+    yield "Keys that every data set knows:\n"
+    yield table(Source)
+    sources: dict[str, type[Source]] = {**SOURCES, "module:function": UserSource}
+    for name, source in sources.items():
+        yield f"### {name}\n"
+        yield f"{prose(source)}\n"
+        yield table(source, leave_out=Source.model_fields)
+
+
+def _partitions() -> Iterator[str]:
+    yield "## partition\n"
+    yield "`partition: {kind: ...}` under `data`: how the samples are dealt to the peers.\n"
+    for name, partition in PARTITIONS.items():
+        yield f"### {name}\n"
+        yield f"{prose(partition)}\n"
+        yield table(partition, leave_out=["kind"])
+
+
+def _peer() -> Iterator[str]:
+    yield "## A peer's file\n"
+    yield f"{prose(PeerConfig)}\n"
+    yield table(PeerConfig)
+    yield "### tls\n"
+    yield f"{prose(TLS)}\n"
+    yield table(TLS)
+
+
+class Lenient(GenerateJsonSchema):
+    """A schema also where the class of a block depends on its `name`; such a block has a chapter of its own."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {"type": "object"}
+
+
+def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
+    """One row a field: key, what it may be, default, meaning. Empty when there is no field."""
+    schema = settings.model_json_schema(schema_generator=Lenient)
+    required, rows = set(schema.get("required", ())), []
+    for name, field in schema["properties"].items():
+        if name not in leave_out:
+            default = SUPPLIED.get(name, "required") if name in required else shown_default(field)
+            value = f"[{name}](#{name})" if name in LINKED else kind(field)
+            rows.append([f"`{name}`", value, default, escaped(field.get("description", ""))])
+    lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
+    return "\n".join(["| key | value | default | |", "|---|---|---|---|", *lines, ""]) if rows else ""
+
+
+def kind(field: Schema) -> str:
+    """What a field may hold, in words: `0 ≤ number ≤ 1`, `cosine or dot`."""
+    match field:
+        case {"enum": values}:
+            return " or ".join(str(value) for value in values)
+        case {"const": value}:
+            return str(value)
+        case {"anyOf": options}:
+            return " or ".join(kind(option) for option in options if option.get("type") != "null")
+        case {"type": "array", "prefixItems": items}:
+            return f"a list of {len(items)}: {kind(items[0])}"
+        case {"type": "array", "items": items}:
+            return f"a list of {kind(items)}"
+        case {"type": "integer" | "number"}:
+            return bounded(field)
+        case {"type": "string", "format": "path"}:
+            return "path"
+        case {"type": "string", "pattern": pattern}:
+            return f"text like `{pattern}`"
+    return {"string": "text", "boolean": "true or false"}.get(field.get("type", ""), "keys and values")
+
+
+def bounded(field: Schema) -> str:
+    """A number with its range."""
+    low = {"minimum": "≤", "exclusiveMinimum": "<"}
+    high = {"maximum": "≤", "exclusiveMaximum": "<"}
+    before = "".join(f"{limit(field[key])} {sign} " for key, sign in low.items() if key in field)
+    after = "".join(f" {sign} {limit(field[key])}" for key, sign in high.items() if key in field)
+    return f"{before}{field['type']}{after}"
+
+
+def limit(value: float) -> str:
+    return "2^63" if value == 2**63 else f"{value:,}".removesuffix(".0")
+
+
+def shown_default(field: Schema) -> str:
+    """The default as it would be written in YAML; an empty block has none in the schema."""
+    default = field.get("default", {})
+    if default is None:
+        return "not given"
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def prose(thing: type | Callable[..., Any]) -> str:
+    """A docstring's paragraphs, each on one line."""
+    return "\n\n".join(escaped(" ".join(block.split())) for block in (inspect.getdoc(thing) or "").split("\n\n"))
+
+
+def cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def escaped(text: str) -> str:
+    """Stars and angle brackets mean themselves, also outside code."""
+    parts = text.split("`")
+    parts[::2] = [part.replace("*", "\\*").replace("<", "&lt;") for part in parts[::2]]
+    return "`".join(parts)
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")

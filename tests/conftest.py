@@ -1,0 +1,100 @@
+"""Fixtures of the whole suite: one fork server a session, free ports, tiny federations of real peers."""
+
+import itertools
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proxies import Proxies
+from real_peers import Build, BuildWatched, Nursery, SmallFederation
+
+from peer.config import load_spec
+
+FIRST_PORT, LAST_PORT, WORKERS = 8_000, 32_000, 16
+"""Below the ephemeral ports, or an outgoing connection takes a dead peer's; each xdist worker has a part."""
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[Nursery]:
+    """One fork server for the whole session; each worker of pytest-xdist has one."""
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="session")
+def ports(worker_id: str) -> Callable[[int], list[int]]:
+    """ports(n): n free ports that nobody else in this session is given."""
+    room = (LAST_PORT - FIRST_PORT) // WORKERS
+    worker = int(worker_id.removeprefix("gw")) if worker_id != "master" else 0
+    first = FIRST_PORT + worker % WORKERS * room
+    # Another session on this machine begins elsewhere in its part.
+    begin = os.getpid() * 97 % room
+    candidates = itertools.cycle(first + (begin + step) % room for step in range(room))
+
+    def block(count: int) -> list[int]:
+        return list(itertools.islice(filter(_free, candidates), count))
+
+    return block
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.fixture
+def federation(tmp_path: Path, fork_server: Nursery, ports: Callable[[int], list[int]]) -> Iterator[Build]:
+    """federation("fibfl", peers=3, rounds=2, ...): a tiny one, ready to start; keywords are the spec's keys."""
+    made: list[SmallFederation] = []
+
+    def build(protocol: str | dict[str, Any], peers: int = 3, **spec: Any) -> SmallFederation:
+        directory = tmp_path / spec.pop("directory", f"federation{len(made)}")
+        directory.mkdir()
+        addresses = spec.pop("addresses", None) or [f"127.0.0.1:{port}" for port in ports(peers)]
+        content = {
+            "name": "tiny",
+            "rounds": 2,
+            "protocol": protocol,
+            "data": {"name": "digits", "limit": 300},
+            "patience": 30,
+            "ring": [{"id": f"peer{i}", "address": address} for i, address in enumerate(addresses)],
+            **spec,
+        }
+        (directory / "federation.yaml").write_text(json.dumps(content))
+        federation = SmallFederation(directory, load_spec(directory / "federation.yaml"), fork_server)
+        for id in federation.ids:
+            federation.configure(id)
+        made.append(federation)
+        return federation
+
+    yield build
+    for federation in made:
+        federation.end()
+
+
+@pytest.fixture
+def watched(federation: Build, ports: Callable[[int], list[int]]) -> Iterator[BuildWatched]:
+    """watched("fibfl", peers=3, ...): as `federation`, and the proxies through which alone its peers talk."""
+    made: list[Proxies] = []
+
+    def build(protocol: str | dict[str, Any], peers: int = 3, **spec: Any) -> tuple[SmallFederation, Proxies]:
+        dialled, listening = ports(peers), ports(peers)
+        one = federation(protocol, peers, addresses=[f"127.0.0.1:{port}" for port in dialled], **spec)
+        for id, port in zip(one.ids, listening, strict=True):
+            one.configure(id, listen=f"127.0.0.1:{port}")
+        made.append(Proxies(dict(zip(dialled, listening, strict=True))))
+        return one, made[-1]
+
+    yield build
+    for proxies in made:
+        proxies.close()

@@ -1,0 +1,276 @@
+"""Random kill -9, pauses and link cuts over real federations of ten, then thousands of simulated ones.
+
+    python -m tests.faults.chaos --minutes 10 --seed 1
+
+Federation after federation runs until the time is over; each must end in the bits of its undisturbed run. Prints
+what was done to them, how soon a dead peer was shown, and how soon the ring moved on.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+from faults import simulation
+from faults.gates import Gates
+from real_peers import Nursery, SmallFederation, digests
+
+from peer.config import load_spec
+
+PEERS = 10
+FIRST_PORT = 21_000
+ONE = {"head_epochs": 1, "extractor_epochs": 1}
+PROTOCOLS: list[dict[str, Any]] = [
+    {"name": "fibfl++", "tau": 0.0, "reorder_every": 5, **ONE},
+    {"name": "fedavg", "epochs": 1, "participation": 0.5},
+    {"name": "fibfl", **ONE},
+    {"name": "gossip-sgd", "topology": "exponential"},
+    {"name": "fedisp"},
+]
+LONGEST = 300.0
+"""Seconds that a federation may take after the last fault."""
+
+
+@dataclass
+class Figures:
+    """What was done and what came of it."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    detected: list[float] = field(default_factory=list)
+    """Seconds from a death to its display by a neighbour that had it as up."""
+    moved_on: list[float] = field(default_factory=list)
+    """Seconds from a restarted peer's `ready` until it trains and its neighbours have it as up."""
+    wrong: list[str] = field(default_factory=list)
+
+    def show(self) -> None:
+        print(", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())))
+        for what, seconds in (("dead peer shown", self.detected), ("ring moved on after ready", self.moved_on)):
+            if seconds:
+                ordered = sorted(seconds)
+                late = ordered[int(0.99 * (len(ordered) - 1))]
+                print(f"{what}: median {median(ordered):.2f} s, 99 % {late:.2f} s, longest {ordered[-1]:.2f} s")
+        print("rounds lost: 0, all bits the same" if not self.wrong else "\n".join(self.wrong))
+
+
+class Ordeal:
+    """One federation and what is done to it."""
+
+    def __init__(
+        self, directory: Path, protocol: dict[str, Any], rounds: int, nursery: Nursery, random: Random
+    ) -> None:
+        self.random, self.protocol, self.rounds = random, protocol, rounds
+        dialled = [FIRST_PORT + i for i in range(PEERS)]
+        listening = [port + 100 for port in dialled]
+        self.port = {f"peer{i}": port for i, port in enumerate(dialled)}
+        directory.mkdir()
+        content = {
+            "name": "chaos",
+            "rounds": rounds,
+            "protocol": protocol,
+            "data": {"name": "digits", "limit": 600},
+            "patience": 120,
+            "ring": [{"id": id, "address": f"127.0.0.1:{port}"} for id, port in self.port.items()],
+        }
+        (directory / "federation.yaml").write_text(json.dumps(content))
+        self.federation = SmallFederation(directory, load_spec(directory / "federation.yaml"), nursery)
+        for id, port in zip(self.federation.ids, listening, strict=True):
+            self.federation.configure(id, listen=f"127.0.0.1:{port}")
+        self.gates = Gates(dict(zip(dialled, listening, strict=True)))
+        self.due: list[tuple[float, Callable[[], object]]] = []
+        self.killed: list[tuple[str, float]] = []
+        self.paused: dict[str, list[tuple[float, float]]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def run(self, until: float, every: float) -> bool:
+        """Faults about every so many seconds until that time, then peace; whether all peers came to their end."""
+        self.federation.start()
+        strike, deadline = time.time() + 5.0, until + LONGEST
+        while not self.over() and time.time() < deadline:
+            time.sleep(0.02)
+            now = time.time()
+            for moment, work in [entry for entry in self.due if entry[0] <= now]:
+                self.due.remove((moment, work))
+                work()
+            if strike <= now < until:
+                strike = now + self.random.expovariate(1 / every)
+                self.strike(now)
+        return self.over()
+
+    def over(self) -> bool:
+        return not self.due and all(not peer.running for peer in self.federation.peers.values())
+
+    def strike(self, now: float) -> None:
+        ids = self.federation.ids
+        victim = self.random.randrange(PEERS)
+        what = self.random.choice(["kill", "kill", "kill two", "kill some", "pause", "reset", "shut"])
+        match what:
+            case "kill":
+                self.kill(now, [ids[victim]])
+            case "kill two":
+                self.kill(now, [ids[victim], ids[victim - 1]])
+            case "kill some":
+                self.kill(now, self.random.sample(ids, self.random.randint(2, PEERS)))
+            case "pause":
+                self.pause(now, ids[victim], self.random.uniform(0.2, 5))
+            case "reset":
+                self.counts["connections reset"] += self.gates.reset(self.port[ids[victim]]) // 2
+            case "shut":
+                self.shut(now, ids[victim], self.random.uniform(0.2, 8))
+
+    def kill(self, now: float, victims: list[str]) -> None:
+        for id in victims:
+            peer = self.federation.peers[id]
+            if not peer.running:
+                continue
+            peer.signal(signal.SIGKILL)
+            peer.wait(10)
+            self.killed.append((id, time.time()))
+            self.counts["kills"] += 1
+            self.due.append((now + self.random.uniform(0, 4), lambda id=id: self.federation.start(id)))
+
+    def pause(self, now: float, id: str, seconds: float) -> None:
+        peer = self.federation.peers[id]
+        peer.signal(signal.SIGSTOP)
+        self.counts["pauses"] += 1
+        self.paused.setdefault(id, []).append((now, now + seconds))
+        self.due.append((now + seconds, lambda: peer.signal(signal.SIGCONT)))
+
+    def shut(self, now: float, id: str, seconds: float) -> None:
+        self.gates.shut(self.port[id])
+        self.counts["links shut"] += 1
+        self.due.append((now + seconds, lambda: self.gates.unshut(self.port[id])))
+
+    def measure(self, figures: Figures) -> None:
+        """Detection and recovery, from the peers' events."""
+        figures.counts += self.counts
+        events = {id: self.federation.events(id) for id in self.federation.ids}
+        for victim, death in self.killed:
+            ready = next(
+                (e["time"] for e in events[victim] if e["time"] > death and e.get("state") == "ready"), None
+            )
+            shown = [seen(events[other], victim, death) for other in events if other != victim]
+            for other, at in zip([o for o in events if o != victim], shown, strict=True):
+                if at is not None and not self.was_away(other, death, at):
+                    figures.detected.append(at - death)
+            if ready is None:
+                continue
+            trains = next((e["time"] for e in events[victim] if e["time"] >= ready and e.get("state") == "training"), None)
+            if trains is not None and not self.was_away(victim, ready, trains):
+                figures.moved_on.append(max(0.0, trains - ready))
+
+    def was_away(self, id: str, begin: float, end: float) -> bool:
+        """Whether that peer was itself dead or paused, so that it could not look."""
+        deaths = any(who == id and begin - 5 <= at <= end for who, at in self.killed)
+        return deaths or any(start <= end and stop >= begin for start, stop in self.paused.get(id, []))
+
+    def close(self) -> None:
+        self.federation.end()
+        self.gates.close()
+
+
+def seen(events: list[dict[str, Any]], victim: str, death: float) -> float | None:
+    """When a peer that had `victim` as up said that it is not."""
+    state = None
+    for event in events:
+        if event["event"] == "link" and event["neighbour"] == victim:
+            if event["time"] >= death - 0.01:
+                return float(event["time"]) if state == "up" and event["state"] in ("down", "suspected") else None
+            state = event["state"]
+        elif event["event"] == "state" and event["state"] == "joining" and event["time"] < death:
+            state = None
+    return None
+
+
+def real(minutes: float, seed: int, every: float, figures: Figures) -> None:
+    """Federations of real processes until the time is over."""
+    random, nursery = Random(seed), Nursery()
+    end = time.time() + 60 * minutes
+    expected: dict[str, dict[str, str]] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="chaos-") as place:
+            number = 0
+            while time.time() < end - 20:
+                protocol = PROTOCOLS[number % len(PROTOCOLS)]
+                if protocol["name"] not in expected:
+                    expected[protocol["name"]] = quiet(Path(place) / f"quiet{number}", protocol, nursery)
+                ordeal = Ordeal(Path(place) / f"chaos{number}", protocol, ROUNDS, nursery, random)
+                began = time.time()
+                try:
+                    finished = ordeal.run(end, every)
+                    judge(ordeal, finished, expected[protocol["name"]], figures)
+                finally:
+                    ordeal.close()
+                print(f"{protocol['name']}: {time.time() - began:.0f} s, {dict(ordeal.counts)}", flush=True)
+                number += 1
+    finally:
+        nursery.close()
+
+
+ROUNDS = 12
+
+
+def quiet(directory: Path, protocol: dict[str, Any], nursery: Nursery) -> dict[str, str]:
+    ordeal = Ordeal(directory, protocol, ROUNDS, nursery, Random(0))
+    try:
+        began = time.time()
+        ordeal.run(0.0 + began, 1e9)
+        print(f"{protocol['name']} undisturbed: {time.time() - began:.0f} s", flush=True)
+        return digests(ordeal.federation.results())
+    finally:
+        ordeal.close()
+
+
+def judge(ordeal: Ordeal, finished: bool, expected: dict[str, str], figures: Figures) -> None:
+    name = ordeal.protocol["name"]
+    ordeal.measure(figures)
+    figures.counts["federations"] += 1
+    codes = {id: peer.wait(1) for id, peer in ordeal.federation.peers.items() if not peer.running}
+    if not finished or any(codes.values()):
+        logs = "\n".join(ordeal.federation.log(id)[-1500:] for id in ordeal.federation.ids)
+        figures.wrong.append(f"{name}: not finished, exit codes {codes}\n{logs}")
+        return
+    results = ordeal.federation.results()
+    if digests(results) != expected:
+        figures.wrong.append(f"{name}: ended in other bits")
+    for id, result in results.items():
+        if len(result["history"]) != ordeal.rounds:
+            figures.wrong.append(f"{name}: {id} has {len(result['history'])} of {ordeal.rounds} rounds")
+    figures.counts["rounds"] += ordeal.rounds
+
+
+def simulated(seeds: int, seed: int, figures: Figures) -> None:
+    """Every scenario with so many seeds."""
+    for number in range(seed * 100_000, seed * 100_000 + seeds):
+        for name in simulation.SCENARIOS:
+            outcome, wrong = simulation.check(name, number)
+            figures.counts["simulated runs"] += 1
+            figures.counts["simulated kills"] += len(outcome.kills)
+            figures.counts["simulated cuts"] += outcome.cuts
+            figures.wrong += [f"python -m tests.faults.simulation {name!r} {number}: {what}" for what in wrong]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--minutes", type=float, default=10, help="of real processes")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--every", type=float, default=2.5, help="seconds between faults, on average")
+    parser.add_argument("--seeds", type=int, default=200, help="simulated runs of each scenario")
+    arguments = parser.parse_args()
+    figures = Figures()
+    real(arguments.minutes, arguments.seed, arguments.every, figures)
+    simulated(arguments.seeds, arguments.seed, figures)
+    figures.show()
+    return 1 if figures.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""dfl-peer that dies by its own SIGKILL at one event, named by the environment: FAULT=event:count.
+
+An entry for the fork server, in place of `peer.cli:main`. Without FAULT it is the plain dfl-peer.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import peer.checkpoint
+from peer import files
+from peer.cli import main as peer_main
+from peer.learning.trainer import Trainer
+from peer.network import links
+from peer.network.all_reduce import AllReduce
+from peer.network.collectives import Collectives
+from peer.network.network import Network
+from peer.network.reception import Reception
+from peer.network.transport.grpc import ClientPipe
+from peer.runtime import Runtime
+
+LARGE = 1 << 16
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Fault:
+    """Counts down to the event at which the process dies."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def due(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+    def hit(self) -> None:
+        if self.due():
+            die()
+
+
+def before(owner: Any, name: str, fault: Fault) -> None:
+    """Die before the call of a function, plain or async."""
+    function = getattr(owner, name)
+
+    @wraps(function)
+    def replacement(*arguments: Any, **named: Any) -> Any:
+        fault.hit()
+        return function(*arguments, **named)
+
+    setattr(owner, name, replacement)
+
+
+def after(owner: Any, name: str, fault: Fault) -> None:
+    """Die after the return of an async function."""
+    function = getattr(owner, name)
+
+    @wraps(function)
+    async def replacement(*arguments: Any, **named: Any) -> Any:
+        result = await function(*arguments, **named)
+        fault.hit()
+        return result
+
+    setattr(owner, name, replacement)
+
+
+def training(fault: Fault) -> None:
+    before(Trainer, "_check_stop", fault)
+
+
+def mid_frame(fault: Fault) -> None:
+    """While a frame is on its way through the socket."""
+    send = ClientPipe.send
+
+    async def replacement(self: ClientPipe, data: bytes) -> None:
+        if len(data) >= LARGE and fault.due():
+            threading.Timer(0.001, die).start()
+        await send(self, data)
+
+    ClientPipe.send = replacement  # type: ignore[method-assign]
+
+
+def mid_pass(fault: Fault) -> None:
+    after(Collectives, "exchange", fault)
+
+
+def all_reduce(fault: Fault) -> None:
+    before(AllReduce, "_relay", fault)
+
+
+def token(fault: Fault) -> None:
+    after(Collectives, "receive_token", fault)
+
+
+def checkpoint(fault: Fault) -> None:
+    """In the middle of a file, or after it and before the fsync of the directory."""
+
+    def write(path: Path, content: bytes | memoryview) -> None:
+        path.with_name(f".{path.name}.part").write_bytes(bytes(content)[: len(content) // 2])
+        fault.hit()
+        files.write_atomically(path, content)
+        fault.hit()
+
+    peer.checkpoint.write_atomically = write  # type: ignore[attr-defined]
+
+
+def acknowledgement(fault: Fault) -> None:
+    before(Network, "announce", fault)
+
+
+def greeting(fault: Fault) -> None:
+    """When its hello has been sent and not been answered."""
+    introduce = links.introduce
+
+    async def replacement(pipe: Any, hello: bytes) -> Any:
+        await pipe.send(hello)
+        fault.hit()
+        return await introduce(pipe, hello)
+
+    if fault.left == 1:
+        links.introduce = replacement  # type: ignore[attr-defined]
+
+
+def greeted(fault: Fault) -> None:
+    after(Reception, "admit", fault)
+
+
+def serving(fault: Fault) -> None:
+    before(Runtime, "_serve", fault)
+
+
+EVENTS: dict[str, Callable[[Fault], None]] = {
+    "training": training,
+    "mid-frame": mid_frame,
+    "mid-pass": mid_pass,
+    "all-reduce": all_reduce,
+    "token": token,
+    "checkpoint": checkpoint,
+    "acknowledgement": acknowledgement,
+    "greeting": greeting,
+    "greeted": greeted,
+    "serving": serving,
+}
+
+
+def main(argv: list[str]) -> int:
+    event, _, count = os.environ.get("FAULT", "").partition(":")
+    if event:
+        EVENTS[event](Fault(int(count)))
+    return peer_main(argv)

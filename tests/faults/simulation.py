@@ -1,0 +1,391 @@
+"""A whole federation in a simulation that one seed determines: who dies when, what is cut, how long anything takes.
+
+    python -m tests.faults.simulation fibfl 12345        replays one run and prints what happened
+
+Everything above the pipes and below the clock is the real thing: runtime, journal, checkpoints, links, protocols.
+"""
+
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from faults.clock import Life, VirtualLoop, in_life
+from faults.disk import Disk, delete_a_byte
+from faults.wires import Stall, Weather, Wires, factory
+
+from peer.config import PeerConfig, load_spec
+from peer.network.floor import WINDOW
+from peer.network.wire import Resources
+from peer.runtime import Runtime
+from peer.setup import prepare
+from peer.spec import Spec
+from peer.telemetry import Telemetry
+
+PATIENCE = 60.0
+FRAME = 6
+"""Floats in a frame: messages of the tiny model have several."""
+TOO_LONG = 900.0
+"""Virtual seconds in which every run must have ended."""
+TOO_BUSY = 4000
+"""Callbacks of one process in one virtual second."""
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A federation."""
+
+    name: str
+    protocol: dict[str, Any]
+    peers: int = 4
+    rounds: int = 4
+
+    @property
+    def ids(self) -> list[str]:
+        return [f"peer{i}" for i in range(self.peers)]
+
+
+ONCE = {"head_epochs": 1, "extractor_epochs": 1, "batch_size": 16}
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("fibfl", {"name": "fibfl", **ONCE}, peers=4, rounds=5),
+        Scenario("fibfl+", {"name": "fibfl+", "tau": 0.0, **ONCE}),
+        Scenario("fibfl++", {"name": "fibfl++", "tau": 0.0, **ONCE}, peers=5),
+        Scenario("fibfl++ reordering", {"name": "fibfl++", "reorder_every": 2, **ONCE}, peers=5, rounds=5),
+        Scenario("fibfl++ model", {"name": "fibfl++", "warmup_shares": "model", "warmup": 2, **ONCE}, peers=3),
+        Scenario("restless", {"name": "tiny:Restless", **ONCE}, peers=6, rounds=6),
+        Scenario("restless 2", {"name": "tiny:Restless", "every": 2, **ONCE}, peers=5, rounds=6),
+        Scenario("rdfl", {"name": "rdfl", "epochs": 1}),
+        Scenario("fedavg", {"name": "fedavg", "epochs": 1, "participation": 0.5}, peers=5),
+        Scenario("fedrep", {"name": "fedrep", "head_epochs": 1, "extractor_epochs": 1}),
+        Scenario("fedisp", {"name": "fedisp"}, peers=5),
+        Scenario("gossip complete", {"name": "gossip-sgd"}),
+        Scenario("gossip ring", {"name": "gossip-sgd", "topology": "ring"}, peers=5),
+        Scenario("gossip exponential", {"name": "gossip-sgd", "topology": "exponential"}, peers=6, rounds=3),
+        Scenario("solo", {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}, peers=3),
+        Scenario("pair", {"name": "fedavg", "epochs": 1}, peers=2, rounds=6),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """`victim` dies at its `count`-th step of a kind, counted over all its lives, and others with it."""
+
+    victim: str
+    kind: str
+    count: int
+    also: tuple[str, ...] = ()
+    away: tuple[float, ...] = (1.0,)
+    """Seconds until each of them is started again."""
+    power: bool = False
+    """The machine goes down with it: what was not fsynced is lost."""
+    damage: bool = False
+    """One byte of the newest checkpoint is gone when it starts again."""
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    digests: dict[str, str | None]
+    steps: dict[str, Counter[str]]
+    kills: list[str] = field(default_factory=list)
+    cuts: int = 0
+    faults: list[str] = field(default_factory=list)
+    """What must not be."""
+    seconds: float = 0.0
+    """Virtual."""
+
+
+@cache
+def specification(name: str) -> Spec:
+    scenario = SCENARIOS[name]
+    content = {
+        "name": "simulated",
+        "rounds": scenario.rounds,
+        "protocol": scenario.protocol,
+        "model": "tiny:model",
+        "data": {"name": "tiny:data"},
+        "patience": PATIENCE,
+        "code": str(HERE),
+        "ring": [{"id": id, "address": f"127.0.0.1:{7000 + i}"} for i, id in enumerate(scenario.ids)],
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "federation.yaml"
+        path.write_text(json.dumps(content))
+        return load_spec(path)
+
+
+@contextmanager
+def small_frames() -> Iterator[None]:
+    with ExitStack() as stack:
+        for module in ("codec", "inbox", "network", "all_reduce"):
+            stack.enter_context(patch(f"peer.network.{module}.FLOATS_PER_FRAME", FRAME))
+        yield
+
+
+class Quiet(Telemetry):
+    """Keeps what would be logged."""
+
+    def __init__(self, heard: list[tuple[str, dict[str, Any]]]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def emit(self, event: str, **fields: Any) -> None:
+        self._heard.append((event, fields))
+        if self._path and event == "round":
+            super_path = self._path
+            with super_path.open("a") as file:
+                file.write(json.dumps({"event": event, **fields}) + "\n")
+
+
+class Simulation:
+    """One run."""
+
+    def __init__(self, name: str, seed: int, kills: list[Kill], weather: Weather, directory: Path) -> None:
+        self.spec, self.out = specification(name), directory
+        self.random = Random(seed)
+        self.loop = VirtualLoop(Random(seed + 1))
+        self.loop.set_exception_handler(self._unhandled)
+        self.wires = Wires(self.loop, Random(seed + 2), weather)
+        self.disk = Disk()
+        self.kills = list(kills)
+        self.steps: dict[str, Counter[str]] = {id: Counter() for id in self.spec.ids}
+        self.announced = dict.fromkeys(self.spec.ids, -1)
+        self.lives: dict[str, Life] = {}
+        self.runtimes: dict[str, Runtime] = {}
+        self.all: list[Life] = []
+        self.done: set[str] = set()
+        self.ended = asyncio.Event()
+        self.outcome = Outcome({}, self.steps)
+        self.heard: dict[str, list[tuple[str, dict[str, Any]]]] = {id: [] for id in self.spec.ids}
+        self.began = self.loop.time()
+
+    def run(self) -> Outcome:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._run())
+        finally:
+            self.kills.clear()
+            self.loop.bury(self.all)
+            asyncio.set_event_loop(None)
+            self.loop.close()
+        self.outcome.cuts = self.wires.cut
+        self.outcome.seconds = self.loop.time() - self.began
+        return self.outcome
+
+    async def _run(self) -> None:
+        for id in self.spec.ids:
+            self.loop.call_later(self.random.expovariate(2.0), self._start, id)
+        watching = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait_for(self.ended.wait(), TOO_LONG)
+        except TimeoutError:
+            states = {
+                id: f"{runtime._life.state} {runtime.peer.round} {runtime.network.floor.durable}"
+                for id, runtime in self.runtimes.items()
+            }
+            self._fault(f"not over after {TOO_LONG:.0f} s: {states}")
+        watching.cancel()
+        for id in self.spec.ids:
+            result = self.out / id / "result.json"
+            self.outcome.digests[id] = json.loads(result.read_text())["model_sha256"] if result.exists() else None
+
+    def _fault(self, what: str) -> None:
+        if len(self.outcome.faults) < 20:
+            self.outcome.faults.append(what)
+
+    def _unhandled(self, _loop: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, Exception) and not self.loop.burying:
+            self._fault(f"unhandled: {context['message']}: {error!r}")
+
+    def _start(self, id: str) -> None:
+        life = Life(id, self._fatal)
+        self.lives[id] = life
+        self.all.append(life)
+        self.loop.create_task(self._live(id, life), context=in_life(life))
+
+    async def _live(self, id: str, life: Life) -> None:
+        member = next(member for member in self.spec.ring if member.id == id)
+        config = PeerConfig(federation=self.out / "federation.yaml", id=id, device="cpu", out=self.out / id)
+        setup = prepare(config, self.spec)
+        runtime = Runtime(setup, factory(self.wires, member.address, life), None, Quiet(self.heard[id]))  # type: ignore[arg-type]
+        self.runtimes[id] = runtime
+        try:
+            await runtime.run()
+        except Exception as error:
+            self._fault(f"{id} failed: {error!r}")
+        left = {t.get_coro().__qualname__ for t in life.tasks if not t.done() and t is not asyncio.current_task()}
+        self.loop.call_soon(self._over, id, life, left, context=in_life(None))
+
+    def _over(self, id: str, life: Life, left: set[str]) -> None:
+        """The process has come to its end by itself."""
+        life.dead = True
+        self.wires.gone(life)
+        self._check_beats(id)
+        self.done.add(id)
+        if self.done == set(self.spec.ids):
+            self.ended.set()
+
+    def _check_beats(self, id: str) -> None:
+        for event, fields in self.heard[id]:
+            if event == "conflict" or (event == "refused" and "no neighbour" not in fields["reason"]):
+                self._fault(f"{id} reports {event} {fields}")
+
+    def _fatal(self, life: Life, kind: str, _count: int) -> bool:
+        """Whether this step is the last one: looks it up in the plan."""
+        steps = self.steps[life.id]
+        steps[kind] += 1
+        for kill in self.kills:
+            if (kill.victim, kill.kind) == (life.id, kind) and kill.count <= steps[kind]:
+                self.kills.remove(kill)
+                victims = [life.id, *(id for id in kill.also if id != life.id)]
+                for id, away in zip(victims, [*kill.away, *[1.0] * len(victims)], strict=False):
+                    self._kill(id, kill, away)
+                return True
+        return False
+
+    def _kill(self, id: str, kill: Kill, away: float) -> None:
+        life = self.lives.get(id)
+        if life is None or life.dead:
+            return
+        runtime = self.runtimes.get(id)
+        state = f"{runtime._life.state} {runtime.peer.round}" if runtime else "starting"
+        life.dead = True
+        if runtime:
+            self.announced[id] = max(self.announced[id], runtime.network.floor.durable[id])
+        self.wires.gone(life)
+        checkpoints = self.out / id / "checkpoint"
+        if kill.power:
+            self.disk.power_cut(checkpoints, self.random)
+        damaged = None
+        if kill.damage:
+            newest = max([int(p.stem.split("-")[1]) for p in checkpoints.glob("round-*.json")], default=-1)
+            if newest > self.announced[id]:
+                damaged = delete_a_byte(checkpoints, self.random)
+        what = "power cut" if kill.power else "killed"
+        self.outcome.kills.append(f"{id} {what} at {kill.kind} ({state}), damaged {damaged}, away {away:.2f} s")
+        self.loop.call_later(away, self._start, id, context=in_life(None))
+
+    async def _watch(self) -> None:
+        """Looks, each second, whether anything grows or runs in circles."""
+        before: dict[str, int] = {}
+        while True:
+            await asyncio.sleep(1)
+            for id, runtime in self.runtimes.items():
+                self._check_stores(id, runtime)
+                busy = self.steps[id]["callback"]
+                if busy - before.get(id, 0) > TOO_BUSY:
+                    self._fault(f"{id} ran {busy - before.get(id, 0)} callbacks in a second")
+                before[id] = busy
+
+    def _check_stores(self, id: str, runtime: Runtime) -> None:
+        network = runtime.network
+        for peer, link in network.links.items():
+            rounds = {frame.key.round for frame in link.outbox._frames}
+            if len(rounds) > WINDOW + 2:
+                self._fault(f"{id} keeps rounds {rounds} for {peer}")
+        for peer, inbox in network._reception.inboxes.items():
+            rounds = {key.round for key in inbox.messages}
+            if len(rounds) > WINDOW + 2:
+                self._fault(f"{id} has rounds {rounds} of {peer}")
+        files = [*(self.out / id / "checkpoint").glob("*")]
+        if len(files) > 3 * (WINDOW + 4):
+            self._fault(f"{id} has {len(files)} files of checkpoints")
+
+
+def simulate(name: str, seed: int, kills: list[Kill], weather: Weather | None = None) -> Outcome:
+    """One run; the same arguments give the same run."""
+    torch.set_num_threads(1)
+    place = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+    directory = Path(tempfile.mkdtemp(prefix="simulated-", dir=place))
+    resources = Resources(cpus=1, samples=1)
+    try:
+        with small_frames(), patch("peer.runtime.measure", lambda *_: resources):
+            simulation = Simulation(name, seed, kills, weather or Weather(), directory)
+            with simulation.disk.under():
+                return simulation.run()
+    finally:
+        shutil.rmtree(directory)
+
+
+@cache
+def undisturbed(name: str) -> Outcome:
+    """The run in which nothing goes wrong."""
+    outcome = simulate(name, 0, [])
+    assert not outcome.faults, (name, outcome.faults)
+    return outcome
+
+
+def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
+    """Some faults, drawn by the seed."""
+    random, scenario = Random(f"{name} {seed}"), SCENARIOS[name]
+    steps = undisturbed(name).steps
+    kills = []
+    for _ in range(random.choice([1, 1, 2, 3, 5, 8])):
+        victim = random.choice(scenario.ids)
+        kind = random.choice(["callback", "callback", "send", "receive", "disk", "blocking"])
+        at = scenario.ids.index(victim)
+        also = random.choice(
+            [
+                (),
+                (),
+                (),
+                (scenario.ids[at - 1],),
+                (scenario.ids[at - 1], scenario.ids[(at + 1) % scenario.peers]),
+                tuple(random.sample(scenario.ids, random.randrange(scenario.peers))),
+                tuple(scenario.ids),
+            ]
+        )
+        count = random.randint(1, max(1, int(1.3 * steps[victim][kind])))
+        away = tuple(random.choice([0.0, 0.2, 2.0, 8.0]) * random.random() for _ in range(scenario.peers))
+        kills.append(Kill(victim, kind, count, also, away, random.random() < 0.3, random.random() < 0.4))
+    slowest, stalls = random.choice([0.002, 0.02, 0.2]), list[Stall]()
+    for _ in range(random.choice([0, 0, 1, 3])):
+        pair = random.sample(scenario.ids, 2)
+        start = random.uniform(0.2, 5)
+        end = start + random.choice([1, 5, 40]) * random.random()
+        stalls.append(Stall(pair[0], pair[1], start, end))
+        if random.random() < 0.6:
+            stalls.append(Stall(pair[1], pair[0], start, end))
+    return kills, Weather(slowest, random.choice([0, 0, 0.002, 0.02, 0.05]), stalls=tuple(stalls))
+
+
+def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
+    """Run the plan of a seed; what is wrong with the outcome."""
+    kills, weather = plan(name, seed)
+    outcome = simulate(name, seed, kills, weather)
+    wrong = list(outcome.faults)
+    expected = undisturbed(name).digests
+    wrong += [f"{id} ended in other bits" for id, digest in outcome.digests.items() if digest != expected[id]]
+    return outcome, wrong
+
+
+def main() -> None:
+    name, seed = sys.argv[1], int(sys.argv[2])
+    kills, weather = plan(name, seed)
+    print(*kills, weather, sep="\n")
+    outcome, wrong = check(name, seed)
+    print(*outcome.kills, f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds", *wrong, sep="\n")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
+
+__all__ = ["SCENARIOS", "Kill", "Outcome", "check", "plan", "replace", "simulate", "undisturbed"]

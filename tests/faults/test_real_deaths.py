@@ -1,0 +1,123 @@
+"""kill -9 of real processes at chosen events: started again with the same command, all end in the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_peers import Build, Nursery, SmallFederation, digests, until
+
+ONE = {"head_epochs": 1, "extractor_epochs": 1}
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "fibfl": {"name": "fibfl", **ONE},
+    "fibfl++": {"name": "fibfl++", "tau": 0.0, **ONE},
+    "fedavg": {"name": "fedavg", "epochs": 1, "participation": 0.5},
+    "fedisp": {"name": "fedisp"},
+    "gossip-sgd": {"name": "gossip-sgd"},
+}
+CASES = [
+    ("fibfl", "training:7"),
+    ("fibfl", "mid-frame:3"),
+    ("fibfl++", "mid-pass:3"),
+    ("fedavg", "all-reduce:6"),
+    ("fedisp", "token:2"),
+    ("gossip-sgd", "mid-frame:4"),
+    ("fibfl++", "checkpoint:3"),
+    ("fibfl", "checkpoint:6"),
+    ("fedavg", "acknowledgement:2"),
+    ("fibfl", "greeting:1"),
+    ("gossip-sgd", "greeted:2"),
+    ("fibfl", "serving:1"),
+]
+ROUNDS = 3
+"""FIRMA's warm-up, a round of passes, and one after it."""
+
+
+@pytest.fixture(scope="session")
+def undisturbed(fork_server: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """Filled in by `expected`: each protocol runs undisturbed once a session."""
+    return {}
+
+
+def start(federation: SmallFederation, nursery: Nursery, faults: dict[str, str]) -> None:
+    for id in federation.ids:
+        argv = ["--config", str(federation.directory / f"{id}.yaml")]
+        env = {"FAULT": faults[id]} if id in faults else None
+        federation.peers[id] = nursery.start(argv, federation.directory / f"{id}.log", env)
+
+
+def expected(undisturbed: dict[str, dict[str, str]], protocol: str, build: Build) -> dict[str, str]:
+    if protocol not in undisturbed:
+        undisturbed[protocol] = digests(build(PROTOCOLS[protocol], peers=3, rounds=ROUNDS).run())
+    return undisturbed[protocol]
+
+
+def finish(federation: SmallFederation, killed: Sequence[str]) -> dict[str, str]:
+    """Start again who died, wait for all."""
+    for id in killed:
+        assert federation.peers[id].wait(40) == -signal.SIGKILL, federation.log(id)
+    federation.start(*killed)
+    codes = federation.wait()
+    assert codes == dict.fromkeys(federation.ids, 0), "\n".join(federation.log(id) for id in federation.ids)
+    return digests(federation.results())
+
+
+@pytest.mark.parametrize(("protocol", "fault"), CASES)
+def test_death_at_an_event(
+    protocol: str, fault: str, federation: Build, fork_server: Nursery, undisturbed: dict[str, dict[str, str]]
+) -> None:
+    wanted = expected(undisturbed, protocol, federation)
+    one = federation(PROTOCOLS[protocol], peers=3, rounds=ROUNDS)
+    start(one, fork_server, {"peer1": fault})
+    assert finish(one, ["peer1"]) == wanted
+    audits = [json.loads(line) for line in (one.directory / "peer1" / "audit.jsonl").read_text().splitlines()]
+    assert {audit["round"] for audit in audits} == set(range(ROUNDS + 1))
+
+
+@pytest.mark.parametrize("killed", [["peer0", "peer1"], ["peer0", "peer1", "peer2"]])
+def test_several_deaths_at_once(
+    killed: list[str], federation: Build, undisturbed: dict[str, dict[str, str]]
+) -> None:
+    """Two adjacent peers, and all of them; the newest checkpoint of one lacks a byte when it starts again."""
+    wanted = expected(undisturbed, "fibfl++", federation)
+    one = federation(PROTOCOLS["fibfl++"], peers=3, rounds=ROUNDS)
+    one.start()
+    one.await_event("peer1", "state", state="training", round=2)
+    for id in killed:
+        one.peers[id].signal(signal.SIGKILL)
+    for id in killed:
+        one.peers[id].wait(10)
+    delete_last_byte(newest(one.directory / "peer0" / "checkpoint"))
+    assert finish(one, killed) == wanted
+
+
+def newest(checkpoints: Path) -> Path:
+    return max(checkpoints.glob("round-*.safetensors"))
+
+
+def delete_last_byte(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def test_the_launcher_starts_a_killed_peer_again(
+    federation: Build, undisturbed: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    wanted = expected(undisturbed, "fibfl", federation)
+    spec, out = federation(PROTOCOLS["fibfl"], peers=3, rounds=ROUNDS), tmp_path / "run"
+    command = [sys.executable, "-m", "launcher.cli", "run", str(spec.directory / "federation.yaml"), "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launcher:
+        events = out / "peer1" / "events.jsonl"
+        until(lambda: events.exists() and '"training", "round": 2' in events.read_text(), 40, "peer1 trains")
+        os.kill(int((out / "peer1" / "pid").read_text()), signal.SIGKILL)
+        said, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 0, said
+    assert "peer1 was killed by SIGKILL" in said
+    assert "peer1 starts again" in said
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["restarts"] == 1
+    assert {peer["id"]: peer["model_sha256"] for peer in summary["per_peer"]} == wanted

@@ -1,0 +1,85 @@
+"""Random and exhaustive faults in simulated federations: all end in the bits of the undisturbed run.
+
+A failure names its scenario and seed; `python -m tests.faults.simulation SCENARIO SEED` replays it.
+`make chaos` runs thousands of other seeds.
+"""
+
+from unittest.mock import patch
+
+import pytest
+from faults.simulation import SCENARIOS, Kill, Outcome, check, simulate, specification, undisturbed
+from faults.wires import Stall, Weather
+
+from peer.in_process import run_in_process
+from peer.journal import Journal
+
+SEEDS = 8
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_faults(name: str, seed: int) -> None:
+    outcome, wrong = check(name, seed)
+    assert not wrong, f"python -m tests.faults.simulation {name!r} {seed}: {wrong} after {outcome.kills}"
+
+
+@pytest.mark.parametrize("name", ["fibfl", "fibfl++", "fedavg", "fedisp", "gossip complete"])
+async def test_the_undisturbed_run_ends_like_the_real_in_process_network(name: str, tmp_path) -> None:
+    runtimes = await run_in_process(specification(name), tmp_path)
+    assert {id: runtime.setup.model.sha256() for id, runtime in runtimes.items()} == undisturbed(name).digests
+
+
+def died_at(name: str, kind: str, count: int, **how) -> Outcome:
+    """peer1 dies at that step; with nothing else wrong, the bits are the undisturbed run's."""
+    outcome = simulate(name, 1, [Kill("peer1", kind, count, **how)])
+    assert not outcome.faults, (kind, count, outcome)
+    assert outcome.kills, f"{kind} {count} never came"
+    assert outcome.digests == undisturbed(name).digests, (kind, count, outcome)
+    return outcome
+
+
+def steps(name: str, kind: str, every: int = 1) -> range:
+    return range(1, undisturbed(name).steps["peer1"][kind] - 3, every)
+
+
+@pytest.mark.parametrize("name", ["pair", "restless 2"])
+@pytest.mark.parametrize("kind", ["send", "receive"])
+def test_death_at_message_boundaries(name: str, kind: str) -> None:
+    for count in steps(name, kind, every=4 if name == "pair" else 25):
+        died_at(name, kind, count)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_death_at_every_step_of_writing_a_checkpoint(power: bool) -> None:
+    for count in steps("solo", "disk", every=3 - power):
+        died_at("solo", "disk", count, power=power)
+
+
+def test_death_while_training_and_evaluating() -> None:
+    for count in steps("fibfl+", "blocking", every=3):
+        died_at("fibfl+", "blocking", count)
+
+
+def test_everybody_dies_with_the_newest_checkpoint_damaged() -> None:
+    everyone = tuple(SCENARIOS["fedisp"].ids)
+    for count in steps("fedisp", "blocking", every=3):
+        died_at("fedisp", "blocking", count, also=everyone, damage=True)
+
+
+def test_a_link_that_is_dead_for_longer_than_several_rounds() -> None:
+    stalls = (Stall("peer0", "peer1", 0.8, 60), Stall("peer1", "peer0", 0.8, 60))
+    outcome = simulate("fibfl", 3, [], Weather(stalls=stalls))
+    assert not outcome.faults
+    assert outcome.digests == undisturbed("fibfl").digests
+    assert 60 < outcome.seconds < 75, "the ring moves on soon after the link is back"
+
+
+def test_an_outbox_in_memory_only_is_found_out() -> None:
+    """What the simulation is worth: it finds the plausible simpler design to be wrong."""
+    with patch.object(Journal, "_refill", lambda self, messages: None):
+        assert any(check("fibfl", seed)[1] for seed in range(6))
+
+
+def test_a_run_is_determined_by_its_seed() -> None:
+    once, again = check("restless", 7)[0], check("restless", 7)[0]
+    assert (once.kills, once.seconds, once.steps) == (again.kills, again.seconds, again.steps)

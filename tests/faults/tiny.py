@@ -1,0 +1,45 @@
+"""A model of a few numbers, a data set of a few samples, and a protocol that takes other seats every few rounds."""
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from peer.protocols.base import Init, Peer, Record
+from peer.protocols.fibfl import FibFL
+
+CLASSES = 3
+Arrays = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]
+
+
+def model(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """20 numbers in the extractor, 15 in the head."""
+    return nn.Sequential(nn.Linear(shape[0], 4), nn.Tanh()), nn.Linear(4, classes)
+
+
+def data(samples: int = 48) -> Arrays:
+    """(x_train, y_train, x_test, y_test); three clouds of four numbers."""
+    generator = np.random.default_rng(7)
+    y = generator.integers(0, CLASSES, samples)
+    y[: 3 * CLASSES] = np.tile(np.arange(CLASSES), 3)
+    x = generator.normal(y[:, None], 1.0, (samples, 4)).astype(np.float32)
+    return x[6:], y[6:], x[:6], y[:6]
+
+
+class Restless(FibFL):
+    """FibFL whose peers sit down in another, drawn order before every `every`-th round."""
+
+    name: Literal["tiny:Restless"] = "tiny:Restless"  # type: ignore[assignment]
+    every: int = 1
+    """Rounds between two orders."""
+
+    paper: ClassVar[str] = "none: for tests of changing edges"
+    init: ClassVar[Init] = "independent"
+    records: ClassVar[tuple[Record, ...]] = (Record("order"),)
+
+    async def round(self, peer: Peer) -> None:
+        if peer.round % self.every == 0:
+            drawn = peer.shared_generator("seats").permutation(len(peer.members))
+            await peer.reorder(tuple(peer.members[i] for i in drawn), 0.0, 0.0)
+        await super().round(peer)

@@ -1,0 +1,230 @@
+"""A simulated network: every message takes its time, order is kept within a pipe only, and pipes break."""
+
+import asyncio
+from collections import deque
+from contextvars import Context
+from dataclasses import dataclass
+from random import Random
+
+from faults.clock import LIFE, Life, VirtualLoop, here, in_life
+
+from peer.errors import InputError
+from peer.network.transport import Accept, DisconnectedError, Pipe, Service, Status, Transport
+
+DEPTH = 6
+
+
+@dataclass(frozen=True)
+class Stall:
+    """For some seconds nothing arrives one way, and nobody is told: a cable, a firewall, a NAT that forgot."""
+
+    sender: str
+    receiver: str
+    start: float
+    end: float
+
+
+@dataclass
+class Weather:
+    """How bad the network is; probabilities are a message's."""
+
+    slowest: float = 0.02
+    """Seconds; each pipe draws a mean latency up to this."""
+    cut: float = 0.0
+    """That the pipe breaks instead of carrying the message."""
+    calm_after: float = 60.0
+    """Virtual seconds from the start, after which nothing is cut any more."""
+    stalls: tuple["Stall", ...] = ()
+
+
+class Way:
+    """One direction of a pipe."""
+
+    def __init__(self, wires: "Wires", sender: Life, receiver: Life) -> None:
+        self.wires, self.sender, self.receiver = wires, sender, receiver
+        self.latency = wires.random.uniform(0.0005, wires.weather.slowest)
+        self.under_way = 0
+        self.arrived: deque[bytes] = deque()
+        self.last_arrival = 0.0
+        self.broken = self.finished = self.gone = False
+        self.changed = asyncio.Event()
+
+    async def put(self, data: bytes) -> None:
+        here("send")
+        while self.under_way + len(self.arrived) >= DEPTH and not (self.broken or self.gone):
+            await self.change()
+        if self.broken or self.finished or self.gone:
+            raise DisconnectedError("closed")
+        loop, random = self.wires.loop, self.wires.random
+        self.under_way += 1
+        self.last_arrival = max(self.last_arrival + 1e-6, loop.time() + random.expovariate(1 / self.latency))
+        if stall := self.wires.stalled(self.sender, self.receiver):
+            # TCP tries again ever more seldom: what was lost arrives some time after the stall.
+            back_off = random.random() * (stall.end - stall.start)
+            self.last_arrival = max(self.last_arrival, self.wires.began + stall.end + back_off)
+        loop.call_at(self.last_arrival, self.arrive, data, context=Context())
+
+    def arrive(self, data: bytes) -> None:
+        self.under_way -= 1
+        if not self.broken:
+            self.arrived.append(data)
+        self.changed.set()
+
+    async def take(self) -> bytes:
+        while not self.arrived and not self.broken and not (self.finished and not self.under_way):
+            await self.change()
+        if not self.arrived:
+            raise DisconnectedError("closed by the other end")
+        self.changed.set()
+        data = self.arrived.popleft()
+        here("receive")
+        return data
+
+    async def finish(self) -> None:
+        self.finished = True
+        self.changed.set()
+        while (self.under_way or self.arrived) and not self.broken:
+            await self.change()
+
+    def break_off(self, drop: bool) -> None:
+        self.broken = True
+        if drop:
+            self.arrived.clear()
+        self.changed.set()
+
+    async def change(self) -> None:
+        self.changed.clear()
+        await self.changed.wait()
+
+
+class Wire(Pipe):
+    """One end of a pipe."""
+
+    def __init__(self, wires: "Wires", outgoing: Way, incoming: Way, origin: str) -> None:
+        self.wires, self.outgoing, self.incoming, self.origin = wires, outgoing, incoming, origin
+
+    async def send(self, data: bytes) -> None:
+        if self.wires.cuts():
+            self.break_off()
+        await self.outgoing.put(data)
+
+    async def receive(self) -> bytes:
+        return await self.incoming.take()
+
+    async def finish(self) -> None:
+        await self.outgoing.finish()
+
+    def abort(self) -> None:
+        self.break_off()
+
+    def break_off(self) -> None:
+        """What has arrived may still be read, or not: both happen in a real network."""
+        drop = self.wires.random.random() < 0.5
+        self.outgoing.break_off(drop)
+        self.incoming.break_off(drop)
+
+
+class Wires:
+    """Everybody's network."""
+
+    def __init__(self, loop: VirtualLoop, random: Random, weather: Weather) -> None:
+        self.loop, self.random, self.weather = loop, random, weather
+        self.listening: dict[str, SimulatedTransport] = {}
+        self.pipes: list[tuple[Life, Life, Wire]] = []
+        self.cut = 0
+        self.began = loop.time()
+
+    def cuts(self) -> bool:
+        if not self.weather.cut or self.loop.time() > self.began + self.weather.calm_after:
+            return False
+        cut = self.random.random() < self.weather.cut
+        self.cut += cut
+        return cut
+
+    def stalled(self, sender: Life, receiver: Life) -> Stall | None:
+        now = self.loop.time() - self.began
+        for stall in self.weather.stalls:
+            if (stall.sender, stall.receiver) == (sender.id, receiver.id) and stall.start <= now < stall.end:
+                return stall
+        return None
+
+    def transport(self, address: str, life: Life) -> "SimulatedTransport":
+        return SimulatedTransport(self, address, life)
+
+    def gone(self, life: Life) -> None:
+        """A process has ended: its machine closes what it had open."""
+        for address, transport in [*self.listening.items()]:
+            if transport.life is life:
+                del self.listening[address]
+        for end, other, wire in self.pipes:
+            if life in (end, other):
+                wire.break_off()
+        self.pipes = [pipe for pipe in self.pipes if life not in pipe[:2]]
+
+
+class SimulatedTransport(Transport):
+    """One process's access to the network."""
+
+    def __init__(self, wires: Wires, address: str, life: Life) -> None:
+        self.wires, self.address, self.life = wires, address, life
+        self.accept: Accept | None = None
+
+    async def listen(self, accept: Accept) -> None:
+        if self.address in self.wires.listening:
+            raise InputError("address in use")
+        self.accept = accept
+        self.wires.listening[self.address] = self
+
+    async def dial(self, address: str, service: Service) -> Pipe:
+        await asyncio.sleep(self.wires.random.expovariate(200))
+        other = self.wires.listening.get(address)
+        if other is None or other.accept is None:
+            raise DisconnectedError("connection refused")
+        if self.wires.stalled(self.life, other.life) or self.wires.stalled(other.life, self.life):
+            await asyncio.sleep(5)
+            raise DisconnectedError("timed out")
+        there, back = Way(self.wires, self.life, other.life), Way(self.wires, other.life, self.life)
+        near = Wire(self.wires, there, back, address)
+        far = Wire(self.wires, back, there, self.address)
+        self.wires.pipes.append((self.life, other.life, near))
+        if len(self.wires.pipes) > 200:
+            self.wires.pipes = [pipe for pipe in self.wires.pipes if not pipe[2].outgoing.broken]
+        self.wires.loop.create_task(serve(other.accept, service, far), context=in_life(other.life))
+        return near
+
+    async def renew(self, address: str) -> None:
+        """The other end hears of it only if the way is free."""
+        for end, other, wire in self.wires.pipes:
+            if end is self.life and wire.origin == address:
+                wire.incoming.break_off(drop=True)
+                wire.outgoing.gone = True
+                wire.outgoing.changed.set()
+                if not self.wires.stalled(end, other):
+                    wire.outgoing.break_off(drop=True)
+
+    async def close(self) -> None:
+        if self.wires.listening.get(self.address) is self:
+            del self.wires.listening[self.address]
+        await asyncio.sleep(0.05)  # gRPC's server gives its handlers some time to end
+        for end, other, wire in self.wires.pipes:
+            if self.life in (end, other):
+                wire.break_off()
+
+
+async def serve(accept: Accept, service: Service, pipe: Wire) -> None:
+    try:
+        await accept(service, pipe)
+    finally:
+        await pipe.finish()
+
+
+def factory(wires: Wires, address: str, life: Life) -> "type[Transport]":
+    """What Runtime calls to get its transport."""
+
+    def make(_status: Status) -> Transport:
+        return wires.transport(address, life)
+
+    return make  # type: ignore[return-value]
+
+
+__all__ = ["LIFE", "Stall", "Weather", "Wires", "factory"]

@@ -1,0 +1,96 @@
+"""A peer whose code sends its head where the federation's protocol does not: the receivers refuse it."""
+
+import json
+import textwrap
+
+import pytest
+from real_peers import Build, SmallFederation, until
+
+HONEST = """
+from typing import ClassVar
+from peer.protocols.fibfl import FibFL
+from peer.protocols.base import Share
+
+class Mine(FibFL):
+    '''FibFL under a name of the user's.'''
+    name: str = "mine:Mine"
+
+    async def round(self, peer):
+        await peer.train(*self.local())
+        received = await peer.exchange("extractor")
+        peer.extractor.copy_(sum(one.vector for one in received.values()) / len(received))
+"""
+
+SENDS_ALL = """
+class Mine(Mine):
+    def shares(self, rounds):
+        return (Share("model"),)
+
+    async def round(self, peer):
+        await peer.train(*self.local())
+        await peer.exchange("model")
+"""
+
+FORGED = """
+from functools import cached_property
+import hashlib, json
+from dataclasses import asdict, replace
+from peer.network.manifest import Manifest
+
+def forged(self):
+    (model,) = self.payloads
+    floats = 116_352
+    extractor = tuple(t for t in model.tensors if t[0].startswith("extractor"))
+    shown = replace(model, name="extractor", floats=floats, tensors=extractor, private=(0, 0))
+    return hashlib.sha256(json.dumps([asdict(shown)], sort_keys=True).encode()).hexdigest()
+
+Manifest.digest = property(forged)
+"""
+
+
+@pytest.fixture
+def modified(federation: Build) -> SmallFederation:
+    """Three peers of the user's honest protocol; peer0 gets its code from the directory `modified`."""
+    made = federation({"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}, 3, patience=4)
+    content = json.loads((made.directory / "federation.yaml").read_text())
+    content["protocol"]["name"] = "mine:Mine"
+    for code, name in ((HONEST, "honest"), (HONEST + SENDS_ALL, "modified")):
+        (made.directory / name).mkdir()
+        (made.directory / name / "mine.py").write_text(textwrap.dedent(code))
+        (made.directory / f"{name}.yaml").write_text(json.dumps({**content, "code": name}))
+    for id in made.ids:
+        made.configure(id, federation="modified.yaml" if id == "peer0" else "honest.yaml")
+    return made
+
+
+def test_the_honest_ones_alone_finish(modified: SmallFederation) -> None:
+    modified.configure("peer0", federation="honest.yaml")
+    modified.start()
+    assert set(modified.wait().values()) == {0}
+
+
+def test_another_declaration_is_no_member(modified: SmallFederation) -> None:
+    modified.start()
+    assert modified.wait() == dict.fromkeys(modified.ids, 1)
+    assert "the models differ in names or shapes" in modified.log("peer0")
+    for id in ("peer1", "peer2"):
+        assert modified.events(id, "refused")[0]["caller"] == "peer0"
+        assert "gave up after 4 s of waiting for peer0" in modified.log(id)
+
+
+def test_a_forged_declaration_does_not_help(modified: SmallFederation) -> None:
+    module = modified.directory / "modified" / "mine.py"
+    module.write_text(module.read_text() + FORGED)
+    modified.start()
+    assert modified.peers["peer0"].wait(20) == 1
+    assert "this peer's code sends what its protocol does not declare" in modified.log("peer0")
+
+    def refused() -> bool:
+        return any(modified.events(id, "refused") for id in ("peer1", "peer2"))
+
+    until(refused, 5, "a receiver reports it")
+    (first, *_) = [*modified.events("peer1", "refused"), *modified.events("peer2", "refused")]
+    assert first["caller"] == "peer0"
+    assert "floats 0 to 117642 of `extractor`, which has 116352" in first["reason"]
+    for id in ("peer1", "peer2"):
+        assert modified.peers[id].running  # it waits for an honest peer0, whose frames it would take

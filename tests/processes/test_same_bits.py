@@ -1,0 +1,49 @@
+"""The same spec and seed: the same model, bit for bit, in every run and on both networks; the theory's bytes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_peers import Build, digests
+
+from peer.in_process import run_in_process
+
+SGD = {"epochs": 1}
+ADAM = {"head_epochs": 1, "extractor_epochs": 1}
+EXTRACTOR, HEAD = 4 * 116_352, 4 * 1_290
+"""Bytes of mlp's parts for digits."""
+MODEL = EXTRACTOR + HEAD
+ROUNDS = 3
+CASES: dict[str, tuple[int, dict[str, Any], int]] = {
+    # peers, parameters, bytes of tensors that each peer sends; a ring all-reduce is 2(N−1)/N of the vector
+    "fibfl": (3, ADAM, ROUNDS * 2 * EXTRACTOR),
+    "fibfl+": (3, ADAM | {"tau": 0.05}, ROUNDS * 2 * EXTRACTOR),
+    "fibfl++": (4, ADAM | {"tau": 0.05}, EXTRACTOR * 3 // 2 + (ROUNDS - 1) * 2 * 2 * EXTRACTOR),
+    "rdfl": (3, SGD, ROUNDS * 2 * MODEL),
+    "fedavg": (3, SGD | {"participation": 0.5}, (1 + ROUNDS) * MODEL * 4 // 3),
+    "fedrep": (4, ADAM, (1 + ROUNDS) * EXTRACTOR * 3 // 2),
+    "fedisp": (3, {}, ROUNDS * MODEL),
+    "gossip-sgd": (5, SGD | {"topology": "exponential"}, ROUNDS * 4 * MODEL),
+    "solo": (2, {"like": "rdfl", "settings": SGD}, 0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_every_protocol(name: str, federation: Build, tmp_path: Path) -> None:
+    peers, parameters, sent = CASES[name]
+    data = {"name": "digits", "limit": 300, "partition": {"kind": "dirichlet", "alpha": 0.5}}
+    first, second = (federation({"name": name, **parameters}, peers, data=data, rounds=ROUNDS) for _ in range(2))
+    results = first.run()
+    assert digests(second.run()) == digests(results)
+    runtimes = await run_in_process(first.spec, tmp_path / "memory")
+    assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
+    assert {id: result["tensor_bytes_sent"] for id, result in results.items()} == dict.fromkeys(first.ids, sent)
+
+
+async def test_another_seed_is_another_model(federation: Build, tmp_path: Path) -> None:
+    shas = set()
+    for seed in (1, 2):
+        made = federation({"name": "rdfl", **SGD}, seed=seed, rounds=1)
+        runtimes = await run_in_process(made.spec, tmp_path / str(seed))
+        shas |= {one.setup.model.sha256() for one in runtimes.values()}
+    assert len(shas) == 6

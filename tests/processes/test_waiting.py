@@ -1,0 +1,83 @@
+"""Peers come in any order; who waits says for whom, where and why, and gives up after `patience`."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+from real_peers import Build, digests, until
+
+QUICK = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
+Ports = Callable[[int], list[int]]
+
+
+def test_any_order_seconds_apart(federation: Build) -> None:
+    made = federation(QUICK)
+    made.start("peer1")
+    first = made.await_event("peer1", "waiting")
+    assert first["for"] == [
+        {"id": id, "address": made.address(id), "reason": "connection refused"} for id in ("peer0", "peer2")
+    ]
+    assert "waiting for peer0 at" in made.log("peer1")
+    made.start("peer2")
+
+    def only_peer0() -> bool:
+        return [one["id"] for one in made.events("peer1", "waiting")[-1]["for"]] == ["peer0"]
+
+    until(only_peer0, 10, "peer1 waits for peer0 alone")
+    time.sleep(1)
+    made.start("peer0")
+    assert set(made.wait().values()) == {0}
+    assert made.events("peer1", "waiting")[-1]["for"] == []
+    together = federation(QUICK)
+    assert digests(together.run()) == digests(made.results())
+
+
+def test_gives_up_on_a_closed_port(federation: Build) -> None:
+    made = federation(QUICK, patience=1.5)
+    made.start("peer0")
+    began = time.monotonic()
+    assert made.wait() == {"peer0": 1}
+    assert 1 < time.monotonic() - began < 6
+    last = made.log("peer0").splitlines()[-1]
+    assert last.startswith("dfl-peer: gave up after 1.5 s of waiting for ")
+    for id in ("peer1", "peer2"):
+        assert f"{id} at {made.address(id)}: connection refused" in last
+    failed = made.events("peer0", "failed")
+    assert [event["message"] in last for event in failed] == [True]
+
+
+def test_gives_up_on_a_host_that_does_not_answer(federation: Build, ports: Ports) -> None:
+    mute, own, other = ports(3)
+    # It takes connections and says nothing, as a filtered port or a frozen machine does.
+    with socket.create_server(("127.0.0.1", mute)):
+        made = federation(QUICK, patience=7, addresses=[f"127.0.0.1:{port}" for port in (own, mute, other)])
+        made.start("peer0")
+        assert made.wait() == {"peer0": 1}
+    assert f"peer1 at 127.0.0.1:{mute}: timed out" in made.log("peer0")
+
+
+def test_gives_up_on_a_name_that_is_none(federation: Build, ports: Ports) -> None:
+    own, other = ports(2)
+    addresses = [f"127.0.0.1:{own}", "no-such-host.invalid:7700", f"127.0.0.1:{other}"]
+    made = federation(QUICK, patience=2, addresses=addresses, plaintext=True)
+    made.start("peer0")
+    assert made.wait() == {"peer0": 1}
+    assert "peer1 at no-such-host.invalid:7700: unknown host" in made.log("peer0")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("seed", 7), ("protocol", QUICK | {"gamma": 0.4}), ("data", {"name": "digits", "limit": 200})]
+)
+def test_gives_up_on_another_federation(key: str, value: object, federation: Build) -> None:
+    made = federation(QUICK, patience=2)
+    content = json.loads((made.directory / "federation.yaml").read_text())
+    (made.directory / "other.yaml").write_text(json.dumps({**content, key: value}))
+    made.configure("peer1", federation="other.yaml")
+    made.start("peer0", "peer1")
+    assert set(made.wait().values()) == {1}
+    for id, other in (("peer0", "peer1"), ("peer1", "peer0")):
+        named = made.log(id).splitlines()[-1].partition(f"{other} at {made.address(other)}: ")[2]
+        assert key in named.partition(";")[0]
+        assert any(key in event["reason"] for event in made.events(id, "refused"))

@@ -1,0 +1,39 @@
+"""Solo: nothing leaves, nobody is waited for, and settings that its model protocol does not know are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import federate, resolve
+
+from peer.errors import InputError
+
+QUICK = {"head_epochs": 1, "extractor_epochs": 1}
+
+
+def test_never_sends_a_byte(tmp_path: Path) -> None:
+    run = federate(tmp_path, {"name": "solo", "settings": QUICK}, 3)
+    for peer in run.ids:
+        result = run.result(peer)
+        assert result["bytes_sent"] == result["bytes_received"] == result["tensor_bytes_sent"] == 0
+        assert all(line["edges"] == {} and line["sent"] == [] for line in run.audit(peer))
+
+
+def test_one_peer_holds_all_data(tmp_path: Path) -> None:
+    run = federate(tmp_path, {"name": "solo", "settings": QUICK}, 1)
+    assert run.result("peer0")["samples"] == 120
+    assert not (run.trace("peer0", 1)["after"] == run.trace("peer0", 1)["start"]).all()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"like": "solo"},
+        {"like": "fibfel"},
+        {"like": "rdfl", "settings": {"gama": 0.5}},
+        {"like": "fedavg", "settings": {"epochs": -1}},
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_runs(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        resolve(tmp_path, {"name": "solo", **wrong}, 2)

@@ -1,0 +1,122 @@
+"""What the documentation says is so: generated pages are current, links resolve, YAML and commands are accepted."""
+
+import importlib.util
+import re
+import shlex
+import struct
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from launcher import cli as launcher
+from peer import cli as peer
+from peer.config import load_peer, load_spec
+from peer.network.codec import HEADER, Key, encode_frame
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TARGETS = re.compile(r"^([\w-]+)[^:]*:", re.MULTILINE)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
+
+
+def generator() -> ModuleType:
+    found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_current() -> None:
+    for page, text in generator().pages().items():
+        assert page.read_text(encoding="utf-8") == text, f"{page.name}: run `make docs`"
+
+
+def test_the_protocol_in_the_readme_is_the_example() -> None:
+    example = (ROOT / "examples" / "my_protocol.py").read_text(encoding="utf-8")
+    assert example in blocks(ROOT / "README.md", "python")
+    assert sum(bool(line.strip()) for line in example.splitlines()) <= 30
+
+
+@each_page
+def test_links_resolve(page: Path) -> None:
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in link:
+            file, _, anchor = link.partition("#")
+            target = page.parent / file if file else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that headings have on a page."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@each_page
+def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
+    """A block with `federation:` is a peer's file, of the page's first federation with that id; others are a spec."""
+    federation = ""
+    for text in blocks(page, "yaml"):
+        file = tmp_path / "file.yaml"
+        if not text.startswith("federation:"):
+            federation = text if "ring:" in text else federation
+            file.write_text(text, encoding="utf-8")
+            load_spec(file, peers=None if "ring:" in text else 5)
+            continue
+        id = re.search(r"^id: (.*)$", text, re.MULTILINE)
+        assert id
+        ring = f'protocol: solo\nring: [{{id: {id[1]}, address: "127.0.0.1:7700"}}]\n'
+        (tmp_path / "federation.yaml").write_text(federation or ring, encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
+        load_peer(file)
+
+
+@each_page
+def test_commands_are_accepted(page: Path) -> None:
+    """Commands of `dfl-launch` and `dfl-peer` have arguments that exist, those of `make` are targets."""
+    for block in blocks(page, ""):
+        for command in block.splitlines():
+            words = shlex.split(command.replace("[", "").replace("]", ""), comments=True)
+            if words[:1] == ["dfl-launch"]:
+                numbers = {"N": "3", "S": "7"}
+                launcher.parser().parse_args([numbers.get(word, word) for word in words[1:]])
+            elif words[:1] == ["dfl-peer"]:
+                peer._parser().parse_args(words[1:])
+            elif words[:1] == ["make"]:
+                targets = set(TARGETS.findall((ROOT / "Makefile").read_text()))
+                assert {*words[1:]} <= targets
+    makes = re.findall(r"`make (\w+)`", page.read_text(encoding="utf-8"))
+    assert {*makes} <= set(TARGETS.findall((ROOT / "Makefile").read_text()))
+
+
+def test_places_in_a_frame_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (.*?) \|$", page, re.MULTILINE)
+    frame = bytes(encode_frame(Key(1, 2, 3), 4, 5, b"\0" * 48, 7, 5 * 2**18 + 9, memoryview(bytes(36))))
+    shown = {meaning.split(":")[0].split(",")[0]: frame[int(at) : int(at) + int(size)] for at, size, meaning in rows}
+    assert shown.pop("magic") == b"DFL1"
+    numbers = {name: int.from_bytes(data, "little") for name, data in shown.items() if "xxh3" not in name}
+    assert numbers == {
+        "number of the payload in the manifest": 4,
+        "number of scalars of the message": 6,
+        "view": 1,
+        "round": 2,
+        "step": 3,
+        "number of this frame in the message": 5,
+        "where in the payload's vector the message begins": 7,
+        "values of the whole message": 5 * 2**18 + 9,
+        "bytes after the header": 36,
+        "zero": 0,
+        "zeros": 0,
+    }
+    assert sum(int(size) for _, size, _ in rows) == HEADER.size == struct.calcsize(HEADER.format)

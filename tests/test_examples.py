@@ -1,0 +1,60 @@
+"""Every file in examples/ runs to its end: all peers in this process, two rounds, few samples and epochs."""
+
+import asyncio
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from peer.config import load_spec
+from peer.in_process import run_in_process
+from peer.protocols.registry import PROTOCOLS
+from peer.spec import Spec
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+FILES = sorted(EXAMPLES.glob("*.yaml"))
+
+
+def load(file: Path, *overrides: str) -> Spec:
+    """The example as its own comment says it is run: with `--peers N` where it has no ring."""
+    text = file.read_text(encoding="utf-8")
+    command = next(line for line in text.splitlines() if "dfl-launch run" in line).split()
+    assert command[1:4] == ["dfl-launch", "run", f"examples/{file.name}"]
+    peers = int(command[command.index("--peers") + 1]) if "--peers" in command else None
+    return load_spec(file, peers=peers, overrides=overrides)
+
+
+def quick(file: Path) -> Spec:
+    """Two rounds with one epoch of each kind, on 200 samples."""
+    fields = type(load(file).protocol).model_fields
+    epochs = [f"protocol.{name}=1" for name in fields if name == "epochs" or name.endswith("_epochs")]
+    return load(file, "rounds=2", "data.limit=200", *epochs)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_example_runs(file: Path, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    make_data(tmp_path / "data" / "spirals.csv")
+    spec = quick(tmp_path / "examples" / file.name)
+    runtimes = asyncio.run(run_in_process(spec, tmp_path / "run"))
+    assert tuple(runtimes) == spec.ids
+    for id in spec.ids:
+        result = json.loads((tmp_path / "run" / id / "result.json").read_text())
+        assert 0 <= result["accuracy"]["matched"] <= 1
+        assert len(result["history"]) == 2
+
+
+def make_data(path: Path) -> None:
+    """The CSV file that `python examples/own_data.py` writes."""
+    found = importlib.util.spec_from_file_location("own_data_script", EXAMPLES / "own_data.py")
+    assert found
+    assert found.loader
+    script = importlib.util.module_from_spec(found)
+    found.loader.exec_module(script)
+    script.write_csv(path)
+
+
+def test_every_protocol_has_an_example() -> None:
+    assert {*PROTOCOLS} <= {load(file).protocol.name for file in FILES}

@@ -1,0 +1,53 @@
+"""A caller that speaks the wire by hand: raw gRPC streams, no part of the peer's own network in use."""
+
+import queue
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from peer.network.wire import SERVICE, Reply
+
+
+class Caller:
+    """One stream to a peer; what is said is bytes, right or wrong.
+
+    with Caller("127.0.0.1:7700") as caller: reply = caller.say(hello)
+    """
+
+    def __init__(self, address: str, service: str = "Tensors") -> None:
+        self._channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)])
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        stream = self._channel.stream_stream(f"/{SERVICE}/{service}")
+        self._call = stream(self._requests(), timeout=20, wait_for_ready=True)
+
+    def _requests(self) -> Iterator[bytes]:
+        while (data := self._outgoing.get()) is not None:
+            yield data
+
+    def say(self, *messages: bytes) -> Reply | None:
+        """Send the messages; the next reply, or None when the peer ends the stream without one."""
+        for message in messages:
+            self._outgoing.put(message)
+        return self.hear()
+
+    def hear(self) -> Reply | None:
+        try:
+            return Reply.FromString(next(self._call))
+        except StopIteration:
+            return None
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED):
+                return None
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._outgoing.put(None)
+        self._call.cancel()
+        self._channel.close()
