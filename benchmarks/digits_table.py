@@ -37,8 +37,8 @@ NONE = (None,) * len(COLUMNS)
 Figures = dict[str, tuple[float | None, ...]]
 
 ROWS: dict[str, dict[str, Any]] = {
-    "fedavg": {"name": "fedavg", "keep_momentum": True},
-    "fedrep": {"name": "fedrep", "keep_momentum": True},
+    "fedavg": {"name": "fedavg"},
+    "fedrep": {"name": "fedrep"},
     "fedavg-new": {"name": "fedavg"},
     "fedrep-new": {"name": "fedrep"},
     "rdfl-1": {"name": "rdfl", "gamma": 1},

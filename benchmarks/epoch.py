@@ -113,9 +113,7 @@ def measure(epochs: dict[str, Epoch], repeats: int) -> dict[str, tuple[float, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7, help="turns of each contestant")
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
@@ -125,9 +123,7 @@ def main() -> None:
             print(f"mlp, {SAMPLES} samples of {shape}, batch {BATCH}, training the {part}:")
             wall, cpu = seconds["trainer"]
             for name, (w, c) in seconds.items():
-                print(
-                    f"  {name:8} {w:6.3f} s wall {c:6.3f} s CPU   {w / wall:5.2f} × wall {c / cpu:5.2f} × CPU"
-                )
+                print(f"  {name:8} {w:6.3f} s wall {c:6.3f} s CPU   {w / wall:5.2f} × wall {c / cpu:5.2f} × CPU")
     print("load average", *(f"{load:.2f}" for load in os.getloadavg()), f"on {os.cpu_count()} cores")
 
 

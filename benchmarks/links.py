@@ -19,7 +19,8 @@ import uvloop
 from torch import Tensor
 
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
-from peer.cli import tune
+from benchmarks.peers import free_ports
+from peer.process import tune
 from peer.network.collectives import Collectives, Seat
 from peer.network.handshake import Identity
 from peer.network.manifest import Manifest, Payload
@@ -97,9 +98,7 @@ def process(conductor: Connection, sends: bool, addresses: dict[str, str], port:
         runner.run(take_turns(conductor, sends, addresses, port, floats))
 
 
-async def take_turns(
-    conductor: Connection, sends: bool, addresses: dict[str, str], port: int, floats: int
-) -> None:
+async def take_turns(conductor: Connection, sends: bool, addresses: dict[str, str], port: int, floats: int) -> None:
     vector = torch.rand(floats)
     link = LinkEnd(network("left" if sends else "right", addresses, floats), vector, sends)
     await link.join()
@@ -122,18 +121,6 @@ def connect(port: int, sends: bool) -> socket.socket:
             return socket.create_connection(("127.0.0.1", port))
         except ConnectionRefusedError:
             time.sleep(0.05)
-
-
-def free_ports(count: int) -> list[int]:
-    """Below the ephemeral ports."""
-    found: list[int] = []
-    for port in range(20_000, 32_000):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) and len(found) < count:
-                found.append(port)
-        if len(found) == count:
-            break
-    return found
 
 
 def compare(megabytes: float, turns: int) -> dict[str, list[Cost]]:

@@ -1,6 +1,10 @@
 """A runtime for decentralised federated learning: every client is one process."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peer.learning.export import load_model
+    from peer.protocols.base import Peer, Protocol, Received, Record, Share
 
 __all__ = ["Peer", "Protocol", "Received", "Record", "Share", "load_model"]
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from peer.network.codec import BadFrameError
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire import VERSION, DecodeError, Hello, Refusal, Reply, Welcome
 
@@ -67,11 +68,11 @@ async def introduce(pipe: Pipe, hello: bytes) -> Welcome:
 
 
 def read_hello(data: bytes) -> Hello:
-    """Raise DisconnectedError for bytes that are no Hello."""
+    """Raise BadFrameError for bytes that are no Hello."""
     try:
         return Hello.FromString(data)
     except DecodeError:
-        raise DisconnectedError("its first message is no Hello") from None
+        raise BadFrameError("its first message is no Hello") from None
 
 
 def read_reply(data: bytes) -> Reply:

@@ -11,6 +11,7 @@ from peer.network.floor import WINDOW, Floor
 from peer.network.handshake import Identity, read_hello
 from peer.network.inbox import Inbox
 from peer.network.manifest import Manifest, NotDeclaredError
+from peer.network.refusals import Refusals
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire import Position, Refusal, Reply, Welcome
 
@@ -35,9 +36,8 @@ class Reception:
     ) -> None:
         self._identity, self._manifest, self._edges = identity, manifest, edges
         self._floor, self._audit, self._received = floor, audit, received
-        self._report = report
         self._streams: dict[str, Pipe] = {}
-        self._refused: Counter[tuple[str, str]] = Counter()
+        self.refusals = Refusals(report)
         self.inboxes: dict[str, Inbox] = {}
         self.round = 0
         """The round this peer is in: earlier messages are of no use, and nobody can be more than W ahead."""
@@ -51,8 +51,10 @@ class Reception:
         """Read the hello of an incoming stream; the caller's id, or None if it was refused."""
         try:
             hello = read_hello(await asyncio.wait_for(pipe.receive(), HELLO_SECONDS))
-        except TimeoutError:
-            raise DisconnectedError("said nothing") from None
+        except (TimeoutError, BadFrameError) as error:
+            why = str(error) or f"said nothing for {HELLO_SECONDS:.0f} s"
+            self.refusals.add("refused", caller="a stranger", origin=pipe.origin, reason=why)
+            raise DisconnectedError(why) from None
         refusal = self._identity.judge(hello, pipe.identity) or self._stranger(hello.id, directions)
         if refusal is None:
             return hello.id
@@ -70,9 +72,7 @@ class Reception:
         known = self._edges.neighbours.get(caller)
         if known and refusal.reason in (Refusal.FEDERATION, Refusal.MANIFEST, Refusal.VERSION):
             known.reason = f"it was refused: {why}"
-        self._refused[caller, why] += 1
-        if self._refused[caller, why] == 1 and len(self._refused) <= 1000:
-            self._report("refused", caller=caller, origin=pipe.origin, reason=why)
+        self.refusals.add("refused", caller=caller, origin=pipe.origin, reason=why)
         await pipe.send(Reply(refusal=refusal).SerializeToString())
 
     async def tensors(self, pipe: Pipe) -> None:
@@ -85,8 +85,8 @@ class Reception:
         if older:
             older.abort()
         self._edges.introduce("receive", sender)
-        await pipe.send(Reply(welcome=self._welcome(sender)).SerializeToString())
         try:
+            await pipe.send(Reply(welcome=self._welcome(sender)).SerializeToString())
             while True:
                 data = await pipe.receive()
                 if self._streams.get(sender) is not pipe:
@@ -126,7 +126,7 @@ class Reception:
         if fate == "new":
             self._audit.read(key.round, sender, payload, len(frame.values))
         elif fate == "conflict":
-            self._report("conflict", sender=sender, round=key.round, step=key.step)
+            self.refusals.add("conflict", sender=sender, round=key.round, step=key.step)
 
     async def _expected(self, sender: str, round: int) -> bool:
         """Whether a neighbour sends to this peer in that round.

@@ -9,11 +9,12 @@ from peer.topology import Graph
 
 
 class FedAvg(PlainSGD, Participation, Protocol):
-    """w ← Σ n_k·w_k / Σ n_k over the drawn peers, each after E local epochs; starts from the mean of the initial w."""
+    """w ← Σ n_k·w_k / Σ n_k over the drawn peers, each after E local epochs; starts from the mean of the initial w.
+
+    FIRMA's published column is met only if each peer's momentum lives on from round to round; McMahan's begins anew.
+    """
 
     name: Literal["fedavg"] = "fedavg"
-    keep_momentum: bool = False
-    """Whether the momentum gathered in one round lives on in the next. FIRMA's published column: true."""
 
     paper: ClassVar[str] = "McMahan et al. 2017, Algorithm 1"
     init: ClassVar[Init] = "independent"

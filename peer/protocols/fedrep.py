@@ -21,8 +21,9 @@ class FedRep(Participation, Protocol):
     """Learning rate of SGD."""
     momentum: Share01 = 0.9
     """Momentum of SGD."""
-    keep_momentum: bool = False
-    """Whether the momenta gathered in one round live on in the next. FIRMA's published column: true."""
+    keep_momentum: bool = True
+    """Whether the momenta gathered in one round live on in the next, as FIRMA's published column has it; in the
+    original they begin at 0 in each round."""
     head_epochs: Epochs = 2
     """Local epochs of the head, the extractor frozen."""
     extractor_epochs: Epochs = 2

@@ -93,7 +93,7 @@ class Ordeal:
     def run(self, until: float, every: float) -> bool:
         """Faults about every so many seconds until that time, then peace; whether all peers came to their end."""
         self.federation.start()
-        strike, deadline = time.time() + 5.0, until + LONGEST
+        strike, deadline = time.time() + 2.0, until + LONGEST
         while not self.over() and time.time() < deadline:
             time.sleep(0.02)
             now = time.time()
@@ -215,7 +215,7 @@ def real(minutes: float, seed: int, every: float, figures: Figures) -> None:
         nursery.close()
 
 
-ROUNDS = 12
+ROUNDS = 80
 
 
 def quiet(directory: Path, protocol: dict[str, Any], nursery: Nursery) -> dict[str, str]:

@@ -19,8 +19,8 @@ DEFAULTS: dict[str, tuple[Phase, ...]] = {
     "fibfl++": TWO_PHASES,
     "solo": TWO_PHASES,
     "rdfl": (Phase("model", 5, SGD9, 64, "model"),),
-    "fedavg": (Phase("model", 5, SGD9, 64),),
-    "fedrep": (Phase("head", 2, SGD9, 64), Phase("extractor", 2, SGD9, 64)),
+    "fedavg": (Phase("model", 5, SGD9, 64, "model"),),
+    "fedrep": (Phase("head", 2, SGD9, 64, "head"), Phase("extractor", 2, SGD9, 64, "extractor")),
     "gossip-sgd": (Phase("model", 1, SGD9, 64, "model"),),
     "fedisp": (Phase("model", 1, SGD(0.01, 0.5, 1e-5), 64),) * 2,
 }
@@ -71,7 +71,7 @@ def test_momentum_lives_on_or_does_not(tmp_path: Path, name: str, kept: bool | N
     state = run.runtimes["peer0"].peer.trainer.state()
     parts = {key.split("/")[0] for key in state if "momentum" in key}
     expected = {"head", "extractor"} if name == "fedrep" else {"model"}
-    assert parts == (expected if (name in ("rdfl", "gossip-sgd") and kept is None) or kept else set())
+    assert parts == (set() if kept is False else expected)
 
 
 def test_the_warm_up_adam_lives_through_warm_up_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

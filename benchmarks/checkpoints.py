@@ -1,0 +1,65 @@
+"""What checkpoints and retained messages cost a healthy run: the same federation with saving replaced by nothing.
+
+Run: python -m benchmarks.checkpoints [--turns 5]. Four peers run fibfl; a round's checkpoint holds the model, two
+moments for every parameter, and the round's messages, and is flushed to the disk while the next round trains.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from itertools import count
+from pathlib import Path
+
+import benchmarks
+from benchmarks import peers
+from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
+from launcher.processes import ForkServer
+
+PEERS, SHARD, ROUNDS = 4, 600, 8
+
+
+def spec(data: Path, protocol: str) -> dict[str, object]:
+    parameters = {"head_epochs": 1, "extractor_epochs": 5}
+    code = str(Path(benchmarks.__file__).parent.parent)
+    return {
+        "rounds": ROUNDS,
+        "protocol": {"name": protocol, **parameters},
+        "data": {"name": "npz", "path": str(data)},
+        "code": code,
+    }
+
+
+def compare(turns: int) -> dict[str, list[Cost]]:
+    """Costs of "saved" and of "unsaved"; only the wall clock is of use."""
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as place, asyncio.Runner() as runner:
+        data = Path(place) / "images.npz"
+        peers.images(data, PEERS * SHARD)
+        server, numbers = ForkServer(), count()
+        runner.run(server.__aenter__())
+
+        def turn(protocol: str) -> Cost:
+            directory = Path(place) / f"run{next(numbers)}"
+            ids = peers.write(directory, PEERS, **spec(data, protocol))
+            runner.run(peers.run(server, directory, ids))
+            return Cost(peers.seconds_of_work(directory, ids), float("nan"))
+
+        try:
+            protocols = {"saved": "fibfl", "unsaved": "benchmarks.unsaved:Unsaved"}
+            return in_turns({name: lambda p=p: turn(p) for name, p in protocols.items()}, turns)  # type: ignore[misc]
+        finally:
+            runner.run(server.__aexit__(None, None, None))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=5)
+    taken = compare(parser.parse_args().turns)
+    print(f"{PEERS} peers, {ROUNDS} rounds of fibfl, {SHARD} images each:")
+    for name, costs in taken.items():
+        print(f"  {name:8} {median(costs).wall:6.2f} s")
+    print(verdict("wall clock of a run that saves nothing", ratio(taken["saved"], taken["unsaved"]).wall, 1.05))
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()

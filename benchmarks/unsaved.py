@@ -1,0 +1,24 @@
+"""A fibfl whose peers write no checkpoint: what benchmarks.checkpoints compares with."""
+
+from peer.journal import Journal
+from peer.protocols.fibfl import FibFL
+
+
+class Unsaved(FibFL):
+    """FibFL under a name of its own, so that its module is imported in every peer."""
+
+    name: str = "benchmarks.unsaved:Unsaved"  # type: ignore[assignment]
+
+
+async def announce_only(journal: Journal, round: int) -> None:
+    """In place of `save`: the neighbours are told what they wait for, and nothing is copied or written."""
+    journal._peer.network.announce(round - 1)
+    journal.last = round  # type: ignore[attr-defined]
+
+
+async def announce_last(journal: Journal) -> None:
+    journal._peer.network.announce(journal.last)  # type: ignore[attr-defined]
+
+
+Journal.save = announce_only  # type: ignore[method-assign]
+Journal.finish = announce_last  # type: ignore[method-assign]

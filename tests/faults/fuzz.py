@@ -1,0 +1,137 @@
+"""Coverage-guided fuzzing of what strangers' bytes reach: frames, hellos, beats, and the reception behind them.
+
+    python -m tests.faults.fuzz --seconds 60
+
+With atheris where it is installed; without it, hypothesis draws the bytes. Any exception but a refusal is a bug.
+"""
+
+import argparse
+import asyncio
+import importlib
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "network"))
+
+SEEDS = 6
+"""Kinds of input; the first byte chooses."""
+
+
+def targets() -> Callable[[bytes], None]:
+    """Imports what is fuzzed (atheris watches the import) and returns the function that takes the bytes."""
+    from strangers import Door, frame, hello  # noqa: F401
+
+    from peer.network.codec import HEADER, BadFrameError, decode, xxhash
+    from peer.network.handshake import read_hello, read_reply
+    from peer.network.manifest import NotDeclaredError
+    from peer.network.transport import DisconnectedError
+    from peer.network.wire import Beat, DecodeError
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+
+    def resealed(data: bytes) -> bytes:
+        """Random bytes get past the length and the checksum only by luck: make them right."""
+        if len(data) < HEADER.size:
+            return data
+        body = data[HEADER.size :]
+        head = b"DFL1" + data[4:40] + len(body).to_bytes(8, "little") + data[48 : HEADER.size - 8]
+        return head + xxhash.xxh3_64(head + body).intdigest().to_bytes(8, "little") + body
+
+    async def offered(data: bytes) -> None:
+        door = Door()
+        middle = len(data) // 2
+        for part in (data, data[:middle], data[middle:], frame(), data):
+            with suppress(BadFrameError, NotDeclaredError, TimeoutError):
+                await asyncio.wait_for(door.offer(resealed(part)), 0.01)
+        assert door.bytes_held <= 4 * 4 * 24
+
+    async def announced(data: bytes) -> None:
+        door = Door()
+        with suppress(BadFrameError, DecodeError):
+            door.reception._identity.judge(read_hello(data), None)
+
+    def one(data: bytes) -> None:
+        kind, rest = data[:1] or b"\0", data[1:]
+        match kind[0] % SEEDS:
+            case 0:
+                with suppress(BadFrameError):
+                    decode(rest)
+            case 1:
+                with suppress(BadFrameError):
+                    decode(resealed(rest))
+            case 2:
+                loop.run_until_complete(offered(rest))
+            case 3:
+                loop.run_until_complete(announced(rest))
+            case 4:
+                with suppress(DisconnectedError):
+                    read_reply(rest)
+            case 5:
+                with suppress(DecodeError):
+                    Beat.FromString(rest)
+
+    return one
+
+
+def corpus(directory: Path) -> None:
+    """Honest inputs to begin with."""
+    from strangers import frame, hello
+
+    honest = [frame(), frame(scalars=()), frame([1.0] * 3, round=2, step=70_000, offset=4), hello(), hello("right")]
+    for kind in range(SEEDS):
+        for number, data in enumerate(honest):
+            (directory / f"{kind}-{number}").write_bytes(bytes([kind]) + data)
+
+
+def guided(seconds: int) -> None:
+    """Runs until the time is over or something is found; does not return."""
+    atheris = importlib.import_module("atheris")
+    # The pause at exit is libFuzzer's; torch is not to be instrumented.
+    with atheris.instrument_imports(include=["peer.network", "strangers"]):
+        one = targets()
+    directory = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    corpus(directory)
+    arguments = [sys.argv[0], f"-max_total_time={seconds}", "-max_len=512", "-rss_limit_mb=4096", "-print_final_stats=1"]
+    atheris.Setup([*arguments, f"-artifact_prefix={directory}{os.sep}", str(directory)], one)
+    atheris.Fuzz()
+
+
+def drawn(seconds: int) -> int:
+    """The same, with bytes that hypothesis draws."""
+    from hypothesis import HealthCheck, given, settings
+    from hypothesis import strategies as st
+
+    one, end, count = targets(), time.monotonic() + seconds, 0
+
+    @settings(max_examples=2000, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.binary(max_size=400))
+    def many(data: bytes) -> None:
+        nonlocal count
+        count += 1
+        one(data)
+
+    while time.monotonic() < end:
+        many()
+    print(f"{count} inputs, nothing found")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=int, default=60)
+    seconds = parser.parse_args().seconds
+    if importlib.util.find_spec("atheris"):
+        guided(seconds)
+    print("atheris is not installed: the inputs are drawn without regard to coverage")
+    return drawn(seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""A thousand connections, half a hello, and floods of handshakes at real peers: the federation does not notice."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import psutil
+import pytest
+from real_peers import Build, digests
+
+from peer.network.wire import SERVICE, Hello
+
+PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 2}
+CONNECTIONS = 400
+HANDSHAKES = 300
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+@contextmanager
+def loris(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that begin to say something and never go on."""
+    sockets = []
+    for number in range(count):
+        one = socket.create_connection(("127.0.0.1", port), timeout=5)
+        one.sendall(PREFACE[: number % len(PREFACE)] or b"P")
+        sockets.append(one)
+    try:
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def flood(address: str, count: int) -> int:
+    """Handshakes of strangers and bytes that are no handshake, over one channel; how many were answered."""
+    answered = 0
+    with grpc.insecure_channel(address) as channel:
+        for service in ("Tensors", "Heartbeat"):
+            dial = channel.stream_stream(f"/{SERVICE}/{service}")
+            calls = []
+            for number in range(count // 2):
+                said = Hello(version=1, id=f"stranger{number}").SerializeToString() if number % 2 else b"\xff" * 1000
+                calls.append(dial(iter([said])))
+            for call in calls:
+                try:
+                    answered += len(list(call))
+                except grpc.RpcError:
+                    continue
+    return answered
+
+
+@pytest.mark.timeout(100)
+def test_strangers_do_not_harm_a_run(federation: Build) -> None:
+    spec = {"peers": 3, "rounds": 25}
+    expected = digests(federation(PROTOCOL, **spec).run())
+    one = federation(PROTOCOL, **spec)
+    one.start()
+    one.await_event("peer0", "state", state="training", round=1)
+    process = psutil.Process(one.peers["peer0"].pid)
+    before = process.memory_info().rss
+    with loris(int(one.address("peer0").rpartition(":")[2]), CONNECTIONS):
+        assert flood(one.address("peer0"), HANDSHAKES) > HANDSHAKES // 4
+        grown = process.memory_info().rss - before
+        time.sleep(0.1)
+    assert grown < 120 << 20
+    codes = one.wait()
+    assert codes == dict.fromkeys(one.ids, 0), one.log("peer0")
+    assert digests(one.results()) == expected
+    refused = one.events("peer0", "refused")
+    assert 0 < len(refused) <= HANDSHAKES
+    assert len({(event["caller"], event["reason"]) for event in refused}) == len(refused), "once each"
