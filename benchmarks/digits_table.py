@@ -39,8 +39,8 @@ Figures = dict[str, tuple[float | None, ...]]
 ROWS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
     "fedrep": {"name": "fedrep"},
-    "fedavg-new": {"name": "fedavg"},
-    "fedrep-new": {"name": "fedrep"},
+    "fedavg-new": {"name": "fedavg", "keep_momentum": False},
+    "fedrep-new": {"name": "fedrep", "keep_momentum": False},
     "rdfl-1": {"name": "rdfl", "gamma": 1},
     "rdfl-0.5": {"name": "rdfl", "gamma": 0.5},
     "fibfl": {"name": "fibfl"},

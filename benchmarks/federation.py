@@ -79,7 +79,7 @@ def tensors_loop() -> Loop:
 
     def batches() -> Iterable[tuple[Tensor, Tensor]]:
         order = torch.randperm(SHARD)
-        return zip(samples.x[order].split(BATCH), samples.y[order].split(BATCH), strict=True)
+        return zip(torch.split(samples.x[order], BATCH), torch.split(samples.y[order], BATCH), strict=True)
 
     return plain_loop(batches)
 

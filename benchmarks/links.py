@@ -20,13 +20,14 @@ from torch import Tensor
 
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
 from benchmarks.peers import free_ports
-from peer.process import tune
+from peer.network.codec import float_bytes
 from peer.network.collectives import Collectives, Seat
 from peer.network.handshake import Identity
 from peer.network.manifest import Manifest, Payload
 from peer.network.network import Network
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.wire import Resources
+from peer.process import tune
 
 Turn = Callable[[], Awaitable[None]]
 
@@ -80,7 +81,7 @@ class RawEnd:
     """The same over a bare connection."""
 
     def __init__(self, stream: socket.socket, vector: Tensor, sends: bool) -> None:
-        self._stream, self._bytes, self._sends = stream, memoryview(vector.numpy()).cast("B"), sends
+        self._stream, self._bytes, self._sends = stream, float_bytes(vector), sends
 
     async def turn(self) -> None:
         if self._sends:

@@ -1,8 +1,10 @@
 """dfl-peer that dies by its own SIGKILL at one event, named by the environment: FAULT=event:count.
 
-An entry for the fork server, in place of `peer.cli:main`. Without FAULT it is the plain dfl-peer.
+An entry for the fork server, in place of `peer.cli:main`. Without FAULT it is the plain dfl-peer. With
+HOST=name it lives in that network namespace.
 """
 
+import ctypes
 import os
 import signal
 import threading
@@ -149,7 +151,16 @@ EVENTS: dict[str, Callable[[Fault], None]] = {
 }
 
 
+def move_to(namespace: str) -> None:
+    """Before any socket and any other thread of the peer."""
+    with open(f"/run/netns/{namespace}") as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+
+
 def main(argv: list[str]) -> int:
+    if host := os.environ.get("HOST"):
+        move_to(host)
     event, _, count = os.environ.get("FAULT", "").partition(":")
     if event:
         EVENTS[event](Fault(int(count)))

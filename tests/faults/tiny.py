@@ -18,6 +18,12 @@ def model(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     return nn.Sequential(nn.Linear(shape[0], 4), nn.Tanh()), nn.Linear(4, classes)
 
 
+def wide(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """20,800 numbers in the extractor, 81 KiB: two thirds of a second at 1 Mbit/s."""
+    inputs = int(np.prod(shape))
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 320), nn.ReLU()), nn.Linear(320, classes)
+
+
 def data(samples: int = 48) -> Arrays:
     """(x_train, y_train, x_test, y_test); three clouds of four numbers."""
     generator = np.random.default_rng(7)
