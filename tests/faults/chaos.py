@@ -87,7 +87,8 @@ class Ordeal:
         self.gates = Gates(dict(zip(dialled, listening, strict=True)))
         self.due: list[tuple[float, Callable[[], object]]] = []
         self.killed: list[tuple[str, float]] = []
-        self.paused: dict[str, list[tuple[float, float]]] = {}
+        self.away: dict[str, list[tuple[float, float]]] = {}
+        """When it was paused or behind a shut gate."""
         self.counts: Counter[str] = Counter()
 
     def run(self, until: float, every: float) -> bool:
@@ -131,9 +132,9 @@ class Ordeal:
             peer = self.federation.peers[id]
             if not peer.running:
                 continue
+            self.killed.append((id, time.time()))
             peer.signal(signal.SIGKILL)
             peer.wait(10)
-            self.killed.append((id, time.time()))
             self.counts["kills"] += 1
             self.due.append((now + self.random.uniform(0, 4), lambda id=id: self.federation.start(id)))
 
@@ -141,11 +142,12 @@ class Ordeal:
         peer = self.federation.peers[id]
         peer.signal(signal.SIGSTOP)
         self.counts["pauses"] += 1
-        self.paused.setdefault(id, []).append((now, now + seconds))
+        self.away.setdefault(id, []).append((now, now + seconds))
         self.due.append((now + seconds, lambda: peer.signal(signal.SIGCONT)))
 
     def shut(self, now: float, id: str, seconds: float) -> None:
         self.gates.shut(self.port[id])
+        self.away.setdefault(id, []).append((now, now + seconds))
         self.counts["links shut"] += 1
         self.due.append((now + seconds, lambda: self.gates.unshut(self.port[id])))
 
@@ -159,8 +161,10 @@ class Ordeal:
             )
             shown = [seen(events[other], victim, death) for other in events if other != victim]
             for other, at in zip([o for o in events if o != victim], shown, strict=True):
-                if at is not None and not self.was_away(other, death, at):
+                if at is not None and not (self.was_away(other, death, at) or self.was_cut(victim, death, at)):
                     figures.detected.append(at - death)
+                    if at - death > 2:
+                        print(f"{other} showed the death of {victim} after {at - death:.2f} s, at {at:.1f}")
             if ready is None:
                 continue
             trains = next((e["time"] for e in events[victim] if e["time"] >= ready and e.get("state") == "training"), None)
@@ -168,9 +172,11 @@ class Ordeal:
                 figures.moved_on.append(max(0.0, trains - ready))
 
     def was_away(self, id: str, begin: float, end: float) -> bool:
-        """Whether that peer was itself dead or paused, so that it could not look."""
-        deaths = any(who == id and begin - 5 <= at <= end for who, at in self.killed)
-        return deaths or any(start <= end and stop >= begin for start, stop in self.paused.get(id, []))
+        """Whether that peer was itself dead, paused or cut off, so that it could not look."""
+        return any(who == id and begin - 5 <= at <= end for who, at in self.killed) or self.was_cut(id, begin, end)
+
+    def was_cut(self, id: str, begin: float, end: float) -> bool:
+        return any(start <= end and stop >= begin for start, stop in self.away.get(id, []))
 
     def close(self) -> None:
         self.federation.end()

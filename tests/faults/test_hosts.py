@@ -1,0 +1,98 @@
+"""Bad networks between hosts in namespaces: slow, lossy, one-way, cut for longer than a round. Same bits."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.hosts import Hosts, missing
+from real_peers import Build, Nursery, SmallFederation, digests
+
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.xdist_group("hosts")]
+PEERS = 3
+SPEC: dict[str, Any] = {
+    "protocol": {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1},
+    "peers": PEERS,
+    "model": "tiny:wide",
+    "code": str(Path(__file__).parent),
+    "plaintext": True,
+}
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    hosts = Hosts(PEERS)
+    try:
+        hosts.make()
+        yield hosts
+    finally:
+        hosts.remove()
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[int, dict[str, str]]:
+    """By rounds; filled in by the first that asks."""
+    return {}
+
+
+def undisturbed(rounds: int, expected: dict[int, dict[str, str]], build: Build) -> dict[str, str]:
+    if rounds not in expected:
+        expected[rounds] = digests(build(rounds=rounds, **SPEC).run())
+    return expected[rounds]
+
+
+def begin(hosts: Hosts, build: Build, nursery: Nursery, rounds: int) -> SmallFederation:
+    """Each peer on its own host, all started."""
+    federation = build(rounds=rounds, addresses=[f"{address}:7700" for address in hosts.addresses], **SPEC)
+    for id, host in zip(federation.ids, hosts.names, strict=True):
+        argv = ["--config", str(federation.directory / f"{id}.yaml")]
+        federation.peers[id] = nursery.start(argv, federation.directory / f"{id}.log", {"HOST": host})
+    return federation
+
+
+def end(federation: SmallFederation) -> dict[str, str]:
+    codes = federation.wait(90)
+    assert codes == dict.fromkeys(federation.ids, 0), "\n".join(federation.log(id) for id in federation.ids)
+    return digests(federation.results())
+
+
+def test_one_megabit_a_second(
+    hosts: Hosts, federation: Build, fork_server: Nursery, expected: dict[int, dict[str, str]]
+) -> None:
+    wanted = undisturbed(4, expected, federation)
+    with hosts.rate(0, 1.0):
+        assert end(begin(hosts, federation, fork_server, 4)) == wanted
+
+
+def test_one_percent_loss(
+    hosts: Hosts, federation: Build, fork_server: Nursery, expected: dict[int, dict[str, str]]
+) -> None:
+    wanted = undisturbed(12, expected, federation)
+    with ExitStack() as stack:
+        for host in range(PEERS):
+            stack.enter_context(hosts.rule(host, "-m statistic --mode random --probability 0.01"))
+        assert end(begin(hosts, federation, fork_server, 12)) == wanted
+
+
+@pytest.mark.parametrize("way", ["one way", "both ways"])
+def test_a_link_that_is_dead_for_longer_than_a_round(
+    way: str, hosts: Hosts, federation: Build, fork_server: Nursery, expected: dict[int, dict[str, str]]
+) -> None:
+    """It is shown, it stops the ring within W rounds, and the ring goes on when the link is back."""
+    rounds = 40
+    wanted = undisturbed(rounds, expected, federation)
+    one = begin(hosts, federation, fork_server, rounds)
+    one.await_event("peer1", "round", round=2)
+    cut = time.time()
+    with hosts.rule(1, f"-s {hosts.addresses[0]}") if way == "one way" else hosts.pulled(1):
+        shown = one.await_event("peer1", "link", 5, neighbour="peer0", state="suspected")
+        time.sleep(4)
+        stuck = max(event["round"] for event in one.events("peer1", "round"))
+    back = time.time()
+    assert shown["time"] - cut < 3
+    assert stuck < rounds
+    moved = one.await_event("peer1", "round", 30, round=stuck + 1)
+    assert moved["time"] - back < 15
+    assert end(one) == wanted
