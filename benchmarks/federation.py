@@ -11,7 +11,6 @@ a core, peer after peer:
 """
 
 import argparse
-import asyncio
 import os
 import tempfile
 import time
@@ -28,7 +27,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import peers
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
-from launcher.processes import ForkServer
 from peer.learning.samples import Samples
 from peer.learning.trainer import Adam, Phase, Trainer
 from peer.learning.zoo import build
@@ -151,24 +149,18 @@ def spec(data: Path) -> dict[str, object]:
 
 def compare(turns: int) -> dict[str, list[Cost]]:
     """Costs of "federation" and of the loops; a federation's CPU seconds include its start-up."""
-    with tempfile.TemporaryDirectory() as place, asyncio.Runner() as runner:
+    workers, numbers = Workers(), count()
+    with tempfile.TemporaryDirectory() as place, peers.fork_server() as (runner, server):
         data = Path(place) / "images.npz"
         peers.images(data, PEERS * SHARD)
-        workers, server, numbers = Workers(), ForkServer(), count()
-        runner.run(server.__aenter__())
 
         def federation() -> Cost:
-            directory = Path(place) / f"run{next(numbers)}"
-            ids = peers.write(directory, PEERS, **spec(data))
-            runner.run(peers.run(server, directory, ids))
-            return Cost(peers.seconds_of_work(directory, ids), float("nan"))
+            return peers.turn(runner, server, Path(place) / f"run{next(numbers)}", PEERS, **spec(data))
 
         contestants = {"federation": federation, **{n: (lambda n=n: workers.turn(n)) for n in LOOPS}}  # type: ignore[misc]
-        try:
-            return in_turns(contestants, turns)
-        finally:
-            runner.run(server.__aexit__(None, None, None))
-            workers.close()
+        taken = in_turns(contestants, turns)
+    workers.close()
+    return taken
 
 
 def main() -> None:
@@ -178,7 +170,7 @@ def main() -> None:
     print(f"{PEERS} peers, {ROUNDS} rounds of fibfl, {SHARD} images each:")
     for name, costs in taken.items():
         wall, cpu = median(costs)
-        print(f"  {name:10} {wall:6.2f} s" + ("" if cpu != cpu else f", {cpu:6.2f} s of CPU"))
+        print(f"  {name:10} {wall:6.2f} s, {cpu:6.2f} s of CPU{' with start-up' * (name == 'federation')}")
     for name in ("DataLoader", "tensors"):
         print(verdict(f"wall clock of the {name} loops'", ratio(taken["federation"], taken[name]).wall, 1.15))
     print(f"wall clock of the trainer's: {ratio(taken['federation'], taken['trainer']).wall:.2f} (no bar)")

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
-import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
+from benchmarks.measure import Cost
 from launcher.processes import ForkServer, Process
 from peer.document import dump_yaml
 
@@ -30,14 +32,11 @@ def free_ports(count: int) -> list[int]:
 
 def images(path: Path, samples: int) -> None:
     """A data set as large as MNIST's are: random pixels, labels in turn; what is learnt does not matter here."""
-    random = np.random.default_rng(0)
+    random, arrays = np.random.default_rng(0), {}
     for part, count in (("train", samples), ("test", samples // 6)):
-        pixels = random.integers(0, 256, (count, *PIXELS), np.uint8)
-        np.savez(path.with_name(f"{part}.npz"), x=pixels, y=np.arange(count) % CLASSES)
-    arrays = {
-        f"{name}_{part}": np.load(path.with_name(f"{part}.npz"))[name] for part in ("train", "test") for name in "xy"
-    }
-    np.savez(path, **arrays)
+        arrays[f"x_{part}"] = random.integers(0, 256, (count, *PIXELS), np.uint8)
+        arrays[f"y_{part}"] = np.arange(count) % CLASSES
+    np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
 def write(directory: Path, peers: int, **spec: Any) -> list[str]:
@@ -77,7 +76,26 @@ def seconds_of_work(directory: Path, ids: Sequence[str]) -> float:
     return float(max(events(directory, id, "round")[-1]["time"] for id in ids) - begun)
 
 
-def children_cpu() -> float:
-    """CPU seconds of all processes of this one that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+def ended_cpu(server: ForkServer) -> float:
+    """CPU seconds of all peers of this fork server that have ended."""
+    times = psutil.Process(server.pid).cpu_times()
+    return float(times.children_user + times.children_system)
+
+
+@contextmanager
+def fork_server() -> Iterator[tuple[asyncio.Runner, ForkServer]]:
+    """A fork server, and the loop that runs it, for code that is not asynchronous."""
+    server = ForkServer()
+    with asyncio.Runner() as runner:
+        runner.run(server.__aenter__())
+        try:
+            yield runner, server
+        finally:
+            runner.run(server.__aexit__(None, None, None))
+
+
+def turn(runner: asyncio.Runner, server: ForkServer, directory: Path, count: int, **spec: Any) -> Cost:
+    """A whole federation: the wall clock without its start-up, the CPU seconds with it."""
+    ids, before = write(directory, count, **spec), ended_cpu(server)
+    runner.run(run(server, directory, ids))
+    return Cost(seconds_of_work(directory, ids), ended_cpu(server) - before)

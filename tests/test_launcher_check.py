@@ -10,8 +10,8 @@ import pytest
 from launcher.cli import main
 from launcher.plan import plan, traffic
 from peer.config import load_spec
-from peer.spec import Spec
 from peer.protocols.registry import PROTOCOLS
+from peer.spec import Spec
 
 EXTRACTOR, HEAD = 4 * 116_352, 4 * 1_290
 MODEL = EXTRACTOR + HEAD
@@ -139,9 +139,7 @@ def test_address_in_use_creates_nothing(
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ring = ", ".join(
-            f"{{id: p{n}, address: '127.0.0.1:{port if n == 1 else 9000 + n}'}}" for n in range(3)
-        )
+        ring = ", ".join(f"{{id: p{n}, address: '127.0.0.1:{port if n == 1 else 9000 + n}'}}" for n in range(3))
         assert main(["run", str(federation), "--set", f"ring=[{ring}]"]) == 2
     assert f"p1 cannot listen at 127.0.0.1:{port}: address already in use" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["small.yaml"]

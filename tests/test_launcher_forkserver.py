@@ -63,9 +63,7 @@ async def test_exit_code_is_the_entrys(server: ForkServer, tmp_path: Path, code:
     assert await run(server, tmp_path, "exit", str(code)) == (code, "")
 
 
-async def test_uncaught_exception_is_a_traceback_in_the_log_and_exit_1(
-    server: ForkServer, tmp_path: Path
-) -> None:
+async def test_uncaught_exception_is_a_traceback_in_the_log_and_exit_1(server: ForkServer, tmp_path: Path) -> None:
     code, log = await run(server, tmp_path, "raise")
     assert code == 1
     assert log.startswith("Traceback")

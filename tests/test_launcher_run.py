@@ -116,15 +116,11 @@ def test_peer_that_crashes_again_and_again_ends_the_run(run: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize(("behaviour", "expected"), [("wrong", 2), ("gives up", 1)])
-def test_peer_that_decides_to_end_is_not_started_again(
-    run: Run, tmp_path: Path, behaviour: str, expected: int
-) -> None:
+def test_peer_that_decides_to_end_is_not_started_again(run: Run, tmp_path: Path, behaviour: str, expected: int) -> None:
     code, text = run(peer1=behaviour, peer2="hangs")
     assert code == expected
     assert starts(tmp_path, "peer1") == 1
-    assert {"wrong": "the data file is truncated", "gives up": "peer1 failed: peer0 never came"}[
-        behaviour
-    ] in text
+    assert {"wrong": "the data file is truncated", "gives up": "peer1 failed: peer0 never came"}[behaviour] in text
 
 
 def test_two_launchers_in_one_directory(run: Run, tmp_path: Path) -> None:

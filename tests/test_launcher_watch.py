@@ -65,9 +65,7 @@ def test_removed_file_is_awaited(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text("ab\n", max_size=5), max_size=20))
-def test_any_way_of_writing_gives_the_same_lines(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[str]
-) -> None:
+def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory: pytest.TempPathFactory, pieces: list[str]) -> None:
     path = tmp_path_factory.mktemp("tail") / "file"
     path.touch()
     tail, found = Tail(path), []

@@ -78,9 +78,7 @@ def test_pearson_is_undefined_without_variation(xs: list[float]) -> None:
 
 
 def test_pearson_of_tiny_differences() -> None:
-    assert metrics.pearson([0.5, 0.5 + 1e-12, 0.5 + 2e-12], [1e-200, 2e-200, 3e-200]) == pytest.approx(
-        1, abs=1e-3
-    )
+    assert metrics.pearson([0.5, 0.5 + 1e-12, 0.5 + 2e-12], [1e-200, 2e-200, 3e-200]) == pytest.approx(1, abs=1e-3)
 
 
 def test_recalls_and_what_is_made_of_them() -> None:
@@ -90,9 +88,7 @@ def test_recalls_and_what_is_made_of_them() -> None:
     np.testing.assert_array_equal(recall, [0.75, 0.5, np.nan, 0.0])
     assert metrics.balanced_accuracy(recall) == pytest.approx((0.75 + 0.5 + 0.0) / 3)
     # Class 2 has no test samples, so its share of 0.4 is spread over the others: q = (1/3, 2/3, -, 0).
-    assert metrics.matched_accuracy(recall, np.array([0.2, 0.4, 0.4, 0.0])) == pytest.approx(
-        0.75 / 3 + 0.5 * 2 / 3
-    )
+    assert metrics.matched_accuracy(recall, np.array([0.2, 0.4, 0.4, 0.0])) == pytest.approx(0.75 / 3 + 0.5 * 2 / 3)
 
 
 def test_matched_accuracy_takes_counts_and_can_be_undefined() -> None:

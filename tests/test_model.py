@@ -132,9 +132,7 @@ def test_the_digest_is_that_of_the_file_and_does_not_depend_on_the_layout() -> N
 
 
 def test_parts_without_parameters() -> None:
-    headless = Model(
-        nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Identity(), name="h", shape=(2, 3), classes=3
-    )
+    headless = Model(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Identity(), name="h", shape=(2, 3), classes=3)
     assert headless.head.numel() == 0
     assert headless.trainable("head") == ()
     bodiless = Model(nn.Flatten(), nn.Linear(6, 3), name="b", shape=(2, 3), classes=3)

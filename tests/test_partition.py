@@ -192,9 +192,7 @@ ADAPTER: TypeAdapter[Partition] = TypeAdapter(AnyPartition)
 
 def test_kind_is_iid_when_not_given() -> None:
     assert ADAPTER.validate_python({}) == Iid()
-    assert ADAPTER.validate_python({"kind": "dirichlet", "alpha": 0.1}) == Dirichlet(
-        kind="dirichlet", alpha=0.1
-    )
+    assert ADAPTER.validate_python({"kind": "dirichlet", "alpha": 0.1}) == Dirichlet(kind="dirichlet", alpha=0.1)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,7 @@ def test_a_seed_never_changes_between_versions_and_kinds_of_integers() -> None:
 
 
 def test_generators_repeat_themselves() -> None:
-    assert (
-        numpy_generator(1, "peer0", 2, "split").random() == numpy_generator(1, "peer0", 2, "split").random()
-    )
+    assert numpy_generator(1, "peer0", 2, "split").random() == numpy_generator(1, "peer0", 2, "split").random()
     a, b = (torch.rand(3, generator=torch_generator(1, "peer0", 2, "order")) for _ in range(2))
     assert torch.equal(a, b)
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from launcher import recap, report
 from peer.config import load_spec
-from peer.spec import Spec
 from peer.errors import FailedError
+from peer.spec import Spec
 
 COURSE = {
     "peer0": [0.2, 0.6, 0.8, 0.9],

@@ -145,9 +145,7 @@ def test_mnist_is_memory_mapped_and_scaled(tmp_path: Path, name: str, folder: st
     assert base.dtype == np.uint8
     assert isinstance(base, np.memmap)
     shard = dataset.train(np.array([2, 0]))
-    assert torch.equal(
-        shard.x, torch.from_numpy(images[[2, 0]][:, None].astype(np.float32) / np.float32(255))
-    )
+    assert torch.equal(shard.x, torch.from_numpy(images[[2, 0]][:, None].astype(np.float32) / np.float32(255)))
     assert shard.x.max() == 1.0
     assert shard.y.tolist() == [4, 3]
 
@@ -539,9 +537,7 @@ def test_a_function_of_the_users(own_module: str, tmp_path: Path) -> None:
         ("number", {}, "own_data has no function number"),
     ],
 )
-def test_wrong_functions_are_told(
-    own_module: str, function: str, options: dict[str, Any], message: str
-) -> None:
+def test_wrong_functions_are_told(own_module: str, function: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         load(f"{own_module}:{function}", options=options)
 

@@ -55,15 +55,11 @@ def test_weights_depend_on_seed_and_stream_alone() -> None:
     assert not torch.equal(weights(1, "peer0"), weights(1, "peer1"))
 
 
-def test_lazy_layers_take_their_weights_from_the_stream_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lazy_layers_take_their_weights_from_the_stream_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "from torch import nn\ndef Net(shape, classes): return nn.Flatten(), nn.LazyLinear(classes)\n"
     (tmp_path / "lazy_model.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    a, b, again = (
-        build("lazy_model:Net", (2, 3), 4, 1, stream).vector for stream in ("peer0", "peer1", "peer0")
-    )
+    a, b, again = (build("lazy_model:Net", (2, 3), 4, 1, stream).vector for stream in ("peer0", "peer1", "peer0"))
     assert torch.equal(a, again)
     assert not torch.equal(a, b)
 

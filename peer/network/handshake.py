@@ -1,11 +1,16 @@
 """The first message on every stream: who speaks to whom, about which federation."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from peer.network.codec import BadFrameError
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire import VERSION, DecodeError, Hello, Refusal, Reply, Welcome
+
+
+ANSWER_SECONDS = 20.0
+"""How long a handshake may take on a connection that stands."""
 
 
 class RefusedError(Exception):
@@ -59,9 +64,13 @@ def explain(refusal: Refusal) -> str:
 
 
 async def introduce(pipe: Pipe, hello: bytes) -> Welcome:
-    """Say hello and return the welcome; RefusedError otherwise."""
-    await pipe.send(hello)
-    reply = read_reply(await pipe.receive())
+    """Say hello and return the welcome; RefusedError otherwise, DisconnectedError also when nobody answers."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await pipe.send(hello)
+            reply = read_reply(await pipe.receive())
+    except TimeoutError:
+        raise DisconnectedError(f"no answer in {ANSWER_SECONDS:.0f} s") from None
     if reply.HasField("refusal"):
         raise RefusedError(reply.refusal)
     return reply.welcome

@@ -13,17 +13,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
-from faults import simulation
-from faults.gates import Gates
 from real_peers import Nursery, SmallFederation, digests
 
+from faults import simulation
+from faults.gates import Gates
 from peer.config import load_spec
 
 PEERS = 10
@@ -36,6 +36,8 @@ PROTOCOLS: list[dict[str, Any]] = [
     {"name": "gossip-sgd", "topology": "exponential"},
     {"name": "fedisp"},
 ]
+SLOW = 2.0
+"""Seconds within which a death must be shown."""
 LONGEST = 300.0
 """Seconds that a federation may take after the last fault."""
 
@@ -48,16 +50,26 @@ class Figures:
     detected: list[float] = field(default_factory=list)
     """Seconds from a death to its display by a neighbour that had it as up."""
     moved_on: list[float] = field(default_factory=list)
-    """Seconds from a restarted peer's `ready` until it trains and its neighbours have it as up."""
+    """Seconds from a restarted peer's `ready` until it is at work and its neighbours have it as up."""
+    back: list[float] = field(default_factory=list)
+    """Seconds from the start of a restarted process until it is ready: imports, data, checkpoints, handshakes."""
+    slow: list[str] = field(default_factory=list)
+    """What explains the slowest."""
     wrong: list[str] = field(default_factory=list)
 
     def show(self) -> None:
         print(", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())))
-        for what, seconds in (("dead peer shown", self.detected), ("ring moved on after ready", self.moved_on)):
+        times = {
+            "dead peer shown": self.detected,
+            "ring moved on after ready": self.moved_on,
+            "restarted peer ready": self.back,
+        }
+        for what, seconds in times.items():
             if seconds:
                 ordered = sorted(seconds)
                 late = ordered[int(0.99 * (len(ordered) - 1))]
                 print(f"{what}: median {median(ordered):.2f} s, 99 % {late:.2f} s, longest {ordered[-1]:.2f} s")
+        print(*self.slow, sep="\n")
         print("rounds lost: 0, all bits the same" if not self.wrong else "\n".join(self.wrong))
 
 
@@ -156,20 +168,29 @@ class Ordeal:
         figures.counts += self.counts
         events = {id: self.federation.events(id) for id in self.federation.ids}
         for victim, death in self.killed:
-            ready = next(
-                (e["time"] for e in events[victim] if e["time"] > death and e.get("state") == "ready"), None
-            )
-            shown = [seen(events[other], victim, death) for other in events if other != victim]
-            for other, at in zip([o for o in events if o != victim], shown, strict=True):
-                if at is not None and not (self.was_away(other, death, at) or self.was_cut(victim, death, at)):
-                    figures.detected.append(at - death)
-                    if at - death > 2:
-                        print(f"{other} showed the death of {victim} after {at - death:.2f} s, at {at:.1f}")
-            if ready is None:
+            observers = [id for id in events if id != victim]
+            for other in observers:
+                shown = seen(events[other], victim, death, "up", ("down", "suspected"))
+                if shown and not (self.was_away(other, death, shown) or self.was_cut(victim, death, shown)):
+                    figures.detected.append(shown - death)
+                    if shown - death > SLOW:
+                        figures.slow += self.explained(other, victim, death, events[other])
+            start = first(events[victim], death, "resumed")
+            ready = first(events[victim], death, "state", state="ready")
+            if not (start and ready) or self.was_away(victim, death + 0.01, ready):
                 continue
-            trains = next((e["time"] for e in events[victim] if e["time"] >= ready and e.get("state") == "training"), None)
-            if trains is not None and not self.was_away(victim, ready, trains):
-                figures.moved_on.append(max(0.0, trains - ready))
+            figures.back.append(ready - start)
+            at_work = [first(events[victim], ready, "state", state=state) for state in ("training", "communicating")]
+            again = [seen(events[other], victim, death, "down", ("up",)) for other in observers]
+            moments = [moment for moment in (min(filter(None, at_work), default=None), *again) if moment]
+            if moments and not self.was_away(victim, death + 0.01, max(moments)):
+                figures.moved_on.append(max(0.0, max(moments) - ready))
+
+    def explained(self, other: str, victim: str, death: float, events: list[dict[str, Any]]) -> list[str]:
+        """All that bears on a death that was shown late."""
+        said = [e for e in events if e.get("neighbour") == victim and abs(e["time"] - death) < 15]
+        deaths = [f"{id} at {at:.2f}" for id, at in self.killed if abs(at - death) < 15]
+        return [f"{other} showed the death of {victim} at {death:.2f} late; killed: {deaths}", *map(str, said)]
 
     def was_away(self, id: str, begin: float, end: float) -> bool:
         """Whether that peer was itself dead, paused or cut off, so that it could not look."""
@@ -183,16 +204,24 @@ class Ordeal:
         self.gates.close()
 
 
-def seen(events: list[dict[str, Any]], victim: str, death: float) -> float | None:
-    """When a peer that had `victim` as up said that it is not."""
+def first(events: list[dict[str, Any]], after: float, name: str, **fields: Any) -> float | None:
+    """When the first event of that kind came after a moment."""
+    found = (e["time"] for e in events if e["time"] > after and e["event"] == name and fields.items() <= e.items())
+    return next(found, None)
+
+
+def seen(events: list[dict[str, Any]], victim: str, death: float, before: str, states: Sequence[str]) -> float | None:
+    """When, after a death, a peer's link to the victim went from one state into others for the first time."""
     state = None
     for event in events:
-        if event["event"] == "link" and event["neighbour"] == victim:
-            if event["time"] >= death - 0.01:
-                return float(event["time"]) if state == "up" and event["state"] in ("down", "suspected") else None
+        if event["event"] == "state" and event["state"] == "joining":
+            state = None  # the observer itself was started again
+        elif event["event"] == "link" and event["neighbour"] == victim:
+            if event["time"] >= death and state == before and event["state"] in states:
+                return float(event["time"])
+            if event["time"] >= death and before == "up":
+                return None
             state = event["state"]
-        elif event["event"] == "state" and event["state"] == "joining" and event["time"] < death:
-            state = None
     return None
 
 

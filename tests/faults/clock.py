@@ -117,7 +117,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             here("blocking")
             try:
                 result = func(*args)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (the caller gets it, as from a thread)
                 if not future.done():
                     future.set_exception(error)
             else:
@@ -126,7 +126,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
         self.call_later(self.random.expovariate(20.0), run, context=copy_context())
         return future
-
 
     def bury(self, lives: Collection[Life]) -> None:
         """Wind up the frames of all tasks, now that nothing they do counts any more."""

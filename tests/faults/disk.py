@@ -7,7 +7,6 @@ from random import Random
 from unittest.mock import patch
 
 from faults.clock import here
-
 from peer import files
 
 

@@ -98,7 +98,13 @@ def guided(seconds: int) -> None:
         one = targets()
     directory = Path(tempfile.mkdtemp(prefix="fuzz-"))
     corpus(directory)
-    arguments = [sys.argv[0], f"-max_total_time={seconds}", "-max_len=512", "-rss_limit_mb=4096", "-print_final_stats=1"]
+    arguments = [
+        sys.argv[0],
+        f"-max_total_time={seconds}",
+        "-max_len=512",
+        "-rss_limit_mb=4096",
+        "-print_final_stats=1",
+    ]
     atheris.Setup([*arguments, f"-artifact_prefix={directory}{os.sep}", str(directory)], one)
     atheris.Fuzz()
 

@@ -11,9 +11,9 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -21,10 +21,10 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+
 from faults.clock import Life, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
 from faults.wires import Stall, Weather, Wires, factory
-
 from peer.config import PeerConfig, load_spec
 from peer.network.floor import WINDOW
 from peer.network.wire import Resources
@@ -41,6 +41,11 @@ TOO_LONG = 900.0
 TOO_BUSY = 4000
 """Callbacks of one process in one virtual second."""
 HERE = Path(__file__).parent
+
+
+def long(rounds: int) -> "Scenario":
+    """For looking at what grows."""
+    return Scenario(f"long {rounds}", {"name": "fedavg", "epochs": 1, "batch_size": 64}, peers=3, rounds=rounds)
 
 
 @dataclass(frozen=True)
@@ -139,17 +144,17 @@ def small_frames() -> Iterator[None]:
 
 
 class Quiet(Telemetry):
-    """Keeps what would be logged."""
+    """Keeps what must not be, and writes only what the result is made of."""
 
     def __init__(self, heard: list[tuple[str, dict[str, Any]]]) -> None:
         super().__init__()
         self._heard = heard
 
     def emit(self, event: str, **fields: Any) -> None:
-        self._heard.append((event, fields))
+        if event in ("conflict", "refused"):
+            self._heard.append((event, fields))
         if self._path and event == "round":
-            super_path = self._path
-            with super_path.open("a") as file:
+            with self._path.open("a") as file:
                 file.write(json.dumps({"event": event, **fields}) + "\n")
 
 
@@ -174,6 +179,8 @@ class Simulation:
         self.outcome = Outcome({}, self.steps)
         self.heard: dict[str, list[tuple[str, dict[str, Any]]]] = {id: [] for id in self.spec.ids}
         self.began = self.loop.time()
+        self.look: Callable[[Simulation], None] = lambda _: None
+        """Called each virtual second."""
 
     def run(self) -> Outcome:
         asyncio.set_event_loop(self.loop)
@@ -193,7 +200,7 @@ class Simulation:
             self.loop.call_later(self.random.expovariate(2.0), self._start, id)
         watching = asyncio.create_task(self._watch())
         try:
-            await asyncio.wait_for(self.ended.wait(), TOO_LONG)
+            await asyncio.wait_for(self.ended.wait(), TOO_LONG + 5 * self.spec.rounds)
         except TimeoutError:
             states = {
                 id: f"{runtime._life.state} {runtime.peer.round} {runtime.network.floor.durable}"
@@ -226,14 +233,13 @@ class Simulation:
         setup = prepare(config, self.spec)
         runtime = Runtime(setup, factory(self.wires, member.address, life), None, Quiet(self.heard[id]))  # type: ignore[arg-type]
         self.runtimes[id] = runtime
-        try:
-            await runtime.run()
-        except Exception as error:
+        running = asyncio.create_task(runtime.run())
+        await asyncio.wait([running])
+        if error := running.exception():
             self._fault(f"{id} failed: {error!r}")
-        left = {t.get_coro().__qualname__ for t in life.tasks if not t.done() and t is not asyncio.current_task()}
-        self.loop.call_soon(self._over, id, life, left, context=in_life(None))
+        self.loop.call_soon(self._over, id, life, context=in_life(None))
 
-    def _over(self, id: str, life: Life, left: set[str]) -> None:
+    def _over(self, id: str, life: Life) -> None:
         """The process has come to its end by itself."""
         life.dead = True
         self.wires.gone(life)
@@ -287,6 +293,7 @@ class Simulation:
         before: dict[str, int] = {}
         while True:
             await asyncio.sleep(1)
+            self.look(self)
             for id, runtime in self.runtimes.items():
                 self._check_stores(id, runtime)
                 busy = self.steps[id]["callback"]
@@ -309,8 +316,14 @@ class Simulation:
             self._fault(f"{id} has {len(files)} files of checkpoints")
 
 
-def simulate(name: str, seed: int, kills: list[Kill], weather: Weather | None = None) -> Outcome:
-    """One run; the same arguments give the same run."""
+def simulate(
+    name: str,
+    seed: int,
+    kills: list[Kill],
+    weather: Weather | None = None,
+    look: Callable[[Simulation], None] = lambda _: None,
+) -> Outcome:
+    """One run; the same arguments give the same run. `look` is shown the simulation each virtual second."""
     torch.set_num_threads(1)
     place = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
     directory = Path(tempfile.mkdtemp(prefix="simulated-", dir=place))
@@ -318,7 +331,9 @@ def simulate(name: str, seed: int, kills: list[Kill], weather: Weather | None = 
     try:
         with small_frames(), patch("peer.runtime.measure", lambda *_: resources):
             simulation = Simulation(name, seed, kills, weather or Weather(), directory)
-            with simulation.disk.under():
+            simulation.look = look
+            # Seconds are written into checkpoints: with the real ones, no two of them would have the same bytes.
+            with simulation.disk.under(), patch("time.perf_counter", simulation.loop.time):
                 return simulation.run()
     finally:
         shutil.rmtree(directory)
@@ -387,5 +402,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["SCENARIOS", "Kill", "Outcome", "check", "plan", "replace", "simulate", "undisturbed"]

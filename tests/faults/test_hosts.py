@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.hosts import Hosts, missing
 from real_peers import Build, Nursery, SmallFederation, digests
+
+from faults.hosts import Hosts, missing
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.xdist_group("hosts")]
 PEERS = 3

@@ -80,9 +80,7 @@ def test_death_at_an_event(
 
 
 @pytest.mark.parametrize("killed", [["peer0", "peer1"], ["peer0", "peer1", "peer2"]])
-def test_several_deaths_at_once(
-    killed: list[str], federation: Build, undisturbed: dict[str, dict[str, str]]
-) -> None:
+def test_several_deaths_at_once(killed: list[str], federation: Build, undisturbed: dict[str, dict[str, str]]) -> None:
     """Two adjacent peers, and all of them; the newest checkpoint of one lacks a byte when it starts again."""
     wanted = expected(undisturbed, "fibfl++", federation)
     one = federation(PROTOCOLS["fibfl++"], peers=3, rounds=ROUNDS)

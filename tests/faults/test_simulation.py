@@ -4,12 +4,15 @@ A failure names its scenario and seed; `python -m tests.faults.simulation SCENAR
 `make chaos` runs thousands of other seeds.
 """
 
+import asyncio
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+
 from faults.simulation import SCENARIOS, Kill, Outcome, check, simulate, specification, undisturbed
 from faults.wires import Stall, Weather
-
 from peer.in_process import run_in_process
 from peer.journal import Journal
 
@@ -24,12 +27,12 @@ def test_random_faults(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["fibfl", "fibfl++", "fedavg", "fedisp", "gossip complete"])
-async def test_the_undisturbed_run_ends_like_the_real_in_process_network(name: str, tmp_path) -> None:
-    runtimes = await run_in_process(specification(name), tmp_path)
+def test_the_undisturbed_run_ends_like_the_real_in_process_network(name: str, tmp_path: Path) -> None:
+    runtimes = asyncio.run(run_in_process(specification(name), tmp_path))
     assert {id: runtime.setup.model.sha256() for id, runtime in runtimes.items()} == undisturbed(name).digests
 
 
-def died_at(name: str, kind: str, count: int, **how) -> Outcome:
+def died_at(name: str, kind: str, count: int, **how: Any) -> Outcome:
     """peer1 dies at that step; with nothing else wrong, the bits are the undisturbed run's."""
     outcome = simulate(name, 1, [Kill("peer1", kind, count, **how)])
     assert not outcome.faults, (kind, count, outcome)

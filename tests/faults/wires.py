@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from random import Random
 
 from faults.clock import LIFE, Life, VirtualLoop, here, in_life
-
 from peer.errors import InputError
 from peer.network.transport import Accept, DisconnectedError, Pipe, Service, Status, Transport
 

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from strangers import FLOATS, Door, answer, frame, hello, pipes
 
 from peer.network import codec, reception
-from peer.network.codec import HEADER, MAX_DOUBLES, MAX_FRAME, BadFrameError, Key, decode, encode_frame
+from peer.network.codec import HEADER, MAX_DOUBLES, BadFrameError, Key, decode, encode_frame
 from peer.network.floor import WINDOW
 from peer.network.handshake import read_hello
 from peer.network.manifest import NotDeclaredError
@@ -130,11 +131,8 @@ def test_frames_out_of_order_are_refused_and_the_message_is_not_harmed(order: li
             for number in [*order, again]:
                 inbox = door.reception.inbox("left")
                 missing = inbox.messages[Key(0, 1, 0)].next if inbox.messages else 0
-                try:
+                with pytest.raises(BadFrameError, match="came before") if number > missing else nullcontext():
                     await door.offer(frames[number])
-                except BadFrameError as error:
-                    assert "came before" in str(error)
-                    assert number > missing
             for data in frames:
                 await door.offer(data)
             message = await door.reception.inbox("left").whole(Key(0, 1, 0))
@@ -167,10 +165,8 @@ async def test_a_replay_of_an_earlier_round_is_dropped() -> None:
 @given(st.binary(max_size=200))
 @QUICK
 def test_a_hello_of_random_bytes_is_read_or_refused(data: bytes) -> None:
-    try:
+    with suppress(BadFrameError):
         read_hello(data)
-    except BadFrameError as error:
-        assert "no Hello" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ CASES: dict[str, tuple[int, dict[str, Any], int]] = {
     "fibfl++": (4, ADAM | {"tau": 0.05}, EXTRACTOR * 3 // 2 + (ROUNDS - 1) * 2 * 2 * EXTRACTOR),
     "rdfl": (3, SGD, ROUNDS * 2 * MODEL),
     "fedavg": (3, SGD | {"participation": 0.5}, (1 + ROUNDS) * MODEL * 4 // 3),
-    "fedrep": (4, ADAM, (1 + ROUNDS) * EXTRACTOR * 3 // 2),
+    "fedrep": (4, ADAM, ROUNDS * EXTRACTOR * 3 // 2),
     "fedisp": (3, {}, ROUNDS * MODEL),
     "gossip-sgd": (5, SGD | {"topology": "exponential"}, ROUNDS * 4 * MODEL),
     "solo": (2, {"like": "rdfl", "settings": SGD}, 0),

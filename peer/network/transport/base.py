@@ -52,6 +52,7 @@ class Transport(ABC):
     async def dial(self, address: str, service: Service) -> Pipe:
         """Open a stream; an unreachable address may show itself only at the first send or receive."""
 
+    @abstractmethod
     async def renew(self, address: str) -> None:
         """Give up the connections to an address, so that the next dial makes new ones."""
 

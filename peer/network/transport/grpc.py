@@ -112,6 +112,7 @@ class ServerPipe(Pipe):
     def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         self._context = context
         self.handler = asyncio.current_task()
+        self.aborted = False
         self.origin = context.peer()
         names = (context.auth_context() or {}).get("x509_subject_alternative_name", ())
         self.identity = next((name.decode() for name in names), None)
@@ -131,6 +132,7 @@ class ServerPipe(Pipe):
         """The handler's return ends the stream."""
 
     def abort(self) -> None:
+        self.aborted = True
         if self.handler:
             self.handler.cancel()
 
@@ -194,7 +196,13 @@ class GrpcTransport(Transport):
         async def handle(_requests: Any, context: Any) -> None:
             pipe = ServerPipe(context)
             self._accepted.add(pipe)
-            await accept(service, pipe)
+            try:
+                await accept(service, pipe)
+            except asyncio.CancelledError:
+                # gRPC tells the client nothing of a handler that was cancelled: it would wait on this stream for
+                # ever. One that returns ends it.
+                if not pipe.aborted:
+                    raise
 
         return handle
 

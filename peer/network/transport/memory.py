@@ -17,20 +17,20 @@ class Direction:
         self._messages: deque[bytes] = deque()
         self._changed = asyncio.Event()
         self._finished = False
-        self._broken = False
+        self.broken = False
 
     async def put(self, data: bytes) -> None:
-        while len(self._messages) >= DEPTH and not self._broken:
+        while len(self._messages) >= DEPTH and not self.broken:
             await self._change()
-        if self._broken or self._finished:
+        if self.broken or self._finished:
             raise DisconnectedError("closed")
         self._messages.append(data)
         self._changed.set()
 
     async def take(self) -> bytes:
-        while not self._messages and not self._finished and not self._broken:
+        while not self._messages and not self._finished and not self.broken:
             await self._change()
-        if self._broken or not self._messages:
+        if self.broken or not self._messages:
             raise DisconnectedError("closed by the other end")
         self._changed.set()
         return self._messages.popleft()
@@ -38,11 +38,15 @@ class Direction:
     async def finish(self) -> None:
         self._finished = True
         self._changed.set()
-        while self._messages and not self._broken:
+        while self._messages and not self.broken:
             await self._change()
 
+    def hang_up(self) -> None:
+        self._finished = True
+        self._changed.set()
+
     def break_off(self) -> None:
-        self._broken = True
+        self.broken = True
         self._changed.set()
 
     async def _change(self) -> None:
@@ -68,6 +72,15 @@ class MemoryPipe(Pipe):
     def abort(self) -> None:
         self._outgoing.break_off()
         self._incoming.break_off()
+
+    def hang_up(self) -> None:
+        """What was sent may still be read, as from a socket whose process has ended."""
+        self._outgoing.hang_up()
+        self._incoming.break_off()
+
+    @property
+    def broken(self) -> bool:
+        return self._outgoing.broken
 
 
 class MemoryNetwork:
@@ -102,17 +115,22 @@ class MemoryTransport(Transport):
         there, back = Direction(), Direction()
         near = MemoryPipe(there, back, address)
         far = MemoryPipe(back, there, self._address)
-        self._pipes.append(near)
-        other._pipes.append(far)
+        for transport, pipe in ((self, near), (other, far)):
+            transport._pipes = [open for open in transport._pipes if not open.broken] + [pipe]
         task = asyncio.get_running_loop().create_task(_serve(other._accept, service, far))
         other._streams.add(task)
         task.add_done_callback(other._streams.discard)
         return near
 
+    async def renew(self, address: str) -> None:
+        for pipe in self._pipes:
+            if pipe.origin == address:
+                pipe.abort()
+
     async def close(self) -> None:
         self._network.listening.pop(self._address, None)
         for pipe in self._pipes:
-            pipe.abort()
+            pipe.hang_up()
         for task in [*self._streams]:
             task.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)

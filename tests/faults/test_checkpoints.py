@@ -1,0 +1,47 @@
+"""A checkpoint with a byte missing anywhere is told from a whole one."""
+
+from pathlib import Path
+
+import torch
+
+from peer.checkpoint import Checkpoints, Snapshot
+
+
+def saved(directory: Path) -> Checkpoints:
+    checkpoints = Checkpoints(directory)
+    for round in range(3):
+        facts = {"seconds": {"train": 1.25}, "edges": [["send", "peer1", 0, None]], "loss": float("nan")}
+        frames = [(["peer1", "peer2"], bytes(range(40))), (["peer1"], b"frame")]
+        checkpoints.save(Snapshot(round, {"model": torch.arange(5.0)}, facts), frames)
+    return checkpoints
+
+
+def test_a_missing_byte_is_always_found(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path)
+    before = checkpoints.load(2)[0].facts
+    for path in sorted(tmp_path.glob("*-0002.*")):
+        content = path.read_bytes()
+        for at in range(len(content)):
+            path.write_bytes(content[:at] + content[at + 1 :])
+            # A space less in JSON changes nothing.
+            assert checkpoints.damage(2) or repr(checkpoints.load(2)[0].facts) == repr(before), (path, at)
+            assert checkpoints.damage(1) is None
+        path.write_bytes(content)
+    assert checkpoints.damage(2) is None
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    snapshot, messages = saved(tmp_path).load(2)
+    assert snapshot.tensors["model"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert sorted(messages) == [0, 1, 2]
+    assert messages[2] == [(["peer1", "peer2"], bytes(range(40))), (["peer1"], b"frame")]
+
+
+def test_the_store_is_bounded_by_the_floor(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path)
+    checkpoints.prune(floor=1)
+    assert checkpoints.rounds() == [1, 2]
+    assert sorted(path.name for path in tmp_path.glob("messages-*")) == ["messages-0002.safetensors"]
+    checkpoints.drop_after(1)
+    assert checkpoints.rounds() == [1]
+    assert checkpoints.damage(1) is None, "pruned messages are no damage"
