@@ -1,6 +1,6 @@
 """Ten peers run fibfl; the same local training by plain PyTorch loops on the same cores, with no communication.
 
-Run: python -m benchmarks.federation [--turns 3]. Equal shards of 300 images of MNIST's size, FIRMA's model, 1 epoch of
+Run: python -m benchmarks.federation [--turns 2]. Equal shards of 300 images of MNIST's size, FIRMA's model, 1 epoch of
 the head and 20 of the extractor a round, one thread each. Start-up is apart on all sides. The loops run in one process
 a core, peer after peer:
 
@@ -165,7 +165,7 @@ def compare(turns: int) -> dict[str, list[Cost]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=2)
     taken = compare(parser.parse_args().turns)
     print(f"{PEERS} peers, {ROUNDS} rounds of fibfl, {SHARD} images each:")
     for name, costs in taken.items():

@@ -26,7 +26,7 @@ def describe(name: str, protocol: type[Protocol]) -> dict[str, Any]:
         "name": name,
         "paper": protocol.paper,
         "edges": default.graph,
-        "shares": default.leaves,
+        "shares": ", ".join(share.vector for share in default.shares(rounds=10)) or "nothing",
         "min_peers": protocol.min_peers,
         "parameters": parameters(protocol),
     }

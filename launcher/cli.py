@@ -108,7 +108,11 @@ def make_certs(arguments: argparse.Namespace) -> int:
     if arguments.days < 1:
         raise InputError(f"--days {arguments.days}: give at least 1")
     spec = load_spec(arguments.federation, peers=arguments.peers, seed=arguments.seed, overrides=arguments.overrides)
-    make_certificates(spec, arguments.out, arguments.days)
+    try:
+        make_certificates(spec, arguments.out, arguments.days)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(f"{arguments.out} cannot be written to ({why}); choose another directory with --out") from None
     print(f"{arguments.out}: ca.pem, and <id>.pem with <id>.key for {', '.join(spec.ids)}")
     print("Give each peer ca.pem and its own two files, as `tls: {ca, cert, key}` in its config; keep keys secret.")
     return 0

@@ -3,6 +3,7 @@
 DIR/federation.yaml   the spec as resolved      DIR/<id>.yaml   one peer's config, to start it by hand
 DIR/<id>/             one peer's files          DIR/summary.json
 DIR/.lock             held by the launcher      DIR/.peers      held by the fork server and every peer
+DIR/.launcher.json    what the launches so far have taken
 """
 
 import fcntl
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.certificates import certificate_files
+from launcher.report import is_summary
 from peer.config import load_spec
 from peer.document import dump_yaml
 from peer.errors import InputError
@@ -42,6 +44,10 @@ class RunDirectory:
     @property
     def summary(self) -> Path:
         return self.path / "summary.json"
+
+    @property
+    def spent(self) -> Path:
+        return self.path / ".launcher.json"
 
     def config(self, id: str) -> Path:
         return self.path / f"{id}.yaml"
@@ -139,14 +145,15 @@ class RunDirectory:
     def finished(self, rounds: int) -> dict[str, Any] | None:
         """The summary, if the run has come to its end; with more rounds than then, it has not."""
         try:
-            summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+            summary = json.loads(self.summary.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-        return summary if summary["rounds"] >= rounds else None
+        return summary if is_summary(summary) and summary["rounds"] >= rounds else None
 
     def discard(self) -> None:
         """Removes what a run wrote; anything else in the directory stays."""
         self.summary.unlink(missing_ok=True)
+        self.spent.unlink(missing_ok=True)
         for config in self.path.glob("*.yaml"):
             if (self.path / config.stem).is_dir():
                 shutil.rmtree(self.path / config.stem)

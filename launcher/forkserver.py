@@ -32,7 +32,6 @@ import time
 from typing import Any
 
 from launcher.child import SIGNALS, Entry, live
-from launcher.limits import raise_file_limit
 
 
 class Server:
@@ -157,7 +156,6 @@ def main() -> None:
     parser.add_argument("--grace", type=float, default=5.0)
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise_file_limit()
     preload([name for name in arguments.preload.split(",") if name])
     module, _, function = arguments.entry.partition(":")
     entry: Entry = getattr(importlib.import_module(module), function)

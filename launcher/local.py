@@ -15,6 +15,7 @@ from launcher.directory import RunDirectory
 from launcher.display import Display, display
 from launcher.processes import ForkServer
 from launcher.restart import STOPPED
+from launcher.spent import Spent
 from launcher.supervisor import Supervisor
 from launcher.watch import Federation
 from peer.config import load_spec
@@ -125,13 +126,14 @@ async def launch(spec: Spec, directory: RunDirectory, console: Console) -> int:
                     await watching
         show(federation, screen)
     federation.close()
+    spent = Spent.read(directory.spent).plus(time.monotonic() - begun, supervisor.restarts)
+    spent.write(directory.spent)
     if ended:
         console.print("Stopped; the same command resumes the run.", highlight=False)
         return stop.code
     if codes := [code for code in supervisor.codes.values() if code not in (0, *STOPPED)]:
         return 2 if 2 in codes else 1
-    seconds = time.monotonic() - begun
-    summary = report.summarise(spec, directory.path, wall_seconds=seconds, restarts=supervisor.restarts)
+    summary = report.summarise(spec, directory.path, wall_seconds=spent.wall_seconds, restarts=spent.restarts)
     report.write(directory.summary, summary)
     recap.show(summary, spec, directory.path, console)
     return 0

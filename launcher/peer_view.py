@@ -72,6 +72,23 @@ class PeerView:
                 return f"{self.id} failed: {self.failure}"
             case "done":
                 self.state = "done"
+            case _:
+                return self._notice(event)
+        return None
+
+    def _notice(self, event: Event) -> str | None:
+        """What happened to the peer without changing what it does."""
+        match event.get("event"):
+            case "lost" | "left" | "certificates":
+                return f"{self.id}: {event.get('sentence')}"
+            case "damaged":
+                what = f"checkpoint of round {event.get('round')} is damaged and was passed over"
+                return f"{self.id}: {what} ({event.get('reason')})"
+            case "conflict":
+                what = f"{event.get('sender')} sent two different contents for the same step"
+                return f"{self.id}: {what} (round {event.get('round')}, step {event.get('step')}); the first counts"
+            case "refused":
+                return f"{self.id} refused {event.get('caller')}: {event.get('reason')}"
         return None
 
     def _hear_waiting(self, event: Event) -> None:

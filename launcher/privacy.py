@@ -7,9 +7,9 @@
      neighbours at most. The order may change between rounds, and within one by records.
 
 Whether the definitions are met is a property of the protocol. A *violation* is a byte that left against the
-protocol's own declaration: a vector it did not declare, an edge not authorised in that round, a head it calls
-private. What a sender wrote down must be what its receiver wrote down: a difference is a violation too, and
-so is an audit that is missing or lacks rounds, for it proves nothing.
+protocol's own declaration: an edge not authorised in that round, a head it calls private. What a sender wrote
+down must be what its receiver wrote down: a difference is a violation too, and so is an audit that is missing
+or lacks rounds, for it proves nothing.
 """
 
 from collections import Counter
@@ -79,12 +79,12 @@ def sum_flows(audits: Mapping[str, Audit], direction: str) -> Counter[Flow]:
 
 
 def missing(members: Sequence[str], audits: Mapping[str, Audit], rounds: int) -> Iterator[Violation]:
-    """Members without an audit, or with one that lacks rounds."""
+    """Members without an audit, or with one that lacks rounds; round 0 is the set-up and always written down."""
     for id in members:
         if id not in audits:
             yield violation((None, id, None, None), 0, f"{id} left no audit")
             continue
-        lacking = set(range(1, rounds + 1)) - {record["round"] for record in audits[id]["rounds"]}
+        lacking = set(range(rounds + 1)) - {record["round"] for record in audits[id]["rounds"]}
         if lacking:
             named = ", ".join(map(str, sorted(lacking)[:10]))
             yield violation((None, id, None, None), 0, f"{id}'s audit lacks {len(lacking)} rounds: {named}")
@@ -114,8 +114,6 @@ def reasons(
         yield "the receiver is not a member of the federation"
     if "send" not in record["edges"].get(entry["to"], ()):
         yield "the edge was not authorised in this round"
-    if not entry.get("declared", True):
-        yield "the vector was not declared by the protocol"
     if entry.get("head_bytes", 0) and private(record["round"]):
         yield f"{entry['head_bytes']} bytes of a private head"
 

@@ -15,6 +15,25 @@ from peer.spec import Spec
 
 Result = Mapping[str, Any]
 TESTS = ("matched", "global", "paper")
+SUMMARY = (
+    "name",
+    "protocol",
+    "peers",
+    "rounds",
+    "seed",
+    "ring",
+    "wall_seconds",
+    "mean_accuracy",
+    "worst_accuracy",
+    "gini",
+    "r50",
+    "plateau_sigma",
+    "history",
+    "ring_cost",
+    "restarts",
+    "per_peer",
+    "privacy",
+)
 PER_PEER = (
     "id",
     "samples",
@@ -28,23 +47,30 @@ PER_PEER = (
 )
 
 
-def read(directory: Path, ids: Sequence[str], name: str) -> dict[str, dict[str, Any]]:
-    """`name` of every peer that left one, by id."""
+def results(directory: Path, ids: Sequence[str], rounds: int) -> dict[str, dict[str, Any]]:
+    """The result of every peer that left one of a run of so many rounds, by id; one of another length is stale."""
     found = {}
     for id in ids:
         try:
-            found[id] = json.loads((directory / id / name).read_text(encoding="utf-8"))
+            result = json.loads((directory / id / "result.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue
+        if result.get("rounds", rounds) == rounds:
+            found[id] = result
     return found
+
+
+def is_summary(value: object) -> bool:
+    """Whether a JSON value is what `summarise` makes."""
+    return isinstance(value, dict) and set(SUMMARY) <= set(value) and isinstance(value["rounds"], int)
 
 
 def audits(directory: Path, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Every peer's audit, by id: {"rounds": [...]}, each round once, as it was last written."""
-    found = read(directory, ids, "audit.json")
+    found = {}
     for id in ids:
         lines = directory / id / "audit.jsonl"
-        if id not in found and lines.exists():
+        if lines.exists():
             records = objects(lines.read_bytes().splitlines())
             found[id] = {"rounds": list({record["round"]: record for record in records}.values())}
     return found
@@ -60,11 +86,11 @@ def heads_stay(spec: Spec, round: int) -> bool:
 
 def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> dict[str, Any]:
     """The summary of a run that all peers have finished; FailedError names those without a result."""
-    results = read(directory, spec.ids, "result.json")
-    without = [id for id in spec.ids if id not in results]
+    found = results(directory, spec.ids, spec.rounds)
+    without = [id for id in spec.ids if id not in found]
     if without:
         raise FailedError(f"There is no result of {', '.join(without)}; run again to let them finish.")
-    per_peer = [results[id] for id in spec.ids]
+    per_peer = [found[id] for id in spec.ids]
     return {
         "name": spec.name,
         "protocol": spec.protocol.name,

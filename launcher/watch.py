@@ -5,6 +5,7 @@ from pathlib import Path
 
 from launcher.peer_view import ENDED, Event, PeerView, mean
 from launcher.tail import Tail, objects
+from peer.telemetry import printable
 
 
 class Federation:
@@ -18,23 +19,28 @@ class Federation:
 
     def look(self, now: float) -> list[str]:
         """Reads what is new; what a person should be told of it. `now` in unix seconds."""
-        told = [line for id in self.peers for line in self.look_at(id)]
+        # All are read before any line is chosen: who has finished may stand in a file read later.
+        news = [one for id in self.peers for one in self._news(id)]
         overdue = [] if self.ending else [peer.overdue(now) for peer in self.peers.values()]
-        return told + [line for line in overdue if line]
+        return self._worth_telling(news) + [line for line in overdue if line]
 
     def look_at(self, id: str) -> list[str]:
         """Reads what is new of one peer."""
-        told = []
-        for event in objects(self._tails[id].lines()):
-            line = self.peers[id].hear(event)
-            if line and not (event["event"] == "link" and self._expected(event)):
-                told.append(line)
-        return told
+        return self._worth_telling(self._news(id))
 
-    def _expected(self, event: Event) -> bool:
-        """Whether a link goes down because its neighbour has finished."""
-        neighbour = self.peers.get(str(event.get("neighbour")))
-        return self.ending or neighbour is None or neighbour.state in ("serving", "done")
+    def _news(self, id: str) -> list[tuple[str, Event, str]]:
+        """(whose event, the event, its line) for what is new of one peer and has a line."""
+        peer = self.peers[id]
+        return [(id, event, line) for event in objects(self._tails[id].lines()) if (line := peer.hear(event))]
+
+    def _worth_telling(self, news: list[tuple[str, Event, str]]) -> list[str]:
+        told = [line for id, event, line in news if event["event"] != "link" or not self._expected(id, event)]
+        return [printable(line) for line in told]  # a refused caller chooses its own words
+
+    def _expected(self, id: str, event: Event) -> bool:
+        """Whether a link goes down because one of its two ends has finished."""
+        ends = (self.peers[id], self.peers.get(str(event.get("neighbour"))))
+        return self.ending or any(end is None or end.state in ("serving", "done") for end in ends)
 
     def forget_past(self) -> None:
         """Takes in what an earlier run left, without telling of it or taking its states for the present."""

@@ -18,7 +18,8 @@ import xxhash
 from safetensors import SafetensorError
 from torch import Tensor
 
-from peer.files import sync_directory, write_atomically
+from peer.files import sync, write_atomically
+from peer.network.codec import BadFrameError, decode
 
 Frames = list[tuple[list[str], bytes]]
 """Receivers and bytes of each frame, in the order they were written."""
@@ -47,11 +48,11 @@ class Checkpoints:
         messages = _pack(frames)
         write_atomically(self._path("round", snapshot.round, "safetensors"), state)
         write_atomically(self._path("messages", snapshot.round, "safetensors"), messages)
-        sync_directory(self.directory)
+        sync(self.directory)
         content = {"state": _digest(state), "messages": _digest(messages), "facts": snapshot.facts}
         seal = {"content": content, "digest": _digest(json.dumps(content).encode())}
         write_atomically(self._path("round", snapshot.round, "json"), json.dumps(seal).encode())
-        sync_directory(self.directory)
+        sync(self.directory)
 
     def rounds(self) -> list[int]:
         """Rounds of which a checkpoint was sealed, oldest first, whole or not."""
@@ -60,7 +61,7 @@ class Checkpoints:
     def damage(self, round: int) -> str | None:
         """What is wrong with a checkpoint, or with messages it stands on; None if it is whole."""
         for at in [at for at in self._message_rounds() if at < round]:
-            if at in self.rounds() and (why := self._damage(at, ("messages",))):
+            if why := self._damage(at, ("messages",)) and self._unreadable(at):
                 return why
         return self._damage(round, ("state", "messages"))
 
@@ -83,7 +84,7 @@ class Checkpoints:
         # A power cut must not leave a seal over files that are gone: pruned messages look the same.
         for at in beyond:
             self._path("round", at, "json").unlink(missing_ok=True)
-        sync_directory(self.directory)
+        sync(self.directory)
         for at in beyond:
             for kind in ("round", "messages"):
                 self._path(kind, at, "safetensors").unlink(missing_ok=True)
@@ -109,6 +110,15 @@ class Checkpoints:
                     return f"the checksum of its {part} is wrong"
         except (OSError, ValueError, KeyError) as error:
             return f"it cannot be read ({type(error).__name__})"
+        return None
+
+    def _unreadable(self, round: int) -> str | None:
+        """What is wrong with a round's messages judged by their own checksums: its seal may be what is damaged."""
+        try:
+            for _, data in _unpack(self._path("messages", round, "safetensors").read_bytes()):
+                decode(data)
+        except (OSError, ValueError, KeyError, BadFrameError) as error:
+            return f"the messages of round {round} are damaged ({error})"
         return None
 
     def _seal(self, round: int) -> dict[str, Any]:

@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"dfl-peer: {error}", file=sys.stderr)
         return WRONG_INPUT
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except FailedError as error:
         print(f"dfl-peer: {error}", file=sys.stderr)
         return FAILED

@@ -142,6 +142,8 @@ def _override(content: dict[str, Any], text: str) -> None:
     node = content
     for parent in parents:
         below = node.get(parent)
+        if isinstance(below, list):
+            raise InputError(f"--set {text}: `{parent}` is a list, and --set cannot reach into one; edit the file")
         node[parent] = dict(below) if isinstance(below, dict) else {"name": below} if below else {}
         node = node[parent]
     try:

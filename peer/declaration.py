@@ -2,7 +2,9 @@
 
 from typing import cast, get_args
 
+from peer.errors import InputError
 from peer.learning.model import Model, Part
+from peer.network.codec import MAX_DOUBLES
 from peer.network.manifest import Manifest, Payload
 from peer.protocols.base import Protocol, Record, Share
 
@@ -39,4 +41,6 @@ def _share(share: Share, model: Model, rounds: int) -> Payload:
 
 def _record(record: Record, model: Model, rounds: int) -> Payload:
     size = model.classes if record.size == "classes" else record.size
+    if size > MAX_DOUBLES:
+        raise InputError(f"`{record.name}` has {size} numbers and a message holds {MAX_DOUBLES}; use another protocol")
     return Payload(name=record.name, floats=0, doubles=size, first_round=0, last_round=rounds)

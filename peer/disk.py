@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Coroutine, Mapping
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,10 @@ def disk_needed(spec: Spec, model_floats: int, busiest: int) -> int:
     """Bytes on disk that a peer needs at most, by estimate; `busiest`: bytes it sends in a round.
 
     The checkpoints that the floor keeps, each with the model, two moments for every parameter and the
-    messages of a round; the final model; with `trace`, a start, a before and an after of every round.
+    messages of a round; the final model; with `trace`, every round's start, before, after and passes.
     """
     model = FLOAT32 * model_floats
-    traces = 3 * spec.rounds * model if spec.trace else 0
+    traces = (3 + ceil(len(spec.ring) / 2)) * spec.rounds * model if spec.trace else 0
     return (WINDOW + 2) * (3 * model + busiest) + model + traces
 
 

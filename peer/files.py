@@ -18,12 +18,17 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        way_out = "; make room and start this peer again" if error.errno in (ENOSPC, EDQUOT) else ""
-        raise FailedError(f"cannot write {path}: {error.strerror}{way_out}") from None
+        raise FailedError(cannot_write(path, error)) from None
 
 
-def sync_directory(path: Path) -> None:
-    """Make renames in a directory survive a power cut."""
+def cannot_write(path: Path | str, error: OSError) -> str:
+    """What went wrong in words, with the way out."""
+    full = error.errno in (ENOSPC, EDQUOT)
+    return f"cannot write {path}: {error.strerror}; {'make room' if full else 'mend that'} and start this peer again"
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the renames in a directory, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

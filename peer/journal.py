@@ -13,6 +13,7 @@ from peer.local_peer import LocalPeer, Ring, Seconds
 from peer.network.codec import decode
 from peer.network.floor import WINDOW
 from peer.network.outbox import Outgoing
+from peer.results import sync_lines
 
 
 class Journal:
@@ -39,6 +40,7 @@ class Journal:
             await asyncio.gather(self._writing, return_exceptions=True)
 
     async def _write(self, snapshot: Snapshot, frames: Frames) -> None:
+        await asyncio.to_thread(sync_lines, self._checkpoints.directory.parent)
         await asyncio.to_thread(self._checkpoints.save, snapshot, frames)
         whole = self._checkpoints.rounds()
         if len(whole) > 1:

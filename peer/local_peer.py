@@ -67,7 +67,7 @@ class LocalPeer(Peer):
     state: dict[str, Tensor] = field(default_factory=dict)
     seconds: Seconds = field(default_factory=Seconds)
     trace: Trace | None = None
-    loss: float = float("nan")
+    loss: float | None = None
     noted: dict[str, float] = field(default_factory=dict)
     trained_this_round: bool = False
 
@@ -103,10 +103,10 @@ class LocalPeer(Peer):
         self.enter("training")
         self.trained_this_round = True
         began = time.perf_counter()
-        for phase in phases:
-            self.loss = await self._in_thread(self.trainer.train, phase, self.round)
+        losses = [await self._in_thread(self.trainer.train, phase, self.round) for phase in phases]
         self.seconds.train += time.perf_counter() - began
-        return self.loss
+        self.loss = losses[-1]
+        return losses[-1]
 
     async def accuracy(self) -> float:
         began = time.perf_counter()

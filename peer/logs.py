@@ -26,7 +26,8 @@ class RotatingLines(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def start_logging() -> None:
-    """Time and message, one line each."""
+    """Time and message, one line each; what breaks a stream is said by the links, not by gRPC."""
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)
     logging.basicConfig(
         format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S", level=logging.INFO, handlers=[_handler()]
     )

@@ -4,19 +4,36 @@ import json
 from pathlib import Path
 from typing import Any
 
-from peer.files import write_atomically
+from peer.files import sync, write_atomically
+
+AUDIT, EVENTS = "audit.jsonl", "events.jsonl"
+
+
+def close_torn_lines(out: Path) -> None:
+    """End a line that a crash left unfinished, so that it does not swallow the next one."""
+    for path in (out / AUDIT, out / EVENTS):
+        if path.exists() and not path.read_bytes().endswith(b"\n"):
+            with path.open("a") as file:
+                file.write("\n")
+
+
+def sync_lines(out: Path) -> None:
+    """Put the lines written so far on disk: a checkpoint must not outlive them."""
+    for path in (out / AUDIT, out / EVENTS):
+        if path.exists():
+            sync(path)
 
 
 def append_audit(out: Path, line: dict[str, Any]) -> None:
     """One finished round; a round that was replayed after a crash appears again, and its last line counts."""
-    with (out / "audit.jsonl").open("a") as file:
+    with (out / AUDIT).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def history(out: Path) -> list[dict[str, Any]]:
     """The `round` events of this peer, one a round in order, from events.jsonl."""
     rounds: dict[int, dict[str, Any]] = {}
-    for line in (out / "events.jsonl").read_text().splitlines():
+    for line in (out / EVENTS).read_text().splitlines():
         try:
             event = json.loads(line)
         except ValueError:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import torch
 
 from peer.declaration import manifest, private_head
-from peer.errors import FailedError
+from peer.errors import FailedError, InputError
+from peer.files import cannot_write
 from peer.journal import Journal
 from peer.learning.evaluation import Evaluation, evaluate
 from peer.learning.export import save_model
@@ -23,13 +24,13 @@ from peer.network.network import Network
 from peer.network.transport import Status, Transport
 from peer.network.wire import Resources
 from peer.resources import measure
-from peer.results import append_audit, history, write_result
+from peer.results import EVENTS, append_audit, close_torn_lines, history, write_result
 from peer.setup import Setup, claim_directory
 from peer.status import status_reply
 from peer.telemetry import Telemetry
 from peer.topology import receivers, senders
 from peer.trace import Trace
-from peer.waiting import join, mind_the_lost
+from peer.waiting import join, mind_the_lost, outlast
 
 T = TypeVar("T")
 
@@ -86,8 +87,6 @@ class Runtime:
     async def run(self) -> None:
         """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         await self.network.listen()
-        claim_directory(self._out, self.setup.config, self._spec)
-        self.telemetry.write_to(self._out / "events.jsonl")
         life = asyncio.create_task(self._live())
         minding = asyncio.create_task(mind_the_lost(self.network.edges, self._spec, self._running, self.telemetry.emit))
         try:
@@ -95,11 +94,10 @@ class Runtime:
             done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             for ended in done:
                 ended.result()
-        except FailedError as error:
-            self._life.state = "failed"
-            self.telemetry.emit("state", state="failed", round=self.peer.round)
-            self.telemetry.emit("failed", message=str(error))
-            raise
+        except (FailedError, InputError) as error:
+            raise self._failed(str(error)) from None
+        except OSError as error:
+            raise self._failed(cannot_write(error.filename or self._out, error)) from None
         finally:
             self.peer.trainer.stop()
             for task in (life, minding):
@@ -108,7 +106,16 @@ class Runtime:
             await self._journal.close()
             await self.network.close()
 
+    def _failed(self, message: str) -> FailedError:
+        self._life.state = "failed"
+        self.telemetry.emit("state", state="failed", round=self.peer.round)
+        self.telemetry.emit("failed", message=message)
+        return FailedError(message)
+
     async def _live(self) -> None:
+        claim_directory(self._out, self.setup.config, self._spec)
+        close_torn_lines(self._out)
+        self.telemetry.write_to(self._out / EVENTS)
         done = await self._journal.resume()
         self.telemetry.emit("state", state="joining", round=self.peer.round)
         if done < self._spec.rounds:
@@ -204,6 +211,7 @@ class Runtime:
         traffic, ring = self.network.traffic, self.peer.seating
         return {
             "id": self.peer.id,
+            "rounds": self._spec.rounds,
             "samples": self.peer.samples,
             "accuracy": evaluation.as_dict(),
             "model_sha256": self.setup.model.sha256(),
@@ -221,14 +229,9 @@ class Runtime:
     async def _serve(self) -> None:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""
         self._become("serving")
-        neighbours = [*self.network.edges.neighbours]
-        try:
-            async with asyncio.timeout(self._spec.patience):
-                await self.network.floor.reached(neighbours, self._spec.rounds)
-        except TimeoutError:
-            behind = [n for n in neighbours if self.network.floor.durable[n] < self._spec.rounds]
-            sentence = f"left without hearing that {', '.join(behind)} finished"
-            self.telemetry.emit("left", sentence=sentence)
+        behind = await outlast(self.network.edges, self.network.floor, self._spec)
+        if behind:
+            self.telemetry.emit("left", sentence=f"left without hearing that {', '.join(behind)} finished")
         await self.network.leave()
         self._become("done")
         self.telemetry.emit("done")

@@ -14,7 +14,7 @@ WORDS = {
     "waiting": "{sentence}",
     "link": "link to {neighbour}: {state} {reason}",
     "ring": "ring order {order}, cost {cost_before} before and {cost_after} after",
-    "round": "round {round} done: accuracy {accuracies}, loss {loss:.4f}",
+    "round": "round {round} done: accuracy {accuracies}, loss {loss_words}",
     "resumed": "resumed after round {round}",
     "refused": "refused {caller} from {origin}: {reason}",
     "conflict": "{sender} sent other content under a used key (round {round}, step {step}); the first counts",
@@ -37,20 +37,34 @@ class Telemetry:
         self._path: Path | None = None
 
     def write_to(self, path: Path) -> None:
-        """Append to this file from now on; a line that a crash left unfinished is closed first."""
-        if path.exists() and not path.read_bytes().endswith(b"\n"):
-            with path.open("a") as file:
-                file.write("\n")
+        """Append to this file from now on."""
         self._path = path
 
     def emit(self, event: str, **fields: Any) -> None:
+        """Never raises: what cannot be written, on a full disk say, is only logged."""
         if self._path:
             line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
-            with self._path.open("a") as file:
-                file.write(line + "\n")
+            try:
+                with self._path.open("a") as file:
+                    file.write(line + "\n")
+            except OSError as error:
+                log.error("cannot write %s: %s", self._path, error.strerror)
         if event not in QUIET:
             level = logging.ERROR if event == "failed" else logging.INFO
-            log.log(level, WORDS[event].format(**fields, accuracies=_accuracies(fields.get("accuracy") or {})))
+            log.log(level, "%s", printable(WORDS[event].format(**fields, **_words(fields))))
+
+
+def printable(text: str) -> str:
+    """Without control characters: what strangers send must not forge lines or move the cursor."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _words(fields: Mapping[str, Any]) -> dict[str, str]:
+    loss = fields.get("loss")
+    return {
+        "accuracies": _accuracies(fields.get("accuracy") or {}),
+        "loss_words": "not measured" if loss is None else f"{loss:.4f}",
+    }
 
 
 def _accuracies(accuracy: Mapping[str, float | None]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from peer.errors import FailedError
 from peer.network.edges import Edges, Neighbour
+from peer.network.floor import Floor
 from peer.spec import Spec
 
 REMIND_SECONDS = 60.0
@@ -36,7 +37,7 @@ async def mind_the_lost(edges: Edges, spec: Spec, running: Callable[[], bool], r
         await asyncio.sleep(1)
         for neighbour in [*edges.neighbours.values()]:
             silent = clock() - neighbour.heard
-            if not running() or silent < spec.patience:
+            if not running() or neighbour.state == "left" or silent < spec.patience:
                 said.pop(neighbour.id, None)
                 continue
             who = f"{neighbour.id} at {neighbour.address} ({neighbour.reason}), silent for {silent:.0f} s"
@@ -45,6 +46,25 @@ async def mind_the_lost(edges: Edges, spec: Spec, running: Callable[[], bool], r
             if clock() - said.get(neighbour.id, -REMIND_SECONDS) >= REMIND_SECONDS:
                 said[neighbour.id] = clock()
                 report("lost", sentence=f"still waiting for {who}", neighbour=neighbour.id)
+
+
+async def outlast(edges: Edges, floor: Floor, spec: Spec) -> list[str]:
+    """Wait until the neighbours have the last round on disk (rule R8); those of whom that was not heard.
+
+    The wait ends when those that are behind have given no sign of life for `patience` seconds.
+    """
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    while behind := [n for n in edges.neighbours.values() if floor.durable[n.id] < spec.rounds]:
+        left = max(began, *(neighbour.heard for neighbour in behind)) + spec.patience - clock()
+        if left < 0.01:
+            return [neighbour.id for neighbour in behind]
+        try:
+            async with asyncio.timeout(left):
+                await floor.reached([neighbour.id for neighbour in behind], spec.rounds)
+        except TimeoutError:
+            continue
+    return []
 
 
 async def _say_for_whom(edges: Edges, report: Callable[..., None]) -> None:

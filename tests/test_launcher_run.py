@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from launcher import local, preflight
+from launcher import cli, local, preflight
 from launcher.directory import RunDirectory
 from launcher.processes import ForkServer
 from launcher.restart import Restarts
+from launcher.spent import Spent
 from launcher.supervisor import Supervisor
 from peer.config import load_spec
 from peer.errors import InputError
@@ -42,7 +43,7 @@ def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
     """Runs three fake peers in tmp_path/out; returns the exit code and what was printed."""
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     monkeypatch.setattr(local, "ForkServer", FakeServer)
-    monkeypatch.setattr(preflight, "check", lambda spec, device: None)
+    monkeypatch.setattr(preflight, "check", lambda spec, device, certs: None)
     quick = functools.partial(Restarts, limit=2, first_delay=0.01)
     monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick, grace=1.0))
 
@@ -123,6 +124,38 @@ def test_peer_that_decides_to_end_is_not_started_again(run: Run, tmp_path: Path,
     assert {"wrong": "the data file is truncated", "gives up": "peer1 failed: peer0 never came"}[behaviour] in text
 
 
+def test_a_resumed_run_counts_its_earlier_launches(run: Run, tmp_path: Path) -> None:
+    assert run(peer1="crashes", peer2="hangs")[0] == 1
+    first = Spent.read(tmp_path / "out" / ".launcher.json")
+    assert (first.wall_seconds > 0, first.restarts) == (True, 2)
+    assert run()[0] == 0
+    assert summary(tmp_path)["restarts"] == 2
+    assert summary(tmp_path)["wall_seconds"] > first.wall_seconds
+    assert run(fresh=True)[0] == 0
+    assert summary(tmp_path)["restarts"] == 0
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"wall_seconds": null, "restarts": 1}'])
+def test_unreadable_record_of_earlier_launches_counts_as_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / ".launcher.json").write_text(content)
+    assert Spent.read(tmp_path / ".launcher.json") == Spent()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "3", "{}", '{"rounds": 3}', '{"rounds": "many"}'])
+def test_foreign_summary_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "summary.json").write_text(content)
+    assert RunDirectory(tmp_path).finished(3) is None
+
+
+def test_certificates_in_a_place_that_cannot_be_written(
+    tmp_path: Path, federation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert cli.main(["certs", str(federation), "--peers", "3", "--out", str(tmp_path / "file" / "certs")]) == 2
+    why = "cannot be written to (Not a directory); choose another directory with --out"
+    assert capsys.readouterr().err == f"dfl-launch: {tmp_path}/file/certs {why}\n"
+
+
 def test_two_launchers_in_one_directory(run: Run, tmp_path: Path) -> None:
     run()
     other = RunDirectory(tmp_path / "out")
@@ -188,7 +221,7 @@ LAUNCH = textwrap.dedent(
     from launcher import local, preflight
     from test_launcher_run import FakeServer
     local.ForkServer = FakeServer
-    preflight.check = lambda spec, device: None
+    preflight.check = lambda spec, device, certs: None
     sys.exit(local.run(local.Order(Path(sys.argv[1]), out=Path(sys.argv[2]), peers=3), Console()))
     """
 )

@@ -165,6 +165,48 @@ def test_broken_link_is_told_and_a_finished_neighbours_is_not(tmp_path: Path) ->
     federation.close()
 
 
+def test_a_finished_peers_links_are_no_news(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["a", "b", "c"], rounds=4, test="matched")
+    down = {"event": "link", "state": "down", "reason": "closed"}
+    write(tmp_path, "a", {"event": "state", "state": "serving", "round": 4}, down | {"neighbour": "b"})
+    write(tmp_path, "b", down | {"neighbour": "c"})
+    write(tmp_path, "c", {"event": "done"})  # read after b's line, and counts all the same
+    assert federation.look(0.0) == []
+    federation.close()
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"event": "lost", "sentence": "still waiting for b", "neighbour": "b"}, "a: still waiting for b"),
+        ({"event": "left", "sentence": "left without b"}, "a: left without b"),
+        ({"event": "certificates", "sentence": "new certificates"}, "a: new certificates"),
+        (
+            {"event": "damaged", "round": 3, "reason": "its checksum differs"},
+            "a: checkpoint of round 3 is damaged and was passed over (its checksum differs)",
+        ),
+        (
+            {"event": "conflict", "sender": "b", "round": 2, "step": 1},
+            "a: b sent two different contents for the same step (round 2, step 1); the first counts",
+        ),
+        (
+            {"event": "refused", "caller": "x", "origin": "ipv4:127.0.0.1:5", "reason": "not a neighbour"},
+            "a refused x: not a neighbour",
+        ),
+        ({"event": "unheard of"}, None),
+    ],
+)
+def test_what_happens_to_a_peer_is_told_in_a_line(event: dict[str, Any], line: str | None) -> None:
+    assert PeerView("a").hear(event) == line
+
+
+def test_a_strangers_words_cannot_forge_a_line(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["a"], rounds=4, test="matched")
+    write(tmp_path, "a", {"event": "refused", "caller": "x\x1b[2J", "reason": "no\nround 4/4"})
+    assert federation.look(0.0) == ["a refused x?[2J: no?round 4/4"]
+    federation.close()
+
+
 def test_earlier_run_is_no_news(tmp_path: Path) -> None:
     write(tmp_path, "a", a_round(1, 0.2), {"event": "failed", "message": "no"})
     federation = Federation(tmp_path, ["a"], rounds=4, test="matched")

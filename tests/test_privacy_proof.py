@@ -25,16 +25,16 @@ def ring_audits(rounds: int = 2, vector: str = "extractor") -> dict[str, Any]:
         audits[id] = {
             "id": id,
             "rounds": [
-                {
-                    "round": round,
-                    "edges": {other: ["send", "receive"] for other in around},
-                    "sent": [
-                        {"to": other, "vector": vector, "bytes": BYTES, "head_bytes": 0, "declared": True}
-                        for other in around
-                    ],
-                    "received": [{"from": other, "vector": vector, "bytes": BYTES} for other in around],
-                }
-                for round in range(1, rounds + 1)
+                {"round": 0, "edges": {}, "sent": [], "received": []},
+                *(
+                    {
+                        "round": round,
+                        "edges": {other: ["send", "receive"] for other in around},
+                        "sent": [{"to": other, "vector": vector, "bytes": BYTES, "head_bytes": 0} for other in around],
+                        "received": [{"from": other, "vector": vector, "bytes": BYTES} for other in around],
+                    }
+                    for round in range(1, rounds + 1)
+                ),
             ],
         }
     return audits
@@ -42,11 +42,11 @@ def ring_audits(rounds: int = 2, vector: str = "extractor") -> dict[str, Any]:
 
 def send(audits: dict[str, Any], source: str, target: str, **changes: Any) -> None:
     """One more vector in round 2, in both ends' books."""
-    entry = {"to": target, "vector": "extractor", "bytes": 10, "head_bytes": 0, "declared": True} | changes
-    audits[source]["rounds"][1]["sent"].append(entry)
+    entry = {"to": target, "vector": "extractor", "bytes": 10, "head_bytes": 0} | changes
+    audits[source]["rounds"][2]["sent"].append(entry)
     if target in audits:
         received = {"from": source, "vector": entry["vector"], "bytes": entry["bytes"]}
-        audits[target]["rounds"][1]["received"].append(received)
+        audits[target]["rounds"][2]["received"].append(received)
 
 
 def reasons(audits: dict[str, Any]) -> list[str]:
@@ -86,28 +86,25 @@ def test_edge_that_was_not_authorised() -> None:
 
 def test_edge_authorised_in_another_round_only() -> None:
     audits = ring_audits()
-    audits["peer0"]["rounds"][0]["edges"]["peer2"] = ["send"]
-    audits["peer2"]["rounds"][0]["edges"]["peer0"] = ["receive"]
+    audits["peer0"]["rounds"][1]["edges"]["peer2"] = ["send"]
+    audits["peer2"]["rounds"][1]["edges"]["peer0"] = ["receive"]
     send(audits, "peer0", "peer2")
     assert "the edge was not authorised in this round" in reasons(audits)
 
 
 def test_edge_authorised_in_the_other_direction_only() -> None:
     audits = ring_audits()
-    audits["peer0"]["rounds"][1]["edges"]["peer1"] = ["receive"]
+    audits["peer0"]["rounds"][2]["edges"]["peer1"] = ["receive"]
     assert reasons(audits) == ["the edge was not authorised in this round"]
 
 
 def test_private_head() -> None:
     audits = ring_audits()
-    send(audits, "peer1", "peer2", vector="head", bytes=5160, head_bytes=5160, declared=False)
+    send(audits, "peer1", "peer2", vector="head", bytes=5160, head_bytes=5160)
     proof = privacy(audits)
     assert proof["head_bytes_sent"] == 5160
     assert proof["definitions"]["3.1"] is False
-    assert [violation["reason"] for violation in proof["violations"]] == [
-        "the vector was not declared by the protocol",
-        "5160 bytes of a private head",
-    ]
+    assert [violation["reason"] for violation in proof["violations"]] == ["5160 bytes of a private head"]
 
 
 def test_declared_head_is_counted_and_is_no_violation() -> None:
@@ -124,7 +121,7 @@ def test_declared_head_is_counted_and_is_no_violation() -> None:
 
 def test_head_that_may_leave_in_warm_up_only() -> None:
     audits = ring_audits(rounds=3, vector="model")
-    for record in audits["peer0"]["rounds"]:
+    for record in audits["peer0"]["rounds"][1:]:
         record["sent"][0]["head_bytes"] = 5160
     proof = proof_of.privacy(MEMBERS, audits, 3, lambda round: round > 1)
     assert [violation["round"] for violation in proof["violations"]] == [2, 3]
@@ -135,8 +132,8 @@ def test_ring_order_may_change_between_a_record_and_a_vector() -> None:
     audits = ring_audits()
     crossed = {"peer0": "peer2", "peer2": "peer1", "peer1": "peer3", "peer3": "peer0"}
     for source, target in crossed.items():
-        audits[source]["rounds"][1]["edges"].setdefault(target, []).append("send")
-        audits[target]["rounds"][1]["edges"].setdefault(source, []).append("receive")
+        audits[source]["rounds"][2]["edges"].setdefault(target, []).append("send")
+        audits[target]["rounds"][2]["edges"].setdefault(source, []).append("receive")
         send(audits, source, target, vector="proportions")
     proof = privacy(audits)
     assert proof["violations"] == []
@@ -145,7 +142,7 @@ def test_ring_order_may_change_between_a_record_and_a_vector() -> None:
 
 def test_books_that_differ() -> None:
     audits = ring_audits()
-    audits["peer1"]["rounds"][0]["received"][0]["bytes"] -= 4
+    audits["peer1"]["rounds"][1]["received"][0]["bytes"] -= 4
     (violation,) = privacy(audits)["violations"]
     assert (violation["from"], violation["to"], violation["round"]) == ("peer0", "peer1", 1)
     assert violation["reason"] == f"peer0 counted {BYTES} bytes sent, peer1 {BYTES - 4} received"
@@ -153,7 +150,7 @@ def test_books_that_differ() -> None:
 
 def test_received_but_never_written_down_as_sent() -> None:
     audits = ring_audits()
-    del audits["peer3"]["rounds"][1]["sent"][0]
+    del audits["peer3"]["rounds"][2]["sent"][0]
     assert reasons(audits) == [f"peer3 counted 0 bytes sent, peer2 {BYTES} received"]
 
 
@@ -172,18 +169,19 @@ def test_missing_audit_proves_nothing() -> None:
     assert proof["definitions"] == {"3.1": False, "3.2": False, "3.3": False}
 
 
-def test_audit_that_lacks_a_round_proves_nothing() -> None:
+@pytest.mark.parametrize("round", [0, 1])
+def test_audit_that_lacks_a_round_proves_nothing(round: int) -> None:
     audits = ring_audits()
     for audit in audits.values():
-        del audit["rounds"][0]
-    assert reasons(audits) == [f"{id}'s audit lacks 1 rounds: 1" for id in MEMBERS]
+        del audit["rounds"][round]
+    assert reasons(audits) == [f"{id}'s audit lacks 1 rounds: {round}" for id in MEMBERS]
     assert not any(privacy(audits)["definitions"].values())
 
 
 def test_several_messages_of_one_vector_are_compared_by_their_sum() -> None:
     audits = ring_audits()
-    whole = audits["peer0"]["rounds"][0]["sent"][0]
-    audits["peer0"]["rounds"][0]["sent"][:1] = [whole | {"bytes": 1000}, whole | {"bytes": BYTES - 1000}]
+    whole = audits["peer0"]["rounds"][1]["sent"][0]
+    audits["peer0"]["rounds"][1]["sent"][:1] = [whole | {"bytes": 1000}, whole | {"bytes": BYTES - 1000}]
     assert reasons(audits) == []
 
 

@@ -54,13 +54,13 @@ def write_results(directory: Path, results: Sequence[dict[str, Any]]) -> None:
         (directory / one["id"]).mkdir()
         (directory / one["id"] / "result.json").write_text(json.dumps(one))
         rounds = [{"round": n, "edges": {}, "sent": [], "received": []} for n in range(5)]
-        audit = {"id": one["id"], "private_head": True, "rounds": rounds}
-        (directory / one["id"] / "audit.json").write_text(json.dumps(audit))
+        (directory / one["id"] / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
 
 
 def test_summary_has_every_name_and_the_right_numbers(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
     summary = report.summarise(spec, tmp_path, wall_seconds=12.3456, restarts=2)
+    assert report.is_summary(summary)
     assert list(summary) == [
         *("name", "protocol", "peers", "rounds", "seed", "ring", "wall_seconds", "mean_accuracy"),
         *("worst_accuracy", "gini", "r50", "plateau_sigma", "history", "ring_cost", "restarts"),
@@ -136,6 +136,14 @@ def test_audits_as_lines_count_each_round_once(tmp_path: Path) -> None:
 def test_missing_result_is_named(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result("peer0", [0.5]), result("peer2", [0.5])])
     with pytest.raises(FailedError, match="peer1"):
+        report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+
+
+def test_result_of_another_length_is_no_result(tmp_path: Path, spec: Spec) -> None:
+    results = [result(id, course) | {"rounds": 4} for id, course in COURSE.items()]
+    results[1]["rounds"] = 3
+    write_results(tmp_path, results)
+    with pytest.raises(FailedError, match="no result of peer1;"):
         report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
 
 

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.files import sync_directory, write_atomically
+from peer.files import sync, write_atomically
 from peer.learning.model import Model
 from peer.learning.zoo import build
 
@@ -76,4 +76,4 @@ def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, tuple[int, ...], in
 
 def _write(path: Path, data: bytes) -> None:
     write_atomically(path, data)
-    sync_directory(path.parent)
+    sync(path.parent)

@@ -8,8 +8,9 @@ Each sends 2(N−1)/N of the vector.
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, isfinite
 
+from peer.errors import FailedError
 from peer.network.codec import FLOATS_PER_FRAME, frame_count
 from peer.network.network import Network, Writing
 
@@ -26,7 +27,7 @@ class AllReduce:
 
     async def run(self, vector: Tensor, weight: float) -> None:
         """Σ w_k·v_k / Σ w_k in place; float32 on the CPU. The sum of the weights travels as a float64 scalar."""
-        vector.mul_(weight)
+        self._check(vector.mul_(weight))
         if len(self.ring) == 1:
             vector.div_(weight)
             return
@@ -52,10 +53,16 @@ class AllReduce:
                 frame.copy_(message.block(index))
             if s == size - 2:
                 frame.div_(total)
+            self._check(frame)
             if s < 2 * size - 3:
                 writing = writing or self._message(part, s + 1, vector, total)
                 writing.write(frame)
         inbox.consume(message)
+
+    def _check(self, values: Tensor) -> None:
+        """Weighted sums can overflow where every vector is finite; nothing of that may leave."""
+        if not bool(isfinite(values.sum())):
+            raise FailedError(f"the sum of all peers' `{self.name}` is not finite; lower the learning rate")
 
     def _message(self, part: slice, s: int, vector: Tensor, weight: float) -> Writing:
         right = self.ring[(self._position + 1) % len(self.ring)]

@@ -8,7 +8,6 @@ from peer.network.codec import BadFrameError
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire import VERSION, DecodeError, Hello, Refusal, Reply, Welcome
 
-
 ANSWER_SECONDS = 20.0
 """How long a handshake may take on a connection that stands."""
 

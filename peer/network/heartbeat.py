@@ -38,7 +38,9 @@ class Heart:
         report: Report,
         state: Callable[[], tuple[str, int]],
         resources: Callable[[], Resources],
+        reminded: Callable[[int], None],
     ) -> None:
+        self._reminded = reminded
         self._identity, self._edges, self._floor = identity, edges, floor
         self._transport, self._traffic, self._report = transport, traffic, report
         self._state, self._resources = state, resources
@@ -46,6 +48,7 @@ class Heart:
         self._accepted: dict[str, Pipe] = {}
         self.leaving = asyncio.Event()
         """Once set, every stream ends after one last beat."""
+        self.closing = False
 
     async def run(self, neighbour: Neighbour) -> None:
         """Keep a heartbeat stream to a neighbour open."""
@@ -76,10 +79,15 @@ class Heart:
         try:
             await self._converse(caller, pipe, reply, Beat.FromString)
         except DisconnectedError as error:
-            if self._accepted[caller] is pipe:
+            if self._accepted.get(caller) is pipe:
                 self._now(caller, "down", str(error))
+        except asyncio.CancelledError:
+            # So a handler learns that its caller is gone, or that this peer closes.
+            if self._accepted.get(caller) is pipe and not self.closing:
+                self._now(caller, "down", "connection closed")
+            raise
         finally:
-            if self._accepted[caller] is pipe:
+            if self._accepted.get(caller) is pipe:
                 del self._accepted[caller]
 
     async def watch(self) -> None:
@@ -156,6 +164,8 @@ class Heart:
                 neighbour.heard = self._clock()
                 if beat.HasField("resources"):
                     neighbour.resources = beat.resources
+            if self._identity.id in beat.durable:
+                self._reminded(beat.durable[self._identity.id])
             self._floor.learn(self._credible(other, beat.durable))
             if beat.state == FAREWELL:
                 self._now(other, "left", "finished")
@@ -169,7 +179,7 @@ class Heart:
 
     def _now(self, other: str, state: LinkState, reason: str) -> None:
         neighbour = self._edges.neighbours.get(other)
-        if neighbour is None:
+        if neighbour is None or (state == "down" and self.leaving.is_set()):
             return
         if state == "down" and neighbour.state in ("joining", "left"):
             neighbour.reason = reason

@@ -49,7 +49,9 @@ class Network:
         self._reception = Reception(
             identity, manifest, self.edges, self.floor, self.audit, self.traffic.received, report
         )
-        self._heart = Heart(identity, self.edges, self.floor, transport, self.traffic, report, state, resources)
+        self._heart = Heart(
+            identity, self.edges, self.floor, transport, self.traffic, report, state, resources, self._reminded
+        )
 
     async def listen(self) -> None:
         """Open the server; InputError when the address is in use."""
@@ -126,6 +128,7 @@ class Network:
 
     async def close(self) -> None:
         """Drop all links at once."""
+        self._heart.closing = True
         tasks = [task for tasks in self._tasks.values() for task in tasks]
         for task in tasks:
             task.cancel()
@@ -170,6 +173,15 @@ class Network:
     async def _until_rejected(self, link: Link) -> None:
         why = await link.rejected
         raise FailedError(f"{link.neighbour.id} {why}; this peer's code sends what its protocol does not declare")
+
+    def _reminded(self, durable: int) -> None:
+        """A neighbour says which round of this peer is on disk: what was announced once must not be lost."""
+        present = max(self.floor.durable[self.identity.id], self._reception.round - 1)
+        if durable > present and not self.failure.done():
+            error = f"the others have seen round {durable} of this peer on disk, and its checkpoints end before that"
+            self.failure.set_exception(
+                FailedError(f"{error}; restore its checkpoint/ or start the whole federation anew (--fresh)")
+            )
 
     def _spawn(self, peer: str, work: Coroutine[Any, Any, None], name: str = "link") -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

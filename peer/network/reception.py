@@ -95,7 +95,7 @@ class Reception:
                 await self.take(sender, data)
                 await self.inbox(sender).room(self._most_held)
         except BadFrameError as error:
-            await self._refuse(pipe, sender, Refusal(reason=Refusal.DAMAGED, detail=f"damaged frame: {error}"))
+            await self._refuse(pipe, sender, Refusal(reason=Refusal.DAMAGED, detail=f"frame refused: {error}"))
         except NotDeclaredError as error:
             await self._refuse(pipe, sender, Refusal(reason=Refusal.UNDECLARED, detail=str(error)))
         finally:
@@ -118,7 +118,7 @@ class Reception:
         if key.round < self.round:
             return  # a late repeat
         if key.round > self.round + WINDOW:
-            raise NotDeclaredError(f"round {key.round} is more than {WINDOW} rounds ahead")
+            raise BadFrameError(f"round {key.round} is more than {WINDOW} rounds ahead of this peer's")
         if not await self._expected(sender, key.round):
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
         payload = self._manifest.check(frame.payload, key.round, frame.doubles, frame.offset, frame.length)

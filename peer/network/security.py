@@ -60,7 +60,7 @@ class Certificates:
     @property
     def version(self) -> tuple[int, ...]:
         """Changes when a file is replaced."""
-        return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (self.ca, self.cert, self.key))
+        return tuple(_changed(path) for path in (self.ca, self.cert, self.key))
 
     def _check(self, cert: x509.Certificate, ca: x509.Certificate) -> None:
         now = datetime.now(UTC)
@@ -72,7 +72,7 @@ class Certificates:
             if now < certificate.not_valid_before_utc:
                 raise InputError(f"{path}: is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC only")
         names = certificate_names(cert)
-        if self.id not in names:
+        if names[:1] != [self.id]:
             raise InputError(f"{self.cert}: is made out to {', '.join(names) or 'nobody'}, not to `{self.id}`")
         try:
             cert.verify_directly_issued_by(ca)
@@ -143,6 +143,13 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0  # being replaced just now
 
 
 def _bytes(path: Path) -> bytes:

@@ -149,7 +149,8 @@ class Protocol(Settings):
     @property
     def leaves(self) -> str:
         """In words, for people: what leaves the peer."""
-        return ", ".join(share.vector for share in self.shares(rounds=10)) or "nothing"
+        shares = [share.vector + (" with a number" if share.scalars else "") for share in self.shares(rounds=10)]
+        return ", ".join([*shares, *(record.name for record in self.records)]) or "nothing"
 
     def why_rounds_are_fixed(self) -> str | None:
         """Why a run cannot be given more rounds later; None if it can."""

@@ -89,7 +89,7 @@ class Ordeal:
             "rounds": rounds,
             "protocol": protocol,
             "data": {"name": "digits", "limit": 600},
-            "patience": 120,
+            "patience": 40,
             "ring": [{"id": id, "address": f"127.0.0.1:{port}"} for id, port in self.port.items()],
         }
         (directory / "federation.yaml").write_text(json.dumps(content))
@@ -113,13 +113,17 @@ class Ordeal:
             for moment, work in [entry for entry in self.due if entry[0] <= now]:
                 self.due.remove((moment, work))
                 work()
-            if strike <= now < until:
+            if strike <= now < until and not self.finished():
                 strike = now + self.random.expovariate(1 / every)
                 self.strike(now)
         return self.over()
 
     def over(self) -> bool:
         return not self.due and all(not peer.running for peer in self.federation.peers.values())
+
+    def finished(self) -> bool:
+        """Whether everybody has its result; who dies after that only waits in vain for those who have left."""
+        return all((self.federation.directory / id / "result.json").exists() for id in self.federation.ids)
 
     def strike(self, now: float) -> None:
         ids = self.federation.ids
@@ -171,7 +175,7 @@ class Ordeal:
             observers = [id for id in events if id != victim]
             for other in observers:
                 shown = seen(events[other], victim, death, "up", ("down", "suspected"))
-                if shown and not (self.was_away(other, death, shown) or self.was_cut(victim, death, shown)):
+                if shown and not (self.was_away(other, death - 5, shown) or self.was_cut(victim, death, shown)):
                     figures.detected.append(shown - death)
                     if shown - death > SLOW:
                         figures.slow += self.explained(other, victim, death, events[other])
@@ -194,7 +198,7 @@ class Ordeal:
 
     def was_away(self, id: str, begin: float, end: float) -> bool:
         """Whether that peer was itself dead, paused or cut off, so that it could not look."""
-        return any(who == id and begin - 5 <= at <= end for who, at in self.killed) or self.was_cut(id, begin, end)
+        return any(who == id and begin <= at <= end for who, at in self.killed) or self.was_cut(id, begin, end)
 
     def was_cut(self, id: str, begin: float, end: float) -> bool:
         return any(start <= end and stop >= begin for start, stop in self.away.get(id, []))
@@ -250,7 +254,7 @@ def real(minutes: float, seed: int, every: float, figures: Figures) -> None:
         nursery.close()
 
 
-ROUNDS = 80
+ROUNDS = 30
 
 
 def quiet(directory: Path, protocol: dict[str, Any], nursery: Nursery) -> dict[str, str]:

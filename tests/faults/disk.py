@@ -21,7 +21,7 @@ class Disk:
         """Checkpoints go through this disk."""
         with (
             patch("peer.checkpoint.write_atomically", self.write),
-            patch("peer.checkpoint.sync_directory", self.sync),
+            patch("peer.checkpoint.sync", self.sync),
         ):
             yield
 

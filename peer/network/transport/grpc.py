@@ -56,6 +56,8 @@ REASONS = {
     "Name or service not known": "unknown host",
     "Connection reset": "connection reset",
     "Socket closed": "connection closed",
+    "Internal error from Core": "connection lost",
+    "Cancelling all calls": "connection closed",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not from the federation's CA, has expired or names another peer",
     "SSL": "TLS handshake failed",
     "handshak": "TLS handshake failed",

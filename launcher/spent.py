@@ -1,0 +1,31 @@
+"""What a run has taken over all its launches: a run that is stopped and resumed adds them up."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from peer.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds and restarts of the launches so far; one that was killed could write down nothing and is left out."""
+
+    wall_seconds: float = 0.0
+    restarts: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """From the file, or nothing spent if there is none, or none that can be read."""
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            return cls(float(value["wall_seconds"]), int(value["restarts"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return cls()
+
+    def plus(self, wall_seconds: float, restarts: int) -> "Spent":
+        return Spent(self.wall_seconds + wall_seconds, self.restarts + restarts)
+
+    def write(self, path: Path) -> None:
+        write_atomically(path, json.dumps(asdict(self)).encode())

@@ -1,0 +1,52 @@
+"""A disk that fills up stops its peer with a message; with room again, the same command goes on to the same bits."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from real_peers import Build, digests
+
+PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
+SPEC = {"peers": 3, "rounds": 12}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """64 MiB of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk(small_disk: Path, federation: Build) -> None:
+    expected = digests(federation(PROTOCOL, **SPEC).run())
+    one = federation(PROTOCOL, **SPEC)
+    one.configure("peer1", out=str(small_disk / "peer1"))
+    (one.directory / "peer1").symlink_to(small_disk / "peer1")
+    one.start()
+    one.await_event("peer1", "round", round=2)
+    filler = small_disk / "filler"
+    with filler.open("wb") as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+                file.flush()
+        except OSError:
+            pass
+    assert one.peers["peer1"].wait(30) == 1
+    last = one.log("peer1").strip().splitlines()[-1]
+    assert "cannot write" in last
+    assert "make room and start this peer again" in last
+    assert "Traceback" not in one.log("peer1")
+    filler.unlink()
+    one.start("peer1")
+    assert one.wait() == dict.fromkeys(one.ids, 0), one.log("peer1")
+    assert digests(one.results()) == expected
