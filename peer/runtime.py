@@ -77,6 +77,7 @@ class Runtime:
             seating=Ring(self._spec.ids),
         )
         self._journal = Journal(self._out / "checkpoint", self.peer, telemetry.emit)
+        self._complete = self._out / "checkpoint" / "complete"
 
     def _addresses(self) -> dict[str, str]:
         """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
@@ -119,6 +120,7 @@ class Runtime:
         done = await self._journal.resume()
         self.telemetry.emit("state", state="joining", round=self.peer.round)
         if done < self._spec.rounds:
+            self._complete.unlink(missing_ok=True)
             if done < 0:
                 self._take_seats()
             await join(self.network.edges, self._spec, self.telemetry.emit)
@@ -229,9 +231,12 @@ class Runtime:
     async def _serve(self) -> None:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""
         self._become("serving")
-        behind = await outlast(self.network.edges, self.network.floor, self._spec)
-        if behind:
-            self.telemetry.emit("left", sentence=f"left without hearing that {', '.join(behind)} finished")
+        if not self._complete.exists():
+            behind = await outlast(self.network.edges, self.network.floor, self._spec)
+            if behind:
+                self.telemetry.emit("left", sentence=f"left without hearing that {', '.join(behind)} finished")
+            else:
+                self._complete.touch()  # started once more, this peer has nobody to wait for
         await self.network.leave()
         self._become("done")
         self.telemetry.emit("done")

@@ -67,7 +67,8 @@ class Optimisers:
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all kept state on the CPU, by `<name>/<slice number>/<field>`."""
-        state = dict(self._loaded)
+        # Copies of these too: a phase takes them up and changes them while the checkpoint is still being written.
+        state = {key: tensor.to("cpu", copy=True) for key, tensor in self._loaded.items()}
         for keep, (_, optimiser) in self._kept.items():
             for number, parameter in enumerate(optimiser.param_groups[0]["params"]):
                 fields = optimiser.state.get(parameter, {}).items()

@@ -185,7 +185,12 @@ class Ordeal:
                 continue
             figures.back.append(ready - start)
             at_work = [first(events[victim], ready, "state", state=state) for state in ("training", "communicating")]
-            again = [seen(events[other], victim, death, "down", ("up",)) for other in observers]
+            again = [
+                moment
+                for other in observers
+                if (moment := seen(events[other], victim, death, "down", ("up",)))
+                and not self.was_away(other, death - 5, moment)
+            ]
             moments = [moment for moment in (min(filter(None, at_work), default=None), *again) if moment]
             if moments and not self.was_away(victim, death + 0.01, max(moments)):
                 figures.moved_on.append(max(0.0, max(moments) - ready))

@@ -5,6 +5,9 @@ from pathlib import Path
 import torch
 
 from peer.checkpoint import Checkpoints, Snapshot
+from peer.learning.samples import Samples
+from peer.learning.trainer import SGD, Phase, Trainer
+from peer.learning.zoo import build
 
 
 def saved(directory: Path) -> Checkpoints:
@@ -45,3 +48,16 @@ def test_the_store_is_bounded_by_the_floor(tmp_path: Path) -> None:
     checkpoints.drop_after(1)
     assert checkpoints.rounds() == [1]
     assert checkpoints.damage(1) is None, "pruned messages are no damage"
+
+
+def test_the_next_round_does_not_change_what_is_being_written() -> None:
+    """A checkpoint is written while the next round trains, also the first one after a resume."""
+    samples = Samples(torch.randn(20, 4), torch.randint(0, 3, (20,)))
+    trainer = Trainer(build("mlp", (4,), 3, seed=1), samples, 1, "peer0")
+    phase = Phase("model", 1, SGD(0.1, 0.9), keep="model")
+    trainer.train(phase, 1)
+    trainer.load_state(trainer.state())
+    snapshot = trainer.state()
+    before = {name: tensor.clone() for name, tensor in snapshot.items()}
+    trainer.train(phase, 2)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in snapshot.items())

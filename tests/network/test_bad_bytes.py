@@ -182,6 +182,7 @@ def test_a_hello_of_random_bytes_is_read_or_refused(data: bytes) -> None:
         (hello("right"), Refusal.STRANGER),
         (hello("x" * 100_000), Refusal.STRANGER),
     ],
+    ids=["version", "to", "seed", "5000 keys", "manifest", "view", "no neighbour", "not a sender", "long id"],
 )
 async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "Refusal.Reason.ValueType") -> None:
     door = Door()
