@@ -62,8 +62,8 @@ def header(**changes: int) -> bytes:
         (frame([float("nan")] + [1.0] * 23), NotDeclaredError, "not finite"),
         (frame([float("inf"), float("-inf")] + [1.0] * 22), NotDeclaredError, "not finite"),
         (frame(scalars=(float("inf"),)), NotDeclaredError, "not finite"),
-        (frame(round=1 + WINDOW + 1), NotDeclaredError, "rounds ahead"),
-        (frame(round=(1 << 32) - 1), NotDeclaredError, "rounds ahead"),
+        (frame(round=1 + WINDOW + 1), BadFrameError, "rounds ahead"),
+        (frame(round=(1 << 32) - 1), BadFrameError, "rounds ahead"),
         (frame(view=1), NotDeclaredError, "view 1"),
     ],
 )
