@@ -30,7 +30,7 @@ def spec(data: Path, protocol: str) -> dict[str, object]:
 def compare(turns: int) -> dict[str, list[Cost]]:
     """Costs of "saved" and of "unsaved"."""
     numbers, protocols = count(), {"saved": "fibfl", "unsaved": "benchmarks.unsaved:Unsaved"}
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as place, peers.fork_server() as (runner, server):
+    with tempfile.TemporaryDirectory() as place, peers.fork_server() as (runner, server):
         data = Path(place) / "images.npz"
         peers.images(data, PEERS * SHARD)
 

@@ -77,7 +77,7 @@ class Runtime:
             seating=Ring(self._spec.ids),
         )
         self._journal = Journal(self._out / "checkpoint", self.peer, telemetry.emit)
-        self._complete = self._out / "checkpoint" / "complete"
+        self._complete = self._out / "complete"
 
     def _addresses(self) -> dict[str, str]:
         """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
