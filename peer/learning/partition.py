@@ -1,5 +1,6 @@
 """Data splits: which samples of one common data set each peer holds. Equal generators give equal splits."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -36,8 +37,9 @@ class Partition(Settings):
 
     _way_out: ClassVar[str] = "use fewer peers or more data"
 
+    @abstractmethod
     def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
-        raise NotImplementedError
+        """Index arrays, one a peer; some may be empty."""
 
 
 class Iid(Partition):

@@ -1,5 +1,6 @@
 """What every data source has in common: its name, its order and its split."""
 
+from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -41,5 +42,6 @@ class Source(Settings):
         inputs = Rows(dataset.train_inputs, kept)
         return replace(dataset, train_inputs=inputs, train_labels=dataset.train_labels[kept])
 
+    @abstractmethod
     def _read(self) -> Dataset:
-        raise NotImplementedError
+        """The data set as it lies on disk."""

@@ -3,6 +3,7 @@
 import importlib
 import warnings
 import zlib
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -65,8 +66,9 @@ class Table(Source):
             reason = " ".join(str(error).split())
             raise InputError(f"{self.path} is no {self.name} file, or is truncated: {reason}") from error
 
+    @abstractmethod
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
-        raise NotImplementedError
+        """The table as pandas reads it."""
 
     def _classes(self, column: "pandas.Series[Any]") -> tuple[Array, int | None]:
         values = column.to_numpy()
