@@ -114,6 +114,9 @@ class LocalPeer(Peer):
         self.seconds.train += time.perf_counter() - began
         return result
 
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._in_thread(function, *arguments)
+
     def forget(self, optimiser: str) -> None:
         self.trainer.drop(optimiser)
 

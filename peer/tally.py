@@ -4,7 +4,8 @@ The protocol's own rounds run against a `Peer` that trains nothing, hears its ow
 and counts the bytes of what it would send, so no protocol has to say its traffic twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from peer.learning.trainer import Phase
 from peer.protocols.base import Init, Peer, Protocol, Received
 from peer.topology import receivers
 
+T = TypeVar("T")
 FLOAT32, FLOAT64 = 4, 8
 STAND_IN = 2
 """Length of the stand-in of each part: only the true sizes are counted."""
@@ -67,6 +69,9 @@ class Tally(Peer):
 
     async def accuracy(self) -> float:
         return 1.0
+
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        return function(*arguments)
 
     def forget(self, optimiser: str) -> None:
         pass

@@ -1,9 +1,9 @@
 """What a protocol is, and what it is given: the whole interface between a paper and the runtime."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -12,6 +12,7 @@ from peer.learning.trainer import Phase
 from peer.settings import Settings
 from peer.topology import Graph
 
+T = TypeVar("T")
 Init = Literal["shared", "independent"]
 Part = Literal["extractor", "head", "model"]
 
@@ -85,6 +86,10 @@ class Peer(ABC):
     @abstractmethod
     async def accuracy(self) -> float:
         """Accuracy on the local training samples, in eval mode."""
+
+    @abstractmethod
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        """A long calculation, in the worker thread: this peer goes on sending signs of life meanwhile."""
 
     @abstractmethod
     def forget(self, optimiser: str) -> None:

@@ -1,5 +1,7 @@
 """Runs of seven peers, every blend of which is computed again from their traces."""
 
+import asyncio
+import threading
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,9 @@ import numpy as np
 import pytest
 from federations import Run, Trace, federate, resolve
 from numpy.typing import NDArray
+
+from peer.in_process import run_in_process
+from peer.topology import two_opt
 
 GOLDEN = (1 + sqrt(5)) / 2
 QUICK = {"head_epochs": 1, "extractor_epochs": 2, "batch_size": 16}
@@ -138,6 +143,20 @@ def test_two_opt_seats_the_ring_and_reports_its_cost(runs: dict[str, Run]) -> No
     assert {edge for line in run.audit("peer0")[2:] for edge in line["edges"]} == {
         *sides(run.trace("peer0", 2), "peer0")
     }
+
+
+async def test_signs_of_life_go_on_while_the_ring_is_ordered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a thousand peers 2-opt takes seconds: here it ends only when the event loop has run beside it."""
+    loop, alive = asyncio.get_running_loop(), threading.Event()
+
+    def slow(similar: Matrix) -> list[int]:
+        loop.call_soon_threadsafe(alive.set)
+        assert alive.wait(5), "the event loop stands still"
+        return two_opt(similar)
+
+    monkeypatch.setattr("peer.protocols.fibfl_plus_plus.two_opt", slow)
+    runtimes = await run_in_process(resolve(tmp_path, {"name": "fibfl++", **QUICK}, 4, rounds=1), tmp_path)
+    assert len({runtime.peer.ring for runtime in runtimes.values()}) == 1
 
 
 @pytest.mark.parametrize("name", ["fibfl", "fibfl+", "fibfl++"])
