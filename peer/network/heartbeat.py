@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from peer.network.edges import Edges, LinkState, Neighbour
 from peer.network.floor import Floor
 from peer.network.handshake import Identity, RefusedError, introduce, read_reply
-from peer.network.links import RETRY, Traffic, first_of
+from peer.network.links import RETRY, first_of
 from peer.network.reception import Report
+from peer.network.traffic import Counted, Traffic
 from peer.network.transport import DisconnectedError, Pipe, Transport
 from peer.network.wire import Beat, DecodeError, Reply, Resources
 
@@ -55,7 +56,8 @@ class Heart:
         attempt = 0
         while not self.leaving.is_set():
             try:
-                pipe = await self._transport.dial(neighbour.address, "Heartbeat")
+                dialled = await self._transport.dial(neighbour.address, "Heartbeat")
+                pipe = Counted(dialled, neighbour.id, self._traffic)
                 try:
                     await introduce(pipe, self._identity.hello(neighbour.id))
                     attempt = 0
@@ -67,12 +69,13 @@ class Heart:
             attempt += 1
             await asyncio.sleep(RETRY[min(attempt, len(RETRY) - 1)])
 
-    async def accept(self, caller: str, pipe: Pipe) -> None:
+    async def accept(self, pipe: Counted) -> None:
         """The accepting end of such a stream, after its welcome; the newest replaces the one before."""
 
         async def reply(beat: bytes) -> None:
             await pipe.send(Reply(beat=Beat.FromString(beat)).SerializeToString())
 
+        caller = pipe.peer
         older, self._accepted[caller] = self._accepted.get(caller), pipe
         if older:
             older.abort()
@@ -116,14 +119,14 @@ class Heart:
         read: Callable[[bytes], Beat],
     ) -> None:
         async def beat_to_the_end() -> None:
-            await self._beat(other, send)
+            await self._beat(send)
             await pipe.finish()  # while listening goes on: a read that is cancelled would take the last beat with it
 
         beating = asyncio.create_task(beat_to_the_end())
         listening = asyncio.create_task(self._listen(other, pipe, read))
         await first_of(beating, listening)
 
-    async def _beat(self, other: str, send: Callable[[bytes], Awaitable[None]]) -> None:
+    async def _beat(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         told: dict[str, int] = {}
         advertised = -RESOURCES_EVERY
         while True:
@@ -135,9 +138,7 @@ class Heart:
             if self._clock() - advertised >= RESOURCES_EVERY:
                 advertised = self._clock()
                 beat.resources.CopyFrom(self._resources())
-            data = beat.SerializeToString()
-            await send(data)
-            self._traffic.sent[other] += len(data)
+            await send(beat.SerializeToString())
             if last:
                 return
             await self._until_news(version)
@@ -154,7 +155,6 @@ class Heart:
     async def _listen(self, other: str, pipe: Pipe, read: Callable[[bytes], Beat]) -> None:
         while True:
             data = await pipe.receive()
-            self._traffic.received[other] += len(data)
             try:
                 beat = read(data)
             except DecodeError:

@@ -4,26 +4,17 @@ Nothing above a link knows that it broke.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from peer.network.edges import Neighbour
 from peer.network.handshake import Identity, RefusedError, introduce, read_reply
 from peer.network.outbox import Outbox
+from peer.network.traffic import Counted, Traffic
 from peer.network.transport import DisconnectedError, Pipe, Transport
 from peer.network.wire import Refusal, Welcome
 
 RETRY = (0.05, 0.1, 0.2, 0.4)
 """Seconds before the next attempts to connect; the last one is repeated."""
-
-
-@dataclass
-class Traffic:
-    """Bytes handed to and taken from the transport, by neighbour."""
-
-    sent: Counter[str] = field(default_factory=Counter)
-    received: Counter[str] = field(default_factory=Counter)
 
 
 class Link:
@@ -64,11 +55,10 @@ class Link:
 
     async def _stream(self) -> None:
         """One stream from hello to break."""
-        pipe = await self._transport.dial(self.neighbour.address, "Tensors")
+        dialled = await self._transport.dial(self.neighbour.address, "Tensors")
+        pipe = Counted(dialled, self.neighbour.id, self._traffic)
         try:
-            hello = self._identity.hello(self.neighbour.id)
-            self._traffic.sent[self.neighbour.id] += len(hello)
-            welcome = await introduce(pipe, hello)
+            welcome = await introduce(pipe, self._identity.hello(self.neighbour.id))
             self._welcomed(self.neighbour.id, welcome.durable)
             self.up.set()
             sending = asyncio.create_task(self._send(pipe, welcome))
@@ -89,7 +79,6 @@ class Link:
                 continue
             began = clock()
             await pipe.send(frame.data)
-            self._traffic.sent[self.neighbour.id] += len(frame.data)
             self._measure(len(frame.data), clock() - began)
 
     def _measure(self, count: int, seconds: float) -> None:

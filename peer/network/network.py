@@ -15,10 +15,11 @@ from peer.network.floor import Floor
 from peer.network.handshake import Identity
 from peer.network.heartbeat import Heart
 from peer.network.inbox import Inbox
-from peer.network.links import Link, Traffic
+from peer.network.links import Link
 from peer.network.manifest import Manifest, NotDeclaredError
 from peer.network.outbox import Outbox, Outgoing
 from peer.network.reception import Reception, Report
+from peer.network.traffic import Traffic
 from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire import Reply, Resources, Welcome
 
@@ -46,9 +47,7 @@ class Network:
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Raises when something below failed for good."""
         self._transport, self._tasks = transport, dict[str, list[asyncio.Task[None]]]()
-        self._reception = Reception(
-            identity, manifest, self.edges, self.floor, self.audit, self.traffic.received, report
-        )
+        self._reception = Reception(identity, manifest, self.edges, self.floor, self.audit, self.traffic, report)
         self._heart = Heart(
             identity, self.edges, self.floor, transport, self.traffic, report, state, resources, self._reminded
         )
@@ -146,12 +145,12 @@ class Network:
             return
 
     async def _accept_heartbeat(self, pipe: Pipe) -> None:
-        caller = await self._reception.admit(pipe, ("send", "receive"))
-        if caller is None:
+        admitted = await self._reception.admit(pipe, ("send", "receive"))
+        if admitted is None:
             return
         durable = self.floor.durable[self.identity.id]
-        await pipe.send(Reply(welcome=Welcome(durable=durable)).SerializeToString())
-        await self._heart.accept(caller, pipe)
+        await admitted.send(Reply(welcome=Welcome(durable=durable)).SerializeToString())
+        await self._heart.accept(admitted)
 
     def _welcomed(self, peer: str, durable: int) -> None:
         self.floor.learn({peer: durable})

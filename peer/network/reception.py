@@ -1,7 +1,6 @@
 """The incoming side: who is let in, and which of their frames are taken. What was not declared is refused here."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 
 from peer.network.audit import Audit
@@ -12,6 +11,7 @@ from peer.network.handshake import Identity, read_hello
 from peer.network.inbox import Inbox
 from peer.network.manifest import Manifest, NotDeclaredError
 from peer.network.refusals import Refusals
+from peer.network.traffic import Counted, Traffic
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire import Position, Refusal, Reply, Welcome
 
@@ -31,11 +31,11 @@ class Reception:
         edges: Edges,
         floor: Floor,
         audit: Audit,
-        received: "Counter[str]",
+        traffic: Traffic,
         report: Report,
     ) -> None:
         self._identity, self._manifest, self._edges = identity, manifest, edges
-        self._floor, self._audit, self._received = floor, audit, received
+        self._floor, self._audit, self._traffic = floor, audit, traffic
         self._streams: dict[str, Pipe] = {}
         self.refusals = Refusals(report)
         self.inboxes: dict[str, Inbox] = {}
@@ -47,18 +47,21 @@ class Reception:
     def inbox(self, sender: str) -> Inbox:
         return self.inboxes.setdefault(sender, Inbox())
 
-    async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> str | None:
-        """Read the hello of an incoming stream; the caller's id, or None if it was refused."""
+    async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> Counted | None:
+        """Read the hello of an incoming stream; the pipe as the caller's, or None if it was refused."""
         try:
-            hello = read_hello(await asyncio.wait_for(pipe.receive(), HELLO_SECONDS))
+            said = await asyncio.wait_for(pipe.receive(), HELLO_SECONDS)
+            hello = read_hello(said)
         except (TimeoutError, BadFrameError) as error:
             why = str(error) or f"said nothing for {HELLO_SECONDS:.0f} s"
             self.refusals.add("refused", caller="a stranger", origin=pipe.origin, reason=why)
             raise DisconnectedError(why) from None
+        known = hello.id in self._edges.neighbours
+        counted = Counted(pipe, hello.id, self._traffic, len(said)) if known else None
         refusal = self._identity.judge(hello, pipe.identity) or self._stranger(hello.id, directions)
         if refusal is None:
-            return hello.id
-        await self._refuse(pipe, hello.id, refusal)
+            return counted
+        await self._refuse(counted or pipe, hello.id, refusal)
         return None
 
     def _stranger(self, caller: str, directions: tuple[Direction, ...]) -> Refusal | None:
@@ -77,9 +80,10 @@ class Reception:
 
     async def tensors(self, pipe: Pipe) -> None:
         """One incoming tensor stream, from hello to break."""
-        sender = await self.admit(pipe, ("receive",))
-        if sender is None:
+        admitted = await self.admit(pipe, ("receive",))
+        if admitted is None:
             return
+        pipe, sender = admitted, admitted.peer
         older = self._streams.get(sender)
         self._streams[sender] = pipe  # the newest authenticated stream replaces the old
         if older:
@@ -91,7 +95,6 @@ class Reception:
                 data = await pipe.receive()
                 if self._streams.get(sender) is not pipe:
                     return
-                self._received[sender] += len(data)
                 await self.take(sender, data)
                 await self.inbox(sender).room(self._most_held)
         except BadFrameError as error:

@@ -1,7 +1,6 @@
 """One reception with its neighbours `left` and `right`, and everything needed to send it good and bad bytes."""
 
 import struct
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,7 @@ from peer.network.floor import Floor
 from peer.network.handshake import Identity
 from peer.network.manifest import Manifest, Payload
 from peer.network.reception import Reception
+from peer.network.traffic import Traffic
 from peer.network.transport.memory import Direction, MemoryPipe
 from peer.network.wire import Hello, Reply
 
@@ -60,7 +60,7 @@ class Door:
         self.edges.use(0, ["right"], ["left"])
         identity = Identity("me", SPEC, MANIFEST.digest)
         floor = Floor(["me", "left", "right", "far"])
-        self.reception = Reception(identity, MANIFEST, self.edges, floor, Audit(), Counter(), self.report)
+        self.reception = Reception(identity, MANIFEST, self.edges, floor, Audit(), Traffic(), self.report)
         self.reception.begin(1)
 
     def report(self, event: str, **fields: Any) -> None:
