@@ -38,7 +38,8 @@ def privacy(
     violations = [
         *(gaps := list(missing(members, audits, rounds))),
         *undeclared(members, audits, private),
-        *mismatches(audits, sent, sum_flows(audits, "received")),
+        *mismatches(audits, "bytes"),
+        *mismatches(audits, "scalar_bytes"),
     ]
     head = sum(entry.get("head_bytes", 0) for _, _, entry in entries(audits, "sent"))
     place = {id: position for position, id in enumerate(members)}
@@ -69,12 +70,15 @@ def entries(audits: Mapping[str, Audit], direction: str) -> Iterator[tuple[str, 
                 yield id, record, entry
 
 
-def sum_flows(audits: Mapping[str, Audit], direction: str) -> Counter[Flow]:
-    """Bytes by round, sender, receiver and vector, as the senders or as the receivers counted them."""
+def sum_flows(audits: Mapping[str, Audit], direction: str, kind: str = "bytes") -> Counter[Flow]:
+    """Bytes by round, sender, receiver and vector, as the senders or as the receivers counted them.
+
+    kind: "bytes" of tensors, or "scalar_bytes", those of the numbers beside a tensor or in a record.
+    """
     flows: Counter[Flow] = Counter()
     for id, record, entry in entries(audits, direction):
         source, target = (id, entry["to"]) if direction == "sent" else (entry["from"], id)
-        flows[record["round"], source, target, entry["vector"]] += entry["bytes"]
+        flows[record["round"], source, target, entry["vector"]] += entry.get(kind, 0)
     return flows
 
 
@@ -118,12 +122,14 @@ def reasons(
         yield f"{entry['head_bytes']} bytes of a private head"
 
 
-def mismatches(audits: Mapping[str, Audit], sent: Counter[Flow], received: Counter[Flow]) -> Iterator[Violation]:
+def mismatches(audits: Mapping[str, Audit], kind: str) -> Iterator[Violation]:
     """Flows whose two ends counted differently; where one end left no audit there is nothing to compare."""
+    sent, received = sum_flows(audits, "sent", kind), sum_flows(audits, "received", kind)
     for flow in sorted(set(sent) | set(received)):
         _, source, target, _ = flow
         if source in audits and target in audits and sent[flow] != received[flow]:
-            reason = f"{source} counted {sent[flow]} bytes sent, {target} {received[flow]} received"
+            what = "bytes" if kind == "bytes" else "bytes of scalars"
+            reason = f"{source} counted {sent[flow]} {what} sent, {target} {received[flow]} received"
             yield violation(flow, sent[flow], reason)
 
 

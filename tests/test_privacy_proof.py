@@ -148,6 +148,15 @@ def test_books_that_differ() -> None:
     assert violation["reason"] == f"peer0 counted {BYTES} bytes sent, peer1 {BYTES - 4} received"
 
 
+def test_scalars_that_nobody_wrote_down_as_sent() -> None:
+    """A record has no tensor bytes at all: only its scalars show what went over an edge."""
+    audits = ring_audits()
+    send(audits, "peer0", "peer1", vector="proportions", bytes=0, scalar_bytes=80)
+    assert reasons(audits) == ["peer0 counted 80 bytes of scalars sent, peer1 0 received"]
+    audits["peer1"]["rounds"][2]["received"][-1]["scalar_bytes"] = 80
+    assert reasons(audits) == []
+
+
 def test_received_but_never_written_down_as_sent() -> None:
     audits = ring_audits()
     del audits["peer3"]["rounds"][2]["sent"][0]

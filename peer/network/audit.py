@@ -13,12 +13,17 @@ Line = tuple[str, str]
 
 @dataclass
 class RoundAudit:
-    """Bytes of tensors of one round; a message counts when it is written, so a repeat after a cut counts once."""
+    """Bytes of one round; a message counts when it is written, so a repeat after a cut counts once.
+
+    Scalars stand beside the tensors: the theory's bytes are those of tensors alone, and a record has no others.
+    """
 
     edges: dict[str, list[str]] = field(default_factory=dict)
     sent: Counter[Line] = field(default_factory=Counter)
     head: Counter[Line] = field(default_factory=Counter)
+    sent_scalars: Counter[Line] = field(default_factory=Counter)
     received: Counter[Line] = field(default_factory=Counter)
+    received_scalars: Counter[Line] = field(default_factory=Counter)
 
 
 class Audit:
@@ -37,28 +42,40 @@ class Audit:
                 if direction not in edges.setdefault(peer, []):
                     edges[peer].append(direction)
 
-    def wrote(self, round: int, to: Iterable[str], payload: Payload, offset: int, floats: int) -> None:
+    def wrote(self, round: int, to: Iterable[str], payload: Payload, offset: int, floats: int, doubles: int) -> None:
         start, end = payload.private
         head = max(0, min(offset + floats, end) - max(offset, start))
+        audit = self._rounds[round]
         for peer in to:
-            self._rounds[round].sent[peer, payload.name] += 4 * floats
-            self._rounds[round].head[peer, payload.name] += 4 * head
+            audit.sent[peer, payload.name] += 4 * floats
+            audit.head[peer, payload.name] += 4 * head
+            audit.sent_scalars[peer, payload.name] += 8 * doubles
             self.tensor_bytes += 4 * floats
 
-    def read(self, round: int, sender: str, payload: Payload, count: int) -> None:
-        self._rounds[round].received[sender, payload.name] += count
+    def read(self, round: int, sender: str, payload: Payload, count: int, scalars: int) -> None:
+        """So many bytes of the vector and of the scalars beside it."""
+        audit = self._rounds[round]
+        audit.received[sender, payload.name] += count
+        audit.received_scalars[sender, payload.name] += scalars
 
     def close(self, round: int) -> dict[str, Any]:
         """The finished round as one line of audit.jsonl."""
         audit = self._rounds.pop(round, RoundAudit())
+        sent, received = audit.sent_scalars, audit.received_scalars
         return {
             "round": round,
             "edges": audit.edges,
             "sent": [
-                {"to": peer, "vector": name, "bytes": count, "head_bytes": audit.head[peer, name]}
-                for (peer, name), count in sorted(audit.sent.items())
+                _entry("to", line, count, head_bytes=audit.head[line], scalar_bytes=sent[line])
+                for line, count in sorted(audit.sent.items())
             ],
             "received": [
-                {"from": peer, "vector": name, "bytes": count} for (peer, name), count in sorted(audit.received.items())
+                _entry("from", line, count, scalar_bytes=received[line])
+                for line, count in sorted(audit.received.items())
             ],
         }
+
+
+def _entry(way: str, line: Line, count: int, **parts: int) -> dict[str, Any]:
+    peer, name = line
+    return {way: peer, "vector": name, "bytes": count, **parts}

@@ -99,7 +99,7 @@ class Network:
         number = self.manifest.number(name, round)
         self.manifest.check(number, round, len(scalars), offset, length)
         packed = struct.pack(f"<{len(scalars)}d", *scalars)
-        self.audit.wrote(round, to, self.manifest.payloads[number], offset, length)
+        self.audit.wrote(round, to, self.manifest.payloads[number], offset, length, len(scalars))
         boxes = [self.links[peer].outbox for peer in to]
         return Writing(boxes, Key(self.identity.view, round, step), number, packed, offset, length)
 

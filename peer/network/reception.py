@@ -127,7 +127,7 @@ class Reception:
         payload = self._manifest.check(frame.payload, key.round, frame.doubles, frame.offset, frame.length)
         fate = self.inbox(sender).add(frame)
         if fate == "new":
-            self._audit.read(key.round, sender, payload, len(frame.values))
+            self._audit.read(key.round, sender, payload, len(frame.values), len(frame.scalars))
         elif fate == "conflict":
             self.refusals.add("conflict", sender=sender, round=key.round, step=key.step)
 

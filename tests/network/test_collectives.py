@@ -149,6 +149,28 @@ async def test_gather_gives_everyone_everything(size: int) -> None:
         assert records == {f"peer{i}": (float(i), i / 3, -1e300) for i in range(size)}
 
 
+async def test_scalars_are_counted_beside_the_bytes_of_tensors() -> None:
+    """At both ends, whether they travel as a record or with a vector of several frames."""
+    floats = 2**18 + 5
+    values = vectors(3, floats)
+    async with members(3, floats) as made:
+        await all_of(made, lambda i, m: m.collectives.gather(m.seat, "record", [1.0, 2.0, 3.0]))
+        await all_of(made, lambda i, m: m.collectives.exchange(m.seat, "v", values[i], (0.5, 0.25)))
+        assert [m.network.audit.tensor_bytes for m in made] == [4 * floats] * 3
+        lines = [m.network.audit.close(1) for m in made]
+    record, vector = ({"bytes": 0, "scalar_bytes": 2 * 24}, {"bytes": 4 * floats, "scalar_bytes": 16})
+    for i, line in enumerate(lines):
+        to, sender = f"peer{(i + 1) % 3}", f"peer{(i - 1) % 3}"
+        assert line["sent"] == [
+            {"to": to, "vector": "record", "head_bytes": 0, **record},
+            {"to": to, "vector": "v", "head_bytes": 0, **vector},
+        ]
+        assert line["received"] == [
+            {"from": sender, "vector": "record", **record},
+            {"from": sender, "vector": "v", **vector},
+        ]
+
+
 @pytest.mark.parametrize("graph", ["ring", "exponential", "complete"])
 @pytest.mark.parametrize("size", [2, 3, 6])
 async def test_exchange_brings_each_neighbour_s_vector_and_scalars(graph: Graph, size: int) -> None:
