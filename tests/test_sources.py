@@ -533,8 +533,8 @@ def test_a_function_of_the_users(own_module: str, tmp_path: Path) -> None:
         ("pair", {"columns": 2}, "cannot be called with the options given: .*columns"),
         ("bad", {}, r"must return \(x, y\) or .*, not a ndarray"),
         ("ragged", {}, "rows of different lengths"),
-        ("absent", {}, "own_data has no function absent"),
-        ("number", {}, "own_data has no function number"),
+        ("absent", {}, "the module `own_data` has no `absent`"),
+        ("number", {}, "`own_data:number` is no function"),
     ],
 )
 def test_wrong_functions_are_told(own_module: str, function: str, options: dict[str, Any], message: str) -> None:
@@ -543,7 +543,7 @@ def test_wrong_functions_are_told(own_module: str, function: str, options: dict[
 
 
 def test_a_missing_module_is_told() -> None:
-    with pytest.raises(InputError, match="cannot import no_such_module for the data no_such_module:f"):
+    with pytest.raises(InputError, match="`no_such_module:f`: no module `no_such_module`"):
         load("no_such_module:f")
     with pytest.raises(ValidationError):
         source("not a name:f")

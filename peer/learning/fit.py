@@ -5,9 +5,7 @@ from torch import Tensor, nn
 
 from peer.errors import InputError
 from peer.learning.randomness import global_stream
-
-# What layers raise when the input does not suit them; torch's own checks are RuntimeErrors and ValueErrors.
-_MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
+from peer.user_code import in_words
 
 
 @torch.no_grad()
@@ -26,8 +24,10 @@ def dry_pass(module: nn.Module, name: str, shape: tuple[int, ...], classes: int)
             before = torch.get_rng_state()
             module.train()(zeros)
             draws = not torch.equal(before, torch.get_rng_state())
-        except _MISFITS as error:
-            raise InputError(f"model {name} does not take inputs of shape {shape}: {_first_line(error)}") from error
+        except InputError:
+            raise
+        except Exception as error:  # a layer that the input does not suit, or a mistake in a user's `forward`
+            raise InputError(f"model {name} does not take inputs of shape {shape}: {in_words(error)}") from error
     for buffer, value in buffers:
         buffer.copy_(value)
     return draws
@@ -41,8 +41,3 @@ def _check_logits(logits: object, name: str, shape: tuple[int, ...], classes: in
             f"model {name} must give {classes} float32 logits for an input of shape {shape}, "
             f"it gives {tuple(logits.shape[1:])} of {str(logits.dtype).removeprefix('torch.')}"
         )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,19 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "own protocol without a name": (protocol(":"), "cannot be imported"),
     "own protocol not there": (protocol("json:Name"), "the module `json` has no `Name`"),
     "own protocol is none": (protocol("json:dumps"), "not a subclass of peer.Protocol"),
-    "own protocol with a mistake": (protocol("mistaken:Name"), "cannot be imported: invalid syntax"),
-    "own model missing": (content(model="nomodule:Name"), "cannot be imported"),
-    "own data missing": (data("nomodule:load"), "cannot import nomodule"),
+    "own protocol with a mistake": (protocol("mistaken:Name"), "mistaken.py:2)"),
+    "own model missing": (content(model="nomodule:Name"), "no module `nomodule`"),
+    "own data missing": (data("nomodule:load"), "`nomodule:load`: no module `nomodule`"),
+    "own model with a mistake": (content(model="mistaken:Name"), "cannot be imported: SyntaxError: invalid syntax (/"),
+    "own data with a mistake": (data("mistaken:load"), "mistaken.py:2)"),
+    "own protocol that raises": (protocol("raising:Name"), "ZeroDivisionError: division by zero (/"),
+    "own model that raises": (content(model="raising:Name"), "raising.py:4)"),
+    "own data that raises": (data("raising:load"), "raising.py:4)"),
+    "own protocol that needs more": (protocol("needy:Name"), "No module named 'nowhere' (/"),
+    "own model that exits": (content(model="exiting:Name"), "SystemExit: enough"),
+    "own model raises when made": (content(model="late:Net"), "KeyError: 'width' (/"),
+    "own model raises when used": (content(model="late:net"), "name 'undefined' is not defined (/"),
+    "own data raises when read": (data("late:load"), "late:load failed: OSError: no tape (/"),
     "two ids": (content(ring=ring(id="peer1")), "two peers of the ring have the id `peer1`"),
     "two addresses": (content(ring=ring(address="127.0.0.1:9101")), "have the address `127.0.0.1:9101`"),
     "id": (content(ring=ring(id="Peer 0")), "`ring.0.id`"),
@@ -119,6 +130,32 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "data that does not fit the model": (content(model="cnn5"), "model cnn5 takes images"),
     "data that does not fit the channels": (content(model="resnet18"), "does not take inputs of shape (1, 8, 8)"),
 }  # fmt: skip
+MODULES = {
+    "mistaken": "\nclass Name(:\n",
+    "raising": "import os\n\nroot = os.sep\nratio = 1 / 0\n",
+    "needy": "import nowhere\n",
+    "exiting": "import sys\nsys.exit('enough')\n",
+    "late": """from torch import nn
+
+
+def Net(shape, classes):
+    return {}["width"]
+
+
+class Broken(nn.Module):
+    def forward(self, x):
+        return undefined
+
+
+def net(shape, classes):
+    return Broken(), nn.Identity()
+
+
+def load():
+    raise OSError("no tape")
+""",
+}
+"""A user's own modules: what is wrong with each is said with file and line."""
 ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "more peers than the ring": (["--peers", "5"], "--peers 5 does not fit the 3 peers under `ring`"),
     "no peers": (["--peers", "0"], "--peers 0: give at least 1"),
@@ -143,7 +180,9 @@ class Place:
         np.savez(path / "whole.npz", x=np.zeros((50, 8, 8), np.uint8), y=np.arange(50) % 10)
         (path / "cut.npz").write_bytes((path / "whole.npz").read_bytes()[:2000])
         np.savez(path / "objects.npz", x=np.array([{}], object), y=np.zeros(1, np.int64))
-        (path / "mistaken.py").write_text("class Name(:\n")
+        for name, text in MODULES.items():
+            (path / f"{name}.py").write_text(text)
+            sys.modules.pop(name, None)
         (path / "peer.yaml").write_text("federation: fed.yaml\nid: peer0\nout: out\n")
         (path / "fed.yaml").write_text(json.dumps(content()))
 

@@ -1,6 +1,5 @@
 """Data from a function of the user's."""
 
-import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from peer.errors import InputError
 from peer.learning.samples import Dataset
 from peer.learning.sources.arrays import dataset, hold_out, labelled
 from peer.learning.sources.base import Source
+from peer.user_code import imported, in_words
 
 
 class UserSource(Source):
@@ -57,21 +57,18 @@ class UserSource(Source):
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
             raise InputError(f"{self.name} cannot be called with the options given: {error}") from error
-        return function(**arguments)
+        try:
+            return function(**arguments)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"{self.name} failed: {in_words(error)}") from error
 
 
 def _find(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(
-            f"cannot import {module_name} for the data {name}: {error}; put it beside the federation's file "
-            "or install it"
-        ) from error
-    function = getattr(module, attribute, None)
+    function = imported(name)
     if not callable(function):
-        raise InputError(f"{module_name} has no function {attribute} for the data {name}")
+        raise InputError(f"`{name}` is no function, so it cannot give the data")
     return function  # type: ignore[no-any-return]
 
 

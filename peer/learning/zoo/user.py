@@ -1,30 +1,28 @@
 """A model of the user's own, named `module:Name`."""
 
-import importlib
 from collections.abc import Callable
 
 from torch import nn
 
 from peer.errors import InputError
+from peer.user_code import imported, in_words
 
 
 def user_model(name: str) -> Callable[[tuple[int, ...], int], tuple[nn.Module, nn.Module]]:
     """What `module:Name` names: takes (shape, classes), gives (extractor, head) or a module that has both."""
-    module_name, _, attribute = name.partition(":")
-    try:
-        make = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise InputError(f"model {name}: module {module_name or '(empty)'} cannot be imported: {error}") from error
-    except AttributeError as error:
-        raise InputError(f"model {name}: module {module_name} has no {attribute or 'name after the colon'}") from error
+    make = imported(name)
     if not callable(make):
         raise InputError(f"model {name} must be a callable that takes (shape, classes)")
 
     def made(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         try:
             result = make(shape, classes)
-        except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
-            raise InputError(f"model {name} cannot be made for {shape} and {classes} classes: {error}") from error
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"model {name} cannot be made for {shape} and {classes} classes: {in_words(error)}"
+            ) from error
         return _halves(result, name)
 
     return made
