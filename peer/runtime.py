@@ -30,7 +30,7 @@ from peer.status import status_reply
 from peer.telemetry import Telemetry
 from peer.topology import receivers, senders
 from peer.trace import Trace
-from peer.waiting import join, mind_the_lost, outlast
+from peer.waiting import await_floor, join, mind_the_lost, outlast
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class Runtime:
         await self._close_round(0)
 
     async def _round(self, round: int) -> None:
-        await self.network.floor.allows(round)
+        await await_floor(self.network.floor, self._spec, round, self.telemetry.emit)
         self.peer.begin(round)
         before = asdict(self.peer.seconds)
         shared = self._shared_part(round)

@@ -6,11 +6,15 @@ from typing import Any
 
 from peer.errors import FailedError
 from peer.network.edges import Edges, Neighbour
-from peer.network.floor import Floor
+from peer.network.floor import NOTHING, WINDOW, Floor
 from peer.spec import Spec
 
 REMIND_SECONDS = 60.0
 """How often a peer that waits for a lost neighbour says so."""
+FLOOR_SECONDS = 2.0
+"""How long a peer waits at the floor before it says so, and at least from one word about it to the next."""
+MOST_NAMED = 8
+"""Of a large federation that is started again, everybody waits for everybody."""
 
 
 async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
@@ -27,6 +31,27 @@ async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
     finally:
         reminder.cancel()
     report("waiting", **_described([]))
+
+
+async def await_floor(floor: Floor, spec: Spec, round: int, report: Callable[..., None]) -> None:
+    """Wait until nobody is more than W rounds behind `round` (rule R6); say for whom whenever that has changed.
+
+    The one who is behind need not be a neighbour: then no link is down here, and nothing else would tell.
+    """
+    said = None
+    while True:
+        try:
+            async with asyncio.timeout(FLOOR_SECONDS):
+                await floor.allows(round)
+        except TimeoutError:
+            waiting = _at_floor(floor.behind(round), spec, round)
+            if waiting != said:
+                report("waiting", **waiting)
+                said = waiting
+            continue
+        if said:
+            report("waiting", **{"for": [], "sentence": f"nobody is too far behind any more: round {round} begins"})
+        return
 
 
 async def mind_the_lost(edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None]) -> None:
@@ -75,6 +100,22 @@ async def _say_for_whom(edges: Edges, report: Callable[..., None]) -> None:
         if waiting != said:
             report("waiting", **waiting)
             said = waiting
+
+
+def _at_floor(behind: dict[str, int], spec: Spec, round: int) -> dict[str, Any]:
+    """Those who are furthest behind, at most MOST_NAMED, and how many there are besides."""
+    addresses = {member.id: member.address for member in spec.ring}
+    first = sorted(behind, key=lambda id: behind[id])[:MOST_NAMED]
+    who = [{"id": id, "address": addresses[id], "reason": _on_disk(behind[id], round)} for id in first]
+    others = len(behind) - len(first)
+    sentence = ", ".join(f"{n['id']} at {n['address']} ({n['reason']})" for n in who)
+    sentence += f" and {others} others" if others else ""
+    return {"for": who, "others": others, "sentence": f"round {round} cannot begin: waiting for {sentence}"}
+
+
+def _on_disk(durable: int, round: int) -> str:
+    known = f"only its round {durable}" if durable > NOTHING else "no round of it"
+    return f"{known} is known to be on disk, {round - WINDOW} is needed"
 
 
 def _missing(edges: Edges) -> list[Neighbour]:

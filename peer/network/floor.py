@@ -41,9 +41,13 @@ class Floor:
             self._changed.clear()
             await self._changed.wait()
 
+    def behind(self, round: int) -> dict[str, int]:
+        """Who is more than W rounds behind `round`, as far as is known here, and the round each has on disk."""
+        return {peer: at for peer, at in self.durable.items() if at < round - WINDOW}
+
     async def allows(self, round: int) -> None:
         """Wait until nobody is more than W rounds behind `round`."""
-        while round > self.least + WINDOW:
+        while self.behind(round):
             await self.beyond(self.version)
 
     async def reached(self, peers: Collection[str], round: int) -> None:
