@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from peer.errors import InputError
 from peer.spec import Spec
 
 
@@ -19,6 +20,8 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> None:
     So the only way to admit another certificate is a new CA: run this again and copy the new files over the
     old ones, peer by peer; running peers take them up and from then on refuse the old ones.
     """
+    if "ca" in spec.ids:
+        raise InputError("no certificate can be made for the id `ca`: its file would be the CA's ca.pem; rename it")
     directory.mkdir(parents=True, exist_ok=True)
     ca_key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"{spec.name} CA")

@@ -10,21 +10,17 @@ from launcher.plan import plan
 from peer.config import PeerConfig
 from peer.errors import InputError
 from peer.network.security import Certificates
+from peer.setup import choose_device
 from peer.spec import Spec
 
 
-def check_ids(spec: Spec) -> None:
-    """A peer's config is DIR/<id>.yaml, and DIR/federation.yaml is taken."""
-    if "federation" in spec.ids:
-        raise InputError("a peer's id cannot be `federation`: its config would be federation.yaml; rename it")
-
-
 def check_device(device: str | None) -> None:
-    """Whether `--device` is one that a peer's config can name."""
+    """Whether `--device` is one that a peer's config can name, and this machine has it."""
     try:
         PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device or "auto")
     except ValidationError:
         raise InputError(f"--device {device}: choose auto, cpu, mps, cuda or cuda:N") from None
+    choose_device(device or "auto")
 
 
 def check_addresses(spec: Spec) -> None:
@@ -58,8 +54,7 @@ def check_certificates(spec: Spec, certs: Path | None) -> None:
 
 
 def check(spec: Spec, device: str | None, certs: Path | None) -> None:
-    """All of it: ids, device, certificates, addresses, and whether data and model go together. Raises InputError."""
-    check_ids(spec)
+    """All of it: device, certificates, addresses, and whether data and model go together. Raises InputError."""
     check_device(device)
     check_certificates(spec, certs)
     check_addresses(spec)

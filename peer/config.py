@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from peer.document import Document, nearest, scalar, validate
+from peer.document import Document, nearest, refuse_nul_in, scalar, validate
 from peer.errors import InputError
 from peer.learning.sources import SOURCES, source_type
 from peer.learning.zoo import MODELS
@@ -61,6 +61,7 @@ def load_spec(path: Path, *, peers: int | None = None, seed: int | None = None, 
     content.setdefault("name", path.stem)
     for override in overrides:
         _override(content, override)
+    refuse_nul_in(content, document)
     if seed is not None:
         content["seed"] = seed
     if peers is not None:
@@ -84,6 +85,7 @@ def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
     """peer3.yaml and the spec it names; paths are made absolute."""
     document = Document.read(path)
     content, base = dict(document.content), path.parent.resolve()
+    refuse_nul_in(content, document)
     if content.get("data") is not None:
         content["data"] = _component(content["data"], "data", [*SOURCES], document)
         validate(source_type(content["data"]["name"]), content["data"], document, ("data",))

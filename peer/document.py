@@ -69,6 +69,19 @@ class Document:
         return f"{self.path}:{line}" if line else str(self.path)
 
 
+def refuse_nul_in(content: Any, document: Document, at: Location = ()) -> None:
+    """InputError when a text anywhere in `content` holds a NUL character, which ends every path that it stands in."""
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            refuse_nul_in(value, document, (*at, key))
+    elif isinstance(content, list):
+        for number, value in enumerate(content):
+            refuse_nul_in(value, document, (*at, number))
+    elif isinstance(content, str) and "\0" in content:
+        name = ".".join(map(str, at))
+        raise InputError(f"{document.where(at)}: `{name}` holds a NUL character; remove it")
+
+
 def plain(node: Any) -> Any:
     """The parser's own containers and numbers as JSON's."""
     if isinstance(node, Mapping):

@@ -63,7 +63,10 @@ def choose_device(name: str) -> torch.device:
 
 def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
     """Refuse a directory that cannot be written, or that holds the files of another run."""
-    parent = next(path for path in (out, *out.parents) if path.exists())
+    try:
+        parent = next(path for path in (out, *out.parents) if path.exists())
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror}); give another `out`") from None
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"{out}: cannot be written; give another `out`")
     try:

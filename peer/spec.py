@@ -95,6 +95,10 @@ class Spec(Settings):
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice:
                 raise ValueError(f"two peers of the ring have the {what} `{twice}`; give each its own")
+        if "federation" in self.ids:
+            raise ValueError(
+                "a peer cannot have the id `federation`: its config would be written over federation.yaml; rename it"
+            )
         least = self.protocol.min_peers
         if len(self.ring) < least:
             raise ValueError(

@@ -110,6 +110,9 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "own model raises when used": (content(model="late:net"), "name 'undefined' is not defined (/"),
     "own data raises when read": (data("late:load"), "late:load failed: OSError: no tape (/"),
     "two ids": (content(ring=ring(id="peer1")), "two peers of the ring have the id `peer1`"),
+    "an id of a file of the run's": (content(ring=ring(id="federation")), "over federation.yaml; rename it"),
+    "a NUL in a path": (data("npz", path="a\0b"), "fed.yaml:1: `data.path` holds a NUL character; remove it"),
+    "a NUL in a list": (content(ring=ring(address="a\0b:7")), "`ring.0.address` holds a NUL character"),
     "two addresses": (content(ring=ring(address="127.0.0.1:9101")), "have the address `127.0.0.1:9101`"),
     "id": (content(ring=ring(id="Peer 0")), "`ring.0.id`"),
     "address without a port": (content(ring=ring(address="127.0.0.1")), "`127.0.0.1` is no host:port"),
@@ -168,6 +171,7 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "set below a name": (["--set", "protocol.name.x=1"], "`protocol` wants a `name`"),
     "set unknown": (["--set", "a.b.c=1"], "unknown key `a`"),
     "set not a number": (["--set", "protocol.gamma=.nan"], "finite number"),
+    "set to a NUL": (["--set", 'name="a\\0b"'], "`name` holds a NUL character; remove it"),
     "set the ring away": (["--set", "ring=[]"], "`ring`"),
 }
 
@@ -263,6 +267,8 @@ PEERS: dict[str, tuple[str, str]] = {
     "out below a file": ("out: fed.yaml/below", "cannot be written; give another `out`"),
     "out is a file": ("out: fed.yaml", "cannot be written; give another `out`"),
     "out cannot be": ("out: /proc/nobody", "/proc/nobody"),
+    "out too long": (f"out: {'x' * 300}", "File name too long"),
+    "out holds a NUL": ('out: "a\\0b"', "peer.yaml:3: `out` holds a NUL character; remove it"),
     "own data unknown": ("data: {name: nzp}", "unknown data `nzp`; did you mean `npz`?"),
     "own data missing": ("data: {name: npz, path: nothing.npz}", "there is no file"),
     "half of TLS": ("tls: {ca: ca.pem}", "`tls.cert` is missing"),
@@ -282,12 +288,27 @@ def test_wrong_peer_file(case: str, place: Place) -> None:
 def test_unwritable_output(place: Place) -> None:
     (place.path / "thesis").mkdir()
     (place.path / "thesis" / "thesis.tex").touch()
-    outs = ["fed.yaml", "fed.yaml/below", "/proc/nobody", "thesis"]
+    outs = ["fed.yaml", "fed.yaml/below", "/proc/nobody", "thesis", "x" * 300]
     if os.geteuid():
         (place.path / "locked").mkdir(mode=0o500)
         outs += ["locked/run"]
     for out in outs:
         place.refuses(launch, ["run", "fed.yaml", "--out", out], "--out")
+
+
+def test_arguments_with_a_nul(place: Place) -> None:
+    for argv in (["run", "fed.yaml", "--out", "a\0b"], ["check", "a\0b"], ["certs", "fed.yaml", "--out", "a\0b"]):
+        place.refuses(launch, argv, r"'a\x00b' holds a NUL character; remove it")
+    place.refuses(peer, ["--config", "a\0b"], "holds a NUL character; remove it")
+
+
+def test_a_device_that_is_not_there(place: Place) -> None:
+    place.refuses(launch, ["run", "fed.yaml", "--out", "out", "--device", "cuda:99"], "device `cuda:99`: this machine")
+
+
+def test_no_certificate_takes_the_place_of_the_ca(place: Place) -> None:
+    (place.path / "fed.yaml").write_text(json.dumps(content(ring=ring(id="ca"))))
+    place.refuses(launch, ["certs", "fed.yaml"], "no certificate can be made for the id `ca`")
 
 
 def test_address_in_use(place: Place, ports: Ports) -> None:
