@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from peer.learning.trainer import check_batches
 from peer.learning.zoo import build
 from peer.spec import Spec
 from peer.tally import Tally
@@ -35,6 +36,8 @@ def plan(spec: Spec) -> Plan:
     dataset = spec.data.load()
     counts = deal(spec, dataset.train_labels, dataset.classes)
     model = build(spec.model.name, dataset.shape, dataset.classes, spec.seed)
+    for id, count in counts.items():
+        check_batches(model, spec.protocol.local(), int(count.sum()), id)
     sizes = {"extractor": len(model.extractor), "head": len(model.head), "model": len(model.vector)}
     return Plan(spec, dataset.shape, counts, sizes)
 

@@ -13,6 +13,7 @@ from peer.errors import InputError
 from peer.files import write_atomically
 from peer.learning.model import Model, Part
 from peer.learning.shard import Shard, own_shard, take_shard
+from peer.learning.trainer import check_batches
 from peer.learning.zoo import build
 from peer.spec import Spec
 
@@ -41,6 +42,7 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     shard = own_shard(config.data) if config.data else take_shard(spec.data, spec.ids, config.id)
     stream = config.id if spec.init == "independent" else "shared"
     model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
+    check_batches(model, spec.protocol.local(), len(shard.train), config.id)
     sizes: dict[str, int] = {part: len(model.vector[model.part(part)]) for part in PARTS}
     check_disk(out, spec, config.id, sizes, shard.proportions, len(shard.train))
     return Setup(config, spec, shard, model)

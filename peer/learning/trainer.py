@@ -1,7 +1,7 @@
 """Local training in phases: some epochs of one part of the model, the rest frozen."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -67,7 +67,7 @@ class Trainer:
         number = self._number(round)
         if phase.epochs == 0 or not self.model.trainable(phase.part):
             return measure(self.model, self.samples).loss
-        self._check_batches(phase)
+        check_batches(self.model, (phase,), len(self.samples), self._peer)
         self.model.learn(phase.part)
         seed = derive(self._seed, self._peer, round, f"layers {number}")
         with global_stream(seed, self.model.device) if self.model.draws else nullcontext():
@@ -139,21 +139,27 @@ class Trainer:
     def _batches(self, phase: Phase, generator: torch.Generator) -> list[Tensor]:
         order = torch.randperm(len(self.samples), generator=generator).to(self.model.device)
         batches = list(torch.split(order, phase.batch_size))
-        if len(batches) > 1 and len(batches[-1]) == 1 and self._normalises(phase.part):
+        if len(batches) > 1 and len(batches[-1]) == 1 and _normalises(self.model, phase.part):
             batches[-2:] = [order[-(phase.batch_size + 1) :]]
         return batches
-
-    def _check_batches(self, phase: Phase) -> None:
-        if min(phase.batch_size, len(self.samples)) == 1 and self._normalises(phase.part):
-            raise InputError(
-                f"{self._peer}: model {self.model.name} has BatchNorm, which cannot learn from one sample "
-                "at a time; give the peer more samples, a batch_size of at least 2, or another model"
-            )
-
-    def _normalises(self, part: Part) -> bool:
-        found = (m for half in self.model.modules(part) for m in half.modules())
-        return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in found)
 
     def _check_stop(self) -> None:
         if self._stopped.is_set():
             raise Stopped
+
+
+def check_batches(model: Model, phases: Iterable[Phase], samples: int, peer: str) -> None:
+    """InputError if BatchNorm would have to learn from one sample at a time in any of the phases."""
+    for phase in phases:
+        learns = phase.epochs > 0 and model.trainable(phase.part) and _normalises(model, phase.part)
+        if learns and min(phase.batch_size, samples) == 1:
+            held = "has one sample" if samples == 1 else "has a batch_size of 1"
+            raise InputError(
+                f"{peer} {held} and model {model.name} has BatchNorm, which cannot learn from one sample at a time; "
+                "give the peer more samples, a batch_size of at least 2, or another model"
+            )
+
+
+def _normalises(model: Model, part: Part) -> bool:
+    found = (module for half in model.modules(part) for module in half.modules())
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in found)

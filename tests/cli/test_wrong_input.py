@@ -131,6 +131,14 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "data file of objects": (data("npz", path="objects.npz"), "pickled Python objects, which are never loaded"),
     "no images": (data("mnist", root="nowhere"), "no mnist in"),
     "data that does not fit the model": (content(model="cnn5"), "model cnn5 takes images"),
+    "BatchNorm and a peer of one sample": (
+        content(model="late:norm", data={"name": "digits", "limit": 3}),
+        "peer0 has one sample and model late:norm has BatchNorm",
+    ),
+    "BatchNorm and batches of one": (
+        content(model="late:norm", protocol={"name": "fibfl++", "batch_size": 1}),
+        "peer0 has a batch_size of 1 and model late:norm has BatchNorm",
+    ),
     "data that does not fit the channels": (content(model="resnet18"), "does not take inputs of shape (1, 8, 8)"),
 }  # fmt: skip
 MODULES = {
@@ -152,6 +160,10 @@ class Broken(nn.Module):
 
 def net(shape, classes):
     return Broken(), nn.Identity()
+
+
+def norm(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4)), nn.Linear(4, classes)
 
 
 def load():
