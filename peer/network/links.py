@@ -31,7 +31,7 @@ class Link:
         self.neighbour = neighbour
         self.outbox = Outbox()
         self.rejected: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Set when the neighbour says that what was sent is not declared: this peer must stop."""
+        """Set when the neighbour says that what was sent is not declared: this peer stops, true or not."""
         self.up = asyncio.Event()
         self.bytes_per_second = 0.0
         self._identity, self._transport, self._traffic = identity, transport, traffic

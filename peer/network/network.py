@@ -170,8 +170,12 @@ class Network:
             await self.floor.beyond(version)
 
     async def _until_rejected(self, link: Link) -> None:
-        why = await link.rejected
-        raise FailedError(f"{link.neighbour.id} {why}; this peer's code sends what its protocol does not declare")
+        """End this peer: without its neighbour it cannot go on, and to try for ever would hide wrong code."""
+        why, other = await link.rejected, link.neighbour.id
+        raise FailedError(
+            f"{other} {why}; either this peer's code sends what its protocol does not declare, or {other} runs other "
+            "code or does not tell the truth: compare the two, then start this peer again"
+        )
 
     def _reminded(self, durable: int) -> None:
         """A neighbour says which round of this peer is on disk: what was announced once must not be lost."""
