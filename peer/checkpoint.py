@@ -6,6 +6,7 @@ checkpoint/round-0003.json           written last: checksums of both, so that wh
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,25 +57,38 @@ class Checkpoints:
 
     def rounds(self) -> list[int]:
         """Rounds of which a checkpoint was sealed, oldest first, whole or not."""
-        return sorted(int(path.stem.split("-")[1]) for path in self.directory.glob("round-*.json"))
+        return self._numbers("round", "json")
 
     def damage(self, round: int) -> str | None:
-        """What is wrong with a checkpoint, or with messages it stands on; None if it is whole."""
-        for at in [at for at in self._message_rounds() if at < round]:
-            if why := self._damage(at, ("messages",)) and self._unreadable(at):
-                return why
+        """What is wrong with a checkpoint and the messages of its round; None if it is whole."""
         return self._damage(round, ("state", "messages"))
 
+    def damaged_messages(self, before: int) -> dict[int, str]:
+        """Earlier rounds whose kept messages are damaged, and how: a checkpoint stands on them as well."""
+        found = {at: self._damage(at, ("messages",)) and self._unreadable(at) for at in self._message_rounds()}
+        return {at: why for at, why in found.items() if why and at < before}
+
     def load(self, round: int) -> tuple[Snapshot, dict[int, Frames]]:
-        """A checkpoint that is whole, and all messages up to its round that are still kept."""
+        """A checkpoint that is whole, and all messages up to its round that are still kept and whole."""
         seal = self._seal(round)
         tensors = safetensors.torch.load(self._path("round", round, "safetensors").read_bytes())
+        damaged = self.damaged_messages(round)
         kept = {
             at: _unpack(self._path("messages", at, "safetensors").read_bytes())
             for at in self._message_rounds()
-            if at <= round
+            if at <= round and at not in damaged
         }
         return Snapshot(round, tensors, seal["facts"]), kept
+
+    def tidy(self) -> None:
+        """Remove what a process that was killed left: files half written, and states that were not sealed."""
+        sealed = self.rounds()
+        for path in self.directory.glob(".*.part"):
+            if re.fullmatch(r"\.(round|messages)-\d{4,}\.(safetensors|json)\.part", path.name):
+                path.unlink()
+        for at in self._numbers("round", "safetensors"):
+            if at not in sealed:
+                self._path("round", at, "safetensors").unlink()
 
     def drop_after(self, round: int) -> None:
         """Remove what lies after a round that is gone back to."""
@@ -130,7 +144,13 @@ class Checkpoints:
         return content
 
     def _message_rounds(self) -> list[int]:
-        return sorted(int(path.stem.split("-")[1]) for path in self.directory.glob("messages-*.safetensors"))
+        return self._numbers("messages", "safetensors")
+
+    def _numbers(self, kind: str, suffix: str) -> list[int]:
+        """The rounds of the files that `_path` could have named; anything else there is somebody else's."""
+        paths = [path for path in self.directory.glob(f"{kind}-*.{suffix}") if path.is_file()]
+        numbers = {int(number) for path in paths if (number := path.stem.removeprefix(f"{kind}-")).isdecimal()}
+        return sorted(at for at in numbers if self._path(kind, at, suffix) in paths)
 
     def _path(self, kind: str, round: int, suffix: str) -> Path:
         return self.directory / f"{kind}-{round:04d}.{suffix}"

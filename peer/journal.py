@@ -57,7 +57,13 @@ class Journal:
         self._peer.network.announce(last)
 
     async def resume(self) -> int:
-        """Go back to the newest whole checkpoint; its round, or -1 when there is none."""
+        """Go back to the newest whole checkpoint; its round, or -1 when there is none.
+
+        FailedError: what this peer may have announced is damaged. It cannot be replayed, as the neighbours have dropped
+        their messages of that time: this peer would wait for them for ever.
+        """
+        self._checkpoints.tidy()
+        announced = max(self._checkpoints.rounds(), default=-1) - 1
         whole = []
         for round in reversed(self._checkpoints.rounds()):
             why = await asyncio.to_thread(self._checkpoints.damage, round)
@@ -65,10 +71,13 @@ class Journal:
                 self._report("damaged", round=round, reason=why)
             else:
                 whole.append(round)
+        if max(whole, default=-1) < announced:
+            raise self._lost(f"no checkpoint of round {announced} or later is whole")
         if not whole:
             self._checkpoints.drop_after(-1)
             return -1
         snapshot, messages = await asyncio.to_thread(self._checkpoints.load, whole[0])
+        await self._do_without(snapshot)
         self._checkpoints.drop_after(whole[0])
         self._restore(snapshot)
         self._refill(messages)
@@ -77,6 +86,22 @@ class Journal:
         self._peer.network.announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - WINDOW + 1))
         self._report("resumed", round=whole[0])
         return whole[0]
+
+    async def _do_without(self, snapshot: Snapshot) -> None:
+        """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""
+        for at, why in (await asyncio.to_thread(self._checkpoints.damaged_messages, snapshot.round)).items():
+            durable = snapshot.facts["durable"]
+            asking = [peer for way, peer, *_ in snapshot.facts["edges"] if way == "send" and durable[peer] < at]
+            if asking:
+                raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
+            self._report("damaged", round=at, reason=f"{why}; every neighbour has them")
+
+    def _lost(self, what: str) -> FailedError:
+        """What no replay brings back; nothing is deleted, so that a copy can be put in its place."""
+        return FailedError(
+            f"{self._checkpoints.directory}: {what}, so this peer cannot go on; put a copy of its files there, or "
+            "begin the federation again (`dfl-launch run --fresh`)"
+        )
 
     def _snapshot(self, round: int) -> Snapshot:
         peer, network = self._peer, self._peer.network
