@@ -14,6 +14,7 @@ from peer.learning.sources import Source, source_type
 from peer.protocols.base import Init, Protocol
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings
+from peer.user_code import in_words
 
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
@@ -104,6 +105,15 @@ class Spec(Settings):
             raise ValueError(
                 f"`{self.protocol.name}` needs at least {least} peers and the ring has {len(self.ring)}; add peers"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _declares(self) -> Self:
+        """A protocol may be the user's own: what it declares is asked for once, before anything is created."""
+        try:
+            self.protocol.shares(self.rounds), self.protocol.local()
+        except Exception as error:
+            raise ValueError(f"`{self.protocol.name}` cannot say what it does: {in_words(error)}") from error
         return self
 
     @field_serializer("code")

@@ -22,4 +22,6 @@ def protocol_class(name: str) -> type[Protocol]:
     found = imported(name if ":" in name else PROTOCOLS[name])
     if not (isinstance(found, type) and issubclass(found, Protocol)):
         raise InputError(f"`{name}` is not a subclass of peer.Protocol")
+    if missing := sorted(found.__abstractmethods__):
+        raise InputError(f"`{name}` does not define {', '.join(f'`{method}`' for method in missing)}; add it")
     return found

@@ -105,6 +105,8 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "own model that raises": (content(model="raising:Name"), "raising.py:4)"),
     "own data that raises": (data("raising:load"), "raising.py:4)"),
     "own protocol that needs more": (protocol("needy:Name"), "No module named 'nowhere' (/"),
+    "own protocol without methods": (protocol("unfinished:Abstract"), "does not define `local`, `round`; add it"),
+    "own protocol that cannot declare": (protocol("unfinished:Raising"), "IndexError: list index out of range (/"),
     "own model that exits": (content(model="exiting:Name"), "SystemExit: enough"),
     "own model raises when made": (content(model="late:Net"), "KeyError: 'width' (/"),
     "own model raises when used": (content(model="late:net"), "name 'undefined' is not defined (/"),
@@ -144,6 +146,25 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
 MODULES = {
     "mistaken": "\nclass Name(:\n",
     "raising": "import os\n\nroot = os.sep\nratio = 1 / 0\n",
+    "unfinished": """from typing import ClassVar
+
+from peer import Protocol
+
+
+class Abstract(Protocol):
+    paper: ClassVar[str] = "none"
+
+    def shares(self, rounds):
+        return ()
+
+
+class Raising(Abstract):
+    def local(self):
+        return [][1]
+
+    async def round(self, peer):
+        pass
+""",
     "needy": "import nowhere\n",
     "exiting": "import sys\nsys.exit('enough')\n",
     "late": """from torch import nn
