@@ -2,8 +2,9 @@
 
 Run: python -m benchmarks.startup [--peers 100]. The clock runs from the start of the fork server, whose imports are
 part of it, to the last peer's `ready`. Memory is the sum of the proportional set sizes (PSS: a page that n processes
-share counts 1/n in each) of the peers, of the fork server and of what holds its other end. Who is ready goes on to
-train, and the sum is taken a moment after the last is ready: it holds the first rounds' memory as well.
+share counts 1/n in each) of the peers, of the fork server and of what holds its other end. Nobody trains before all are
+ready: in FedISP a token goes round the ring, and the peer that has it first starts last. The sum is taken once more
+when the token has been round some times.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from launcher.processes import ForkServer
 
 GIB = 1 << 30
 PATIENCE = 120.0
+ROUNDS = 5
 
 
 def proportional_set_size(pids: Iterable[int]) -> int:
@@ -40,31 +42,32 @@ async def all_ready(directory: Path, ids: list[str]) -> float:
     reached: dict[str, float] = {}
     deadline = time.monotonic() + PATIENCE
     while len(reached) < len(ids):
-        for id in ids:
-            if id not in reached:
-                found = peers.events(directory, id, "state")
-                times = [e["time"] for e in found if e["state"] == "ready"]
-                reached |= {id: times[0]} if times else {}
+        for id in set(ids) - reached.keys():
+            times = [e["time"] for e in peers.events(directory, id, "state") if e["state"] == "ready"]
+            reached |= {id: times[0]} if times else {}
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(ids) - len(reached)} peers are not ready; see the logs in {directory}")
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.1)
     return max(reached.values())
 
 
-async def start_all(directory: Path, count: int) -> tuple[float, int]:
-    """Seconds until all are ready, and the bytes they have then."""
-    spec = {"rounds": 1000, "protocol": {"name": "fibfl", "extractor_epochs": 1}, "data": {"name": "digits"}}
+async def start_all(directory: Path, count: int) -> tuple[float, int, int]:
+    """Seconds until all are ready, the bytes they have then, and those they have after some rounds."""
+    spec = {"rounds": 100_000, "protocol": {"name": "fedisp"}, "model": {"name": "mlp"}, "data": {"name": "digits"}}
     ids = peers.write(directory, count, **spec)
     began = time.time()
     async with ForkServer() as server:
-        processes = await peers.start(server, directory, ids)
+        processes = await peers.start(server, directory, ids[::-1])
         seconds = await all_ready(directory, ids) - began
         pids = [os.getpid(), server.pid, *(process.pid for process in processes)]
         ready = proportional_set_size(pids)
+        while len(peers.events(directory, ids[-1], "round")) < ROUNDS:
+            await asyncio.sleep(0.1)
+        training = proportional_set_size(pids)
         for process in processes:
             process.signal(signal.SIGTERM)
         await asyncio.gather(*(process.wait() for process in processes))
-    return seconds, ready
+    return seconds, ready, training
 
 
 def main() -> None:
@@ -72,10 +75,11 @@ def main() -> None:
     parser.add_argument("--peers", type=int, default=100)
     count = parser.parse_args().peers
     with tempfile.TemporaryDirectory() as place:
-        seconds, ready = asyncio.run(start_all(Path(place) / "run", count))
-    print(f"{count} peers of fibfl on digits:")
+        seconds, ready, training = asyncio.run(start_all(Path(place) / "run", count))
+    print(f"{count} peers of fedisp on digits:")
     print(verdict("seconds until all are ready", seconds, 20))
     print(verdict("GiB of memory then", ready / GIB, 3))
+    print(f"GiB after {ROUNDS} rounds: {training / GIB:.2f}")
     print(machine())
 
 

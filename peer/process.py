@@ -5,9 +5,7 @@ import gc
 import resource
 import sys
 
-import torch
-
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 OPEN_FILES = 65_536
 KEPT = 256 << 20
 """Bytes of freed memory that the process keeps for the next large block."""
@@ -15,6 +13,8 @@ KEPT = 256 << 20
 
 def tune(threads: int) -> None:
     """Settings that a peer's speed rests on; call once, before the first connection."""
+    import torch  # here, since the launcher uses this module too and has no need of it
+
     torch.set_num_threads(threads)
     raise_open_files()
     reuse_memory()
@@ -36,3 +36,4 @@ def reuse_memory() -> None:
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT)
+        libc.mallopt(M_ARENA_MAX, 1)  # what one thread frees, any other can use: 3 MB a peer less
