@@ -2,8 +2,10 @@
 
 Run: python -m benchmarks.links [--turns 9] [--megabytes 45]. A turn sends the vector once and ends when the receiver
 holds it whole as a tensor. Raw TCP is `sendall` and `recv_into` on blocking sockets, from one block of memory into
-another. The links are what a peer has: frames with checksums, an outbox until the receiver's round is durable,
-gRPC's HTTP/2 streams with flow control, checks of every header against the manifest and of every value for NaN.
+another. Bare gRPC sends the same bytes, ready-made, as messages as long as frames, over the same kind of stream, and
+the receiver drops them: what grpcio costs with nothing of ours in it. The links are what a peer has: frames with
+checksums, an outbox until the receiver's round is durable, gRPC's HTTP/2 streams with flow control, checks of every
+header against the manifest and of every value for NaN.
 """
 
 import argparse
@@ -20,15 +22,18 @@ from torch import Tensor
 
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
 from benchmarks.peers import free_ports
-from peer.network.codec import float_bytes
+from peer.network.codec import FLOATS_PER_FRAME, float_bytes
 from peer.network.collectives import Collectives, Seat
 from peer.network.handshake import Identity
 from peer.network.manifest import Manifest, Payload
 from peer.network.network import Network
+from peer.network.transport import Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.wire import Resources
 from peer.process import tune
 
+CONTESTANTS = ("links", "bare gRPC", "raw TCP")
+FRAME = 4 * FLOATS_PER_FRAME
 Turn = Callable[[], Awaitable[None]]
 
 
@@ -77,6 +82,38 @@ class LinkEnd:
         await self._net.close()
 
 
+class StreamEnd:
+    """The same over a bare gRPC stream: the messages exist before, and are dropped when they have come."""
+
+    def __init__(self, addresses: dict[str, str], floats: int, sends: bool) -> None:
+        self._addresses, self._sends = addresses, sends
+        self._frames = [bytes(min(FRAME, 4 * floats - start)) for start in range(0, 4 * floats, FRAME)]
+        self._transport = GrpcTransport(addresses["left" if sends else "right"], status)
+        self._accepted: asyncio.Queue[Pipe] = asyncio.Queue()
+        self._over = asyncio.Event()
+
+    async def join(self) -> None:
+        await self._transport.listen(self._accept)
+        if self._sends:
+            self._pipe = await self._transport.dial(self._addresses["right"], "Tensors")
+            await self._pipe.send(b"hello")
+        else:
+            self._pipe = await self._accepted.get()
+            await self._pipe.receive()
+
+    async def _accept(self, _service: Service, pipe: Pipe) -> None:
+        self._accepted.put_nowait(pipe)
+        await self._over.wait()
+
+    async def turn(self) -> None:
+        for frame in self._frames:
+            await (self._pipe.send(frame) if self._sends else self._pipe.receive())
+
+    async def leave(self) -> None:
+        self._over.set()
+        await self._transport.close()
+
+
 class RawEnd:
     """The same over a bare connection."""
 
@@ -92,25 +129,35 @@ class RawEnd:
             done += self._stream.recv_into(self._bytes[done:])
 
 
-def process(conductor: Connection, sends: bool, addresses: dict[str, str], port: int, floats: int) -> None:
+Addresses = dict[str, str]
+
+
+def process(
+    conductor: Connection, sends: bool, addresses: Addresses, streams: Addresses, port: int, floats: int
+) -> None:
     """One of the two processes: takes its turns when told to, and says what each cost it."""
     tune(1)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(take_turns(conductor, sends, addresses, port, floats))
+        runner.run(take_turns(conductor, sends, addresses, streams, port, floats))
 
 
-async def take_turns(conductor: Connection, sends: bool, addresses: dict[str, str], port: int, floats: int) -> None:
+async def take_turns(
+    conductor: Connection, sends: bool, addresses: Addresses, streams: Addresses, port: int, floats: int
+) -> None:
     vector = torch.rand(floats)
     link = LinkEnd(network("left" if sends else "right", addresses, floats), vector, sends)
     await link.join()
+    stream = StreamEnd(streams, floats, sends)
+    await stream.join()
     raw = RawEnd(await asyncio.to_thread(connect, port, sends), vector, sends)
-    turns: dict[str, Turn] = {"links": link.turn, "raw TCP": raw.turn}
+    turns: dict[str, Turn] = {"links": link.turn, "bare gRPC": stream.turn, "raw TCP": raw.turn}
     conductor.send("ready")
     while (name := await asyncio.to_thread(conductor.recv)) is not None:
         began, cpu = time.monotonic(), time.process_time()
         await turns[name]()
         conductor.send((began, time.monotonic(), time.process_time() - cpu))
     await link.leave()
+    await stream.leave()
 
 
 def connect(port: int, sends: bool) -> socket.socket:
@@ -125,15 +172,17 @@ def connect(port: int, sends: bool) -> socket.socket:
 
 
 def compare(megabytes: float, turns: int) -> dict[str, list[Cost]]:
-    """Costs of the turns of "links" and of "raw TCP"."""
-    left, right, raw = free_ports(3)
-    addresses = {"left": f"127.0.0.1:{left}", "right": f"127.0.0.1:{right}"}
+    """Costs of the turns of each contestant."""
+    *ports, raw = free_ports(5)
+    addresses, streams = (
+        {"left": f"127.0.0.1:{left}", "right": f"127.0.0.1:{right}"} for left, right in (ports[:2], ports[2:])
+    )
     context, floats = get_context("spawn"), round(megabytes * 1e6 / 4)
     conductors, processes = [], []
     for sends in (True, False):
         ours, theirs = context.Pipe()
         conductors.append(ours)
-        processes.append(context.Process(target=process, args=(theirs, sends, addresses, raw, floats), daemon=True))
+        processes.append(context.Process(target=process, args=(theirs, sends, addresses, streams, raw, floats)))
         processes[-1].start()
 
     def turn(name: str) -> Cost:
@@ -144,7 +193,7 @@ def compare(megabytes: float, turns: int) -> dict[str, list[Cost]]:
 
     for conductor in conductors:
         conductor.recv()
-    taken = in_turns({name: lambda name=name: turn(name) for name in ("links", "raw TCP")}, turns)  # type: ignore[misc]
+    taken = in_turns({name: lambda name=name: turn(name) for name in CONTESTANTS}, turns)  # type: ignore[misc]
     for conductor in conductors:
         conductor.send(None)
     for one in processes:
@@ -161,10 +210,12 @@ def main() -> None:
     print(f"a vector of {arguments.megabytes:g} MB, {arguments.turns} turns each:")
     for name, costs in taken.items():
         wall, cpu = median(costs)
-        print(f"  {name:8} {wall * 1e3:6.1f} ms, {arguments.megabytes / wall:6.0f} MB/s, {cpu * 1e3:6.1f} ms of CPU")
+        print(f"  {name:9} {wall * 1e3:6.1f} ms, {arguments.megabytes / wall:6.0f} MB/s, {cpu * 1e3:6.1f} ms of CPU")
     cost = ratio(taken["links"], taken["raw TCP"])
     print(verdict("goodput of raw TCP's", 1 / cost.wall, 0.6, least=True))
     print(verdict("CPU of raw TCP's", cost.cpu, 2.5))
+    own = ratio(taken["links"], taken["bare gRPC"])
+    print(f"of bare gRPC's: {1 / own.wall:.2f} of the goodput at {own.cpu:.2f} times the CPU")
     print(machine())
 
 

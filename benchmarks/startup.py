@@ -61,7 +61,7 @@ async def start_all(directory: Path, count: int) -> tuple[float, int, int]:
         seconds = await all_ready(directory, ids) - began
         pids = [os.getpid(), server.pid, *(process.pid for process in processes)]
         ready = proportional_set_size(pids)
-        while len(peers.events(directory, ids[-1], "round")) < ROUNDS:
+        while len(peers.events(directory, ids[-1], "round")) < ROUNDS:  # noqa: ASYNC110  another process writes them
             await asyncio.sleep(0.1)
         training = proportional_set_size(pids)
         for process in processes:
