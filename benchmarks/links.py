@@ -92,8 +92,10 @@ class StreamEnd:
         self._accepted: asyncio.Queue[Pipe] = asyncio.Queue()
         self._over = asyncio.Event()
 
-    async def join(self) -> None:
+    async def listen(self) -> None:
         await self._transport.listen(self._accept)
+
+    async def join(self) -> None:
         if self._sends:
             self._pipe = await self._transport.dial(self._addresses["right"], "Tensors")
             await self._pipe.send(b"hello")
@@ -146,8 +148,9 @@ async def take_turns(
 ) -> None:
     vector = torch.rand(floats)
     link = LinkEnd(network("left" if sends else "right", addresses, floats), vector, sends)
-    await link.join()
     stream = StreamEnd(streams, floats, sends)
+    await stream.listen()  # before the link is up, so that the other end can dial once it is
+    await link.join()
     await stream.join()
     raw = RawEnd(await asyncio.to_thread(connect, port, sends), vector, sends)
     turns: dict[str, Turn] = {"links": link.turn, "bare gRPC": stream.turn, "raw TCP": raw.turn}
