@@ -55,6 +55,12 @@ def parser() -> argparse.ArgumentParser:
     certs.add_argument("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
     certs.set_defaults(command=make_certs)
 
+    compare = commands.add_parser("compare", help="what a run gained over the same peers alone", allow_abbrev=False)
+    compare.add_argument("run", type=Path, metavar="DIR", help="a finished run")
+    compare.add_argument("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
+    compare.add_argument("--json", action="store_true", help="as JSON")
+    compare.set_defaults(command=compare_runs)
+
     protocols = commands.add_parser("protocols", help="list the protocols", allow_abbrev=False)
     protocols.add_argument("--json", action="store_true", help="as JSON, with every parameter")
     protocols.set_defaults(command=list_protocols)
@@ -117,6 +123,13 @@ def make_certs(arguments: argparse.Namespace) -> int:
         raise InputError(f"{arguments.out} cannot be written to ({why}); choose another directory with --out") from None
     print(f"{arguments.out}: ca.pem, and <id>.pem with <id>.key for {', '.join(spec.ids)}")
     print("Give each peer ca.pem and its own two files, as `tls: {ca, cert, key}` in its config; keep keys secret.")
+    return 0
+
+
+def compare_runs(arguments: argparse.Namespace) -> int:
+    from launcher.compare import compare
+
+    compare(arguments.run, arguments.alone, arguments.json, Console())
     return 0
 
 

@@ -38,6 +38,8 @@ PER_PEER = (
     "id",
     "samples",
     "accuracy",
+    "balanced",
+    "test_loss",
     "model_sha256",
     "bytes_sent",
     "bytes_received",

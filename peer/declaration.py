@@ -16,11 +16,6 @@ def manifest(protocol: Protocol, model: Model, rounds: int) -> Manifest:
     return Manifest((*shares, *records))
 
 
-def private_head(protocol: Protocol, rounds: int) -> bool:
-    """Whether the head is declared to stay; in warm-up with `warmup_shares: model`, say, it is not."""
-    return not any(share.vector in ("model", "head") for share in protocol.shares(rounds))
-
-
 def _share(share: Share, model: Model, rounds: int) -> Payload:
     part = cast(Part, share.vector) if share.vector in get_args(Part) else "model"
     where = model.part(part)

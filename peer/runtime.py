@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from peer.declaration import manifest, private_head
+from peer.declaration import manifest
 from peer.errors import FailedError, InputError
 from peer.files import cannot_write
 from peer.journal import Journal
@@ -187,6 +187,7 @@ class Runtime:
             accuracy=self._evaluation.as_dict(),
             loss=self.peer.loss,
             test_loss=self._evaluation.loss,
+            balanced=self._evaluation.balanced,
             seconds={name: now[name] - before[name] for name in now},
             bytes_sent=traffic.sent.total(),
             bytes_received=traffic.received.total(),
@@ -216,6 +217,8 @@ class Runtime:
             "rounds": self._spec.rounds,
             "samples": self.peer.samples,
             "accuracy": evaluation.as_dict(),
+            "balanced": evaluation.balanced,
+            "test_loss": evaluation.loss,
             "model_sha256": self.setup.model.sha256(),
             "bytes_sent": traffic.sent.total(),
             "bytes_received": traffic.received.total(),
@@ -224,7 +227,6 @@ class Runtime:
             "seconds": asdict(self.peer.seconds),
             "ring": ring.order,
             "ring_cost": {"before": ring.cost_before, "after": ring.cost_after},
-            "private_head": private_head(self._spec.protocol, self._spec.rounds),
             "history": history(self._out),
         }
 

@@ -104,5 +104,5 @@ def finish(id: str, spec: dict[str, Any], out: Path, history: list[dict[str, Any
     }
     (out / "result.json").write_text(json.dumps(result))
     quiet = {"edges": {}, "sent": [], "received": []}
-    rounds = [{"round": record["round"]} | quiet for record in history]
-    (out / "audit.json").write_text(json.dumps({"id": id, "private_head": True, "rounds": rounds}))
+    rounds = [0, *(record["round"] for record in history)]
+    (out / "audit.jsonl").write_text("".join(json.dumps({"round": round} | quiet) + "\n" for round in rounds))

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from peer.learning.evaluation import Measured, evaluate, matched, measure
+from peer.learning import metrics
+from peer.learning.evaluation import Measured, evaluate, measure
 from peer.learning.model import Model
 from peer.learning.samples import Samples
 
@@ -61,7 +62,8 @@ def test_matched_is_the_global_accuracy_of_a_peer_with_the_global_mix(data: st.D
     y = np.array(data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=40)))
     correct = np.array(data.draw(st.lists(st.booleans(), min_size=len(y), max_size=len(y))))
     measured = Measured(correct, y, 5, 0.0)
-    assert matched(measured, np.bincount(y, minlength=5)) == pytest.approx(measured.accuracy)
+    matched = metrics.matched_accuracy(measured.recall, np.bincount(y, minlength=5))
+    assert matched == pytest.approx(measured.accuracy)
 
 
 def test_one_pass_whatever_the_batch_and_in_evaluation_mode() -> None:

@@ -84,7 +84,7 @@ def test_pearson_of_tiny_differences() -> None:
 def test_recalls_and_what_is_made_of_them() -> None:
     labels = np.array([0, 0, 0, 0, 1, 1, 3])
     predictions = np.array([0, 0, 0, 1, 1, 3, 2])
-    recall = metrics.recalls(predictions, labels, classes=4)
+    recall = metrics.recalls(predictions == labels, labels, classes=4)
     np.testing.assert_array_equal(recall, [0.75, 0.5, np.nan, 0.0])
     assert metrics.balanced_accuracy(recall) == pytest.approx((0.75 + 0.5 + 0.0) / 3)
     # Class 2 has no test samples, so its share of 0.4 is spread over the others: q = (1/3, 2/3, -, 0).
@@ -102,7 +102,7 @@ def test_matched_accuracy_takes_counts_and_can_be_undefined() -> None:
 def test_matched_on_the_whole_set_is_plain_accuracy(seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels, predictions = rng.integers(0, 5, 40), rng.integers(0, 5, 40)
-    recall = metrics.recalls(predictions, labels, 5)
+    recall = metrics.recalls(predictions == labels, labels, 5)
     matched = metrics.matched_accuracy(recall, np.bincount(labels, minlength=5))
     assert matched == pytest.approx((labels == predictions).mean())
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.learning.randomness import derive, global_stream, numpy_generator, torch_generator
+from peer.learning.randomness import derive, global_stream, torch_generator
 
 PATHS = st.lists(st.one_of(st.integers(0, 9), st.text("a\x1f'1", max_size=3)), max_size=3)
 
@@ -22,7 +22,6 @@ def test_a_seed_never_changes_between_versions_and_kinds_of_integers() -> None:
 
 
 def test_generators_repeat_themselves() -> None:
-    assert numpy_generator(1, "peer0", 2, "split").random() == numpy_generator(1, "peer0", 2, "split").random()
     a, b = (torch.rand(3, generator=torch_generator(1, "peer0", 2, "order")) for _ in range(2))
     assert torch.equal(a, b)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from peer.learning import metrics
 from peer.learning.model import Model
 from peer.learning.samples import Samples
 
@@ -31,17 +31,9 @@ class Measured:
         return float(self.correct.mean())
 
     @property
-    def counts(self) -> NDArray[np.int64]:
-        """Samples of each class, (classes,)."""
-        return np.bincount(self.y, minlength=self.classes)
-
-    @property
     def recall(self) -> NDArray[np.float64]:
         """The share of each class predicted correctly, (classes,); NaN for a class without samples."""
-        hits = np.bincount(self.y[self.correct], minlength=self.classes)
-        with np.errstate(invalid="ignore"):
-            recall: NDArray[np.float64] = hits / self.counts
-        return recall
+        return metrics.recalls(self.correct, self.y, self.classes)
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,7 @@ class Evaluation:
     """On the test part of the peer's own data."""
     loss: float
     """Mean cross-entropy on the test set, in nats."""
-    balanced: float
+    balanced: float | None
     """The mean recall of the classes that have test samples."""
 
     def as_dict(self) -> dict[str, float | None]:
@@ -94,19 +86,13 @@ def evaluate(
     indices of the peer's part of the global test set, for the published accuracy.
     """
     measured = measure(model, test)
+    recall = measured.recall
     subset = measured.correct[paper] if paper is not None and not own else np.empty(0)
     return Evaluation(
-        matched=matched(measured, proportions),
+        matched=metrics.matched_accuracy(recall, np.asarray(proportions)),
         global_=None if own else measured.accuracy,
         paper=float(subset.mean()) if len(subset) else None,
         local=measured.accuracy if own else None,
         loss=measured.loss,
-        balanced=float(np.nanmean(measured.recall)),
+        balanced=metrics.balanced_accuracy(recall),
     )
-
-
-def matched(measured: Measured, proportions: Sequence[float] | NDArray[Any]) -> float | None:
-    """Σ_c q_c·recall_c over classes with test samples, q renormalised; None if q is 0 on all of these."""
-    tested = measured.counts > 0
-    q = np.asarray(proportions, dtype=np.float64)[tested]
-    return float(q @ measured.recall[tested] / q.sum()) if q.sum() > 0 else None

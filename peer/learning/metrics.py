@@ -68,13 +68,13 @@ def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
 
 
-def recalls(predictions: Real, labels: Real, classes: int) -> Float64:
+def recalls(correct: NDArray[np.bool_], labels: Real, classes: int) -> Float64:
     """Share of each class's samples that were recognised, float64 (classes,); NaN for classes without any.
 
-    `predictions` and `labels` are class numbers (n,).
+    `correct` says of each sample whether it was, `labels` its class's number; both (n,).
     """
     total = np.bincount(labels, minlength=classes)
-    right = np.bincount(labels[predictions == labels], minlength=classes)
+    right = np.bincount(labels[correct], minlength=classes)
     recall = np.full(classes, np.nan)
     np.divide(right, total, out=recall, where=total > 0)
     return recall

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from operator import index
 from typing import SupportsIndex
 
-import numpy as np
 import torch
 
 _GLOBAL_STREAM = threading.RLock()
@@ -20,11 +19,6 @@ def derive(seed: int, *path: SupportsIndex | str) -> int:
     """
     text = "\x1f".join(repr(part if isinstance(part, str) else index(part)) for part in (seed, *path))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-
-
-def numpy_generator(seed: int, peer: str, round: int, purpose: str) -> np.random.Generator:
-    """The numpy stream of one peer, round and purpose."""
-    return np.random.default_rng(derive(seed, peer, round, purpose))
 
 
 def torch_generator(seed: int, peer: str, round: int, purpose: str) -> torch.Generator:

@@ -40,9 +40,8 @@ class Network:
         resources: Callable[[], Resources],
     ) -> None:
         self.identity, self.manifest = identity, manifest
-        self.members: Sequence[str] = tuple(addresses)
         self.audit, self.traffic = Audit(), Traffic()
-        self.edges, self.floor = Edges(addresses), Floor(self.members)
+        self.edges, self.floor = Edges(addresses), Floor(tuple(addresses))
         self.links: dict[str, Link] = {}
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Raises when something below failed for good."""

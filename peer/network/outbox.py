@@ -54,11 +54,3 @@ class Outbox:
     def of_round(self, round: int) -> Iterator[Outgoing]:
         """The frames of one round, for the checkpoint."""
         return (frame for frame in self._frames if frame.key.round == round)
-
-    @property
-    def released(self) -> int:
-        return self._released
-
-    @property
-    def bytes_held(self) -> int:
-        return sum(len(frame.data) for frame in self._frames)

@@ -179,7 +179,6 @@ def test_what_is_averaged_in_warm_up(tmp_path: Path, shares: str, heads: int) ->
     assert len({peer.head.numpy().tobytes() for peer in peers}) == heads
     head_bytes = sum(line["head_bytes"] for record in run.audit("peer0") for line in record["sent"])
     assert (head_bytes > 0) == (shares == "model")
-    assert run.result("peer0")["private_head"] == (shares == "extractor")
 
 
 def test_without_warm_up_the_head_is_private_whatever_warm_up_would_share(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""`dfl-launch compare`: the gains of real runs, against counting them again."""
+
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from federations import federate
+
+from launcher.cli import main
+from launcher.report import summarise, write
+from peer.config import load_spec
+
+
+def finished(directory: Path, protocol: str, peers: int = 3) -> Path:
+    ring = [{"id": f"peer{i}", "address": f"127.0.0.1:{7700 + i}"} for i in range(peers)]
+    federate(directory, {"name": protocol}, peers, ring=ring)
+    spec = load_spec(directory / "federation.yaml")
+    write(directory / "summary.json", summarise(spec, directory, wall_seconds=1.0, restarts=0))
+    return directory
+
+
+def test_gains_over_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, alone = finished(tmp_path / "run", "fedavg"), finished(tmp_path / "alone", "solo")
+    assert main(["compare", str(run), str(alone), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    ours, theirs = (
+        [peer["accuracy"]["matched"] for peer in json.loads((one / "summary.json").read_text())["per_peer"]]
+        for one in (run, alone)
+    )
+    gains = [a - b for a, b in zip(ours, theirs, strict=True)]
+    assert list(said["gain"].values()) == pytest.approx(gains)
+    assert said["mcg"] == pytest.approx(statistics.fmean(gains))
+    assert said["cgs"] == pytest.approx(statistics.stdev(gains))
+    assert said["pearson"] == pytest.approx(statistics.correlation(ours, theirs))
+    assert said["weight_divergence"] == pytest.approx(0, abs=1e-7), "fedavg ends in one model"
+
+    assert main(["compare", str(alone), str(alone), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    models = [safetensors.numpy.load_file(alone / f"peer{i}" / "model.safetensors") for i in range(3)]
+    one, two, three = (np.concatenate([m[name].ravel() for name in m]).astype(np.float64) for m in models)
+    pairs = np.stack([np.abs(one - two), np.abs(one - three), np.abs(two - three)])
+    assert said["weight_divergence"] == pytest.approx(pairs.mean())
+    assert said["mcg"] == 0
+
+    assert main(["compare", str(run), str(alone)]) == 0
+    assert f"(MCG): {statistics.fmean(gains):+.4f}" in capsys.readouterr().out
+
+
+def test_runs_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, fewer = finished(tmp_path / "run", "solo"), finished(tmp_path / "fewer", "solo", peers=2)
+    assert main(["compare", str(run), str(fewer)]) == 2
+    assert "other peers" in capsys.readouterr().err
+    (run / "summary.json").unlink()
+    assert main(["compare", str(run), str(fewer)]) == 2
+    assert "holds no finished run" in capsys.readouterr().err
+    assert main(["compare", str(tmp_path / "nowhere"), str(fewer)]) == 2
