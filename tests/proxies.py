@@ -1,10 +1,10 @@
-"""TCP proxies before all peers: they keep every byte that passes, and can cut every connection."""
+"""TCP proxies before all peers: they keep every byte that passes, and can cut, slow and forget connections."""
 
 import asyncio
 import re
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 HELLO = re.compile(rb"\x12.([a-z0-9-]+)\x1a.([a-z0-9-]+)")
@@ -17,6 +17,8 @@ class Connection:
 
     forth: bytearray = field(default_factory=bytearray)
     back: bytearray = field(default_factory=bytearray)
+    forgotten: bool = False
+    """Nothing passes any more, and neither end is told."""
 
     @property
     def edge(self) -> tuple[str, str] | None:
@@ -34,6 +36,8 @@ class Proxies:
 
     def __init__(self, routes: Mapping[int, int]) -> None:
         self.connections: list[Connection] = []
+        self.delay = 0.0
+        """Seconds that bytes, and ends of connections, are on their way."""
         self._open: set[asyncio.Transport] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
@@ -43,6 +47,13 @@ class Proxies:
     def cut(self) -> int:
         """Break every connection; how many there were."""
         return asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(10)
+
+    def forget(self) -> int:
+        """As a NAT that has lost its table: what is open now goes silent, what is dialled from now on works."""
+        current = [connection for connection in self.connections if not connection.forgotten]
+        for connection in current:
+            connection.forgotten = True
+        return len(current)
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
@@ -81,8 +92,8 @@ class End(asyncio.Protocol):
     transport: asyncio.Transport
     other: "End | None" = None
 
-    def __init__(self, proxies: Proxies, kept: bytearray) -> None:
-        self.proxies, self.kept = proxies, kept
+    def __init__(self, proxies: Proxies, connection: Connection, kept: bytearray) -> None:
+        self.proxies, self.connection, self.kept = proxies, connection, kept
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -91,14 +102,23 @@ class End(asyncio.Protocol):
         self.proxies.opened(transport)
 
     def data_received(self, data: bytes) -> None:
+        if self.connection.forgotten:
+            return
         self.kept += data
         if self.other:
-            self.other.transport.write(data)
+            self.later(self.other.transport.write, data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.proxies.closed(self.transport)
-        if self.other:
-            self.other.transport.close()
+        if self.other and not self.connection.forgotten:
+            self.later(self.other.transport.close)
+
+    def later(self, act: Callable[..., None], *arguments: bytes) -> None:
+        """After the delay, in order."""
+        if self.proxies.delay:
+            asyncio.get_running_loop().call_later(self.proxies.delay, act, *arguments)
+        else:
+            act(*arguments)
 
     def pause_writing(self) -> None:
         if self.other:
@@ -113,8 +133,8 @@ class Near(End):
     """The end towards the peer that dials."""
 
     def __init__(self, proxies: Proxies, to: int) -> None:
-        self.connection = Connection()
-        super().__init__(proxies, self.connection.forth)
+        connection = Connection()
+        super().__init__(proxies, connection, connection.forth)
         self.to = to
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -124,7 +144,7 @@ class Near(End):
         self.dialling = asyncio.get_running_loop().create_task(self._dial())
 
     async def _dial(self) -> None:
-        far = End(self.proxies, self.connection.back)
+        far = End(self.proxies, self.connection, self.connection.back)
         far.other = self
         try:
             await asyncio.get_running_loop().create_connection(lambda: far, "127.0.0.1", self.to)

@@ -1,0 +1,35 @@
+"""A long way between the peers, and a NAT between them that forgets: time is lost, nothing else."""
+
+from pathlib import Path
+
+from real_peers import BuildWatched, SmallFederation, digests
+
+from peer.in_process import run_in_process
+
+PROTOCOL = {"name": "fibfl+", "head_epochs": 1, "extractor_epochs": 1, "tau": 0.05}
+
+
+async def undisturbed(federation: SmallFederation, place: Path) -> dict[str, str]:
+    runtimes = await run_in_process(federation.spec, place)
+    return {id: one.setup.model.sha256() for id, one in runtimes.items()}
+
+
+async def test_two_hundred_milliseconds_each_way(watched: BuildWatched, tmp_path: Path) -> None:
+    made, proxies = watched(PROTOCOL, rounds=4)
+    proxies.delay = 0.2
+    assert digests(made.run()) == await undisturbed(made, tmp_path / "memory")
+    for id in made.ids:
+        assert not [e for e in made.events(id, "link") if e["state"] in ("suspected", "down")], "far is not dead"
+
+
+async def test_a_nat_that_forgets_every_connection(watched: BuildWatched, tmp_path: Path) -> None:
+    """Neither end hears of it: only silence tells."""
+    made, proxies = watched(PROTOCOL, rounds=30)
+    made.start()
+    made.await_event("peer0", "round", round=3)
+    assert proxies.forget() >= 3
+    suspected = made.await_event("peer0", "link", state="suspected")
+    made.await_event("peer0", "round", round=30)
+    assert made.wait() == dict.fromkeys(made.ids, 0)
+    assert digests(made.results()) == await undisturbed(made, tmp_path / "memory")
+    assert [e for e in made.events("peer0", "link") if e["state"] == "up" and e["time"] > suspected["time"]]
