@@ -13,7 +13,7 @@ from real_peers import Build, digests
 from peer.network.wire import SERVICE, Hello
 
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 2}
-CONNECTIONS = 400
+CONNECTIONS = 1000
 HANDSHAKES = 300
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
