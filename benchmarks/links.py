@@ -185,7 +185,8 @@ def compare(megabytes: float, turns: int) -> dict[str, list[Cost]]:
     for sends in (True, False):
         ours, theirs = context.Pipe()
         conductors.append(ours)
-        processes.append(context.Process(target=process, args=(theirs, sends, addresses, streams, raw, floats)))
+        told = (theirs, sends, addresses, streams, raw, floats)
+        processes.append(context.Process(target=process, args=told, daemon=True))
         processes[-1].start()
 
     def turn(name: str) -> Cost:

@@ -61,8 +61,9 @@ async def start_all(directory: Path, count: int) -> tuple[float, int, int]:
         seconds = await all_ready(directory, ids) - began
         pids = [os.getpid(), server.pid, *(process.pid for process in processes)]
         ready = proportional_set_size(pids)
-        while len(peers.events(directory, ids[-1], "round")) < ROUNDS:  # noqa: ASYNC110  another process writes them
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(PATIENCE):
+            while len(peers.events(directory, ids[-1], "round")) < ROUNDS:  # noqa: ASYNC110  another process writes
+                await asyncio.sleep(0.1)
         training = proportional_set_size(pids)
         for process in processes:
             process.signal(signal.SIGTERM)

@@ -17,14 +17,20 @@ from launcher.words import share
 from peer.config import load_spec
 from peer.errors import InputError
 from peer.learning import metrics
+from peer.spec import Spec
 
 
 def compare(run: Path, alone: Path, as_json: bool, console: Console) -> None:
     """Print what the run in `run` gained over the one in `alone`; InputError if they do not go together."""
-    test = load_spec(run / "federation.yaml").test
-    together, solo = (_accuracies(directory, test) for directory in (run, alone))
-    if together.keys() != solo.keys():
-        raise InputError(f"{alone} is a run of other peers than {run}; run `solo` with the same ring, data and seed")
+    ours, theirs = load_spec(run / "federation.yaml"), load_spec(alone / "federation.yaml")
+    if theirs.protocol.name != "solo":
+        raise InputError(f"{alone} is a run of `{theirs.protocol.name}`; give one of `solo` in second place")
+    differing = [key for key in ("data", "model", "seed") if ours.digests()[key] != theirs.digests()[key]]
+    differing += ["ring"] if ours.ids != theirs.ids else []
+    if differing:
+        raise InputError(f"{run} and {alone} differ in {', '.join(differing)}; run `solo` with those of {run}")
+    test = ours.test
+    together, solo = _accuracies(run, ours, test), _accuracies(alone, theirs, test)
     gains = gained(together, solo) | {"weight_divergence": _weight_divergence(run, list(together))}
     if as_json:
         console.print_json(json.dumps({"test": test} | gains))
@@ -60,12 +66,12 @@ def lines(gains: Mapping[str, Any], test: str) -> list[str]:
     ]
 
 
-def _accuracies(directory: Path, test: str) -> dict[str, float]:
+def _accuracies(directory: Path, spec: Spec, test: str) -> dict[str, float]:
     try:
         summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         summary = None
-    if not is_summary(summary):
+    if not is_summary(summary) or summary["rounds"] != spec.rounds:
         raise InputError(f"{directory} holds no finished run: there is no whole summary.json in it")
     found = {peer["id"]: headline(peer["accuracy"], test) for peer in summary["per_peer"]}
     if missing := [id for id, accuracy in found.items() if accuracy is None]:

@@ -82,7 +82,7 @@ class PeerView:
             case "lost" | "left" | "certificates":
                 return f"{self.id}: {event.get('sentence')}"
             case "damaged":
-                what = f"checkpoint of round {event.get('round')} is damaged and was passed over"
+                what = f"what it kept of round {event.get('round')} is damaged, and it does without"
                 return f"{self.id}: {what} ({event.get('reason')})"
             case "conflict":
                 what = f"{event.get('sender')} sent two different contents for the same step"

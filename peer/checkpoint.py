@@ -65,8 +65,8 @@ class Checkpoints:
 
     def damaged_messages(self, before: int) -> dict[int, str]:
         """Earlier rounds whose kept messages are damaged, and how: a checkpoint stands on them as well."""
-        found = {at: self._damage(at, ("messages",)) and self._unreadable(at) for at in self._message_rounds()}
-        return {at: why for at, why in found.items() if why and at < before}
+        found = {at: self._damaged_messages(at) for at in self._message_rounds() if at < before}
+        return {at: why for at, why in found.items() if why}
 
     def load(self, round: int) -> tuple[Snapshot, dict[int, Frames]]:
         """A checkpoint that is whole, and all messages up to its round that are still kept and whole."""
@@ -126,11 +126,18 @@ class Checkpoints:
             return f"it cannot be read ({type(error).__name__})"
         return None
 
-    def _unreadable(self, round: int) -> str | None:
-        """What is wrong with a round's messages judged by their own checksums: its seal may be what is damaged."""
+    def _damaged_messages(self, round: int) -> str | None:
+        """By the round's seal, or by the frames' own checksums where the seal is what is damaged."""
         try:
-            for _, data in _unpack(self._path("messages", round, "safetensors").read_bytes()):
-                decode(data)
+            content = self._path("messages", round, "safetensors").read_bytes()
+            try:
+                sealed = self._seal(round)["messages"]
+            except (OSError, ValueError, KeyError):
+                for _, data in _unpack(content):
+                    decode(data)
+                return None
+            if _digest(content) != sealed:
+                raise ValueError("wrong checksum")
         except (OSError, ValueError, KeyError, BadFrameError) as error:
             return f"the messages of round {round} are damaged ({error})"
         return None

@@ -91,7 +91,8 @@ class Journal:
         """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""
         for at, why in (await asyncio.to_thread(self._checkpoints.damaged_messages, snapshot.round)).items():
             durable = snapshot.facts["durable"]
-            asking = [peer for way, peer, *_ in snapshot.facts["edges"] if way == "send" and durable[peer] < at]
+            used = [peer for way, peer, first, _ in snapshot.facts["edges"] if way == "send" and first <= at]
+            asking = [peer for peer in used if durable[peer] < at]
             if asking:
                 raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
             self._report("damaged", round=at, reason=f"{why}; every neighbour has them")

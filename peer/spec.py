@@ -11,7 +11,8 @@ from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, fiel
 
 from peer.document import dump_yaml
 from peer.learning.sources import Source, source_type
-from peer.protocols.base import Init, Protocol
+from peer.learning.trainer import Phase
+from peer.protocols.base import Init, Protocol, Share
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings
 from peer.user_code import in_words
@@ -111,7 +112,8 @@ class Spec(Settings):
     def _declares(self) -> Self:
         """A protocol may be the user's own: what it declares is asked for once, before anything is created."""
         try:
-            self.protocol.shares(self.rounds), self.protocol.local()
+            _check_kinds("shares", self.protocol.shares(self.rounds), Share)
+            _check_kinds("local", self.protocol.local(), Phase)
         except Exception as error:
             raise ValueError(f"`{self.protocol.name}` cannot say what it does: {in_words(error)}") from error
         return self
@@ -155,6 +157,12 @@ class Spec(Settings):
     def dump(self) -> str:
         """The resolved spec as YAML."""
         return dump_yaml(self.model_dump(mode="json", exclude_none=True))
+
+
+def _check_kinds(method: str, returned: Any, kind: type) -> None:
+    """TypeError unless a protocol's method returned a tuple of these."""
+    if not isinstance(returned, tuple) or not all(isinstance(one, kind) for one in returned):
+        raise TypeError(f"`{method}` returned {returned!r}, and must return a tuple of {kind.__name__}")
 
 
 def _sha256(value: Any) -> str:

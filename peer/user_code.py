@@ -42,7 +42,7 @@ def _module(name: str, reference: str) -> ModuleType:
 def in_words(error: BaseException) -> str:
     """What a user's code raised, in one line: kind, the message's first line, and the innermost line of their code."""
     if isinstance(error, SyntaxError):
-        message, place = error.msg, f"{error.filename}:{error.lineno}" if error.filename else ""
+        message, place = error.msg or "", f"{error.filename}:{error.lineno}" if error.filename else ""
     else:
         frames = traceback.extract_tb(error.__traceback__)
         own = [f"{frame.filename}:{frame.lineno}" for frame in frames if not _is_installed(frame.filename)]

@@ -44,8 +44,8 @@ async def await_floor(floor: Floor, spec: Spec, round: int, report: Callable[...
             async with asyncio.timeout(FLOOR_SECONDS):
                 await floor.allows(round)
         except TimeoutError:
-            waiting = _at_floor(floor.behind(round), spec, round)
-            if waiting != said:
+            behind = floor.behind(round)  # nobody, if the news came in the same moment
+            if behind and (waiting := _at_floor(behind, spec, round)) != said:
                 report("waiting", **waiting)
                 said = waiting
             continue

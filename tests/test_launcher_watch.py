@@ -183,7 +183,7 @@ def test_a_finished_peers_links_are_no_news(tmp_path: Path) -> None:
         ({"event": "certificates", "sentence": "new certificates"}, "a: new certificates"),
         (
             {"event": "damaged", "round": 3, "reason": "its checksum differs"},
-            "a: checkpoint of round 3 is damaged and was passed over (its checksum differs)",
+            "a: what it kept of round 3 is damaged, and it does without (its checksum differs)",
         ),
         (
             {"event": "conflict", "sender": "b", "round": 2, "step": 1},

@@ -84,6 +84,10 @@ class Edges:
         span = self._spans.get((direction, peer))
         return span is not None and span.holds(round)
 
+    def knows(self, peer: str) -> bool:
+        """Whether that is a member of the federation, neighbour or not."""
+        return peer in self._addresses
+
     def has(self, direction: Direction, peer: str) -> bool:
         return (direction, peer) in self._spans
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from peer.network.audit import Audit
 from peer.network.codec import FLOATS_PER_FRAME, BadFrameError, decode
@@ -17,6 +18,8 @@ from peer.network.wire import Position, Refusal, Reply, Welcome
 
 HELLO_SECONDS = 10.0
 """How long a caller may take to say who it is."""
+DOOR_SECONDS = 2.0
+"""How long a member that is no neighbour may wait to become one."""
 Report = Callable[..., None]
 """report(event, **fields): one line for the log and for events.jsonl."""
 
@@ -56,17 +59,22 @@ class Reception:
             why = str(error) or f"said nothing for {HELLO_SECONDS:.0f} s"
             self.refusals.add("refused", caller="a stranger", origin=pipe.origin, reason=why)
             raise DisconnectedError(why) from None
+        refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello.id, directions)
         known = hello.id in self._edges.neighbours
-        counted = Counted(pipe, hello.id, self._traffic, len(said)) if known else None
-        refusal = self._identity.judge(hello, pipe.identity) or self._stranger(hello.id, directions)
+        claimed = refusal is not None and refusal.reason == Refusal.IDENTITY
+        counted = Counted(pipe, hello.id, self._traffic, len(said)) if known and not claimed else None
         if refusal is None:
             return counted
         await self._refuse(counted or pipe, hello.id, refusal)
         return None
 
-    def _stranger(self, caller: str, directions: tuple[Direction, ...]) -> Refusal | None:
-        if any(self._edges.has(direction, caller) for direction in directions):
-            return None
+    async def _stranger(self, caller: str, directions: tuple[Direction, ...]) -> Refusal | None:
+        """Of two peers that sit down in a new order one is first, and waits at the other's door a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DOOR_SECONDS if self._edges.knows(caller) else 0):
+                while not any(self._edges.has(direction, caller) for direction in directions):
+                    await self._edges.change()
+                return None
         return Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
 
     async def _refuse(self, pipe: Pipe, caller: str, refusal: Refusal) -> None:

@@ -107,6 +107,7 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "own protocol that needs more": (protocol("needy:Name"), "No module named 'nowhere' (/"),
     "own protocol without methods": (protocol("unfinished:Abstract"), "does not define `local`, `round`; add it"),
     "own protocol that cannot declare": (protocol("unfinished:Raising"), "IndexError: list index out of range (/"),
+    "own protocol that declares nothing": (protocol("unfinished:Nothing"), "`local` returned None, and must return"),
     "own model that exits": (content(model="exiting:Name"), "SystemExit: enough"),
     "own model raises when made": (content(model="late:Net"), "KeyError: 'width' (/"),
     "own model raises when used": (content(model="late:net"), "name 'undefined' is not defined (/"),
@@ -164,6 +165,11 @@ class Raising(Abstract):
 
     async def round(self, peer):
         pass
+
+
+class Nothing(Raising):
+    def local(self):
+        return None
 """,
     "needy": "import nowhere\n",
     "exiting": "import sys\nsys.exit('enough')\n",

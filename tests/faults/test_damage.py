@@ -1,6 +1,7 @@
 """Files that are damaged, and not only the newest: the same bits, or a sentence that says what is lost."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -87,9 +88,19 @@ def test_older_messages_that_nobody_needs_cost_nothing(stopped: Checkpoints, tmp
     assert "every neighbour has them" in said(tmp_path)
 
 
-def test_older_messages_that_may_be_asked_for_end_the_run(stopped: Checkpoints, tmp_path: Path) -> None:
+def change_a_receiver(path: Path) -> None:
+    """Outside of all frames, and so of their checksums."""
+    content = path.read_bytes()
+    assert b"peer2" in content
+    path.write_bytes(content.replace(b"peer2", b"peer0", 1))
+
+
+@pytest.mark.parametrize("harm", [break_in_the_middle, change_a_receiver])
+def test_older_messages_that_may_be_asked_for_end_the_run(
+    harm: Callable[[Path], None], stopped: Checkpoints, tmp_path: Path
+) -> None:
     tell(stopped, durable=1)
-    break_in_the_middle(stopped.directory / "messages-0002.safetensors")
+    harm(stopped.directory / "messages-0002.safetensors")
     fails(tmp_path, "the messages of round 2 are damaged .* may still ask for them, so this")
 
 

@@ -197,6 +197,21 @@ async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "R
     assert not door.reception.inboxes
 
 
+async def test_who_is_first_in_a_new_order_waits_at_the_door() -> None:
+    door = Door()
+    caller, pipe = pipes()
+    stream = asyncio.create_task(door.reception.tensors(pipe))
+    await caller.send(hello("far"))
+    await asyncio.sleep(0.05)
+    assert not stream.done()
+    door.edges.use(1, ["right"], ["far"])
+    assert (await answer(caller)).HasField("welcome")
+    assert not door.reported
+    caller.abort()
+    with pytest.raises(reception.DisconnectedError):
+        await stream
+
+
 @pytest.mark.parametrize("fault", [frame()[:-1], frame(payload=9), b"\xff" * 70])
 async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes) -> None:
     door = Door()

@@ -52,8 +52,11 @@ def test_gains_over_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_runs_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, fewer = finished(tmp_path / "run", "solo"), finished(tmp_path / "fewer", "solo", peers=2)
     assert main(["compare", str(run), str(fewer)]) == 2
-    assert "other peers" in capsys.readouterr().err
+    assert "differ in ring" in capsys.readouterr().err
+    other = finished(tmp_path / "other", "fedavg")
+    assert main(["compare", str(run), str(other)]) == 2
+    assert "is a run of `fedavg`" in capsys.readouterr().err
     (run / "summary.json").unlink()
-    assert main(["compare", str(run), str(fewer)]) == 2
+    assert main(["compare", str(run), str(run)]) == 2
     assert "holds no finished run" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "nowhere"), str(fewer)]) == 2
