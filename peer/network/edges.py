@@ -24,6 +24,16 @@ class Neighbour:
     """When its last sign of life came, or it became a neighbour, by the loop's clock."""
     introduced: set[Direction] = field(default_factory=set)
     """In which directions a handshake has been made."""
+    refusal: str | None = None
+    """Why the two did not go together when they last spoke."""
+
+    def refused(self, why: str) -> None:
+        """One of the two has turned the other away."""
+        self.refusal = self.reason = why
+
+    def unreachable(self, why: str) -> None:
+        """Nobody answers now; what was said before that tells more."""
+        self.reason = f"{why} (before that: {self.refusal})" if self.refusal else why
 
 
 @dataclass
@@ -112,6 +122,7 @@ class Edges:
     def introduce(self, direction: Direction, peer: str) -> None:
         """A handshake has been made."""
         self.neighbours[peer].introduced.add(direction)
+        self.neighbours[peer].refusal = None
         self.changed.set()
 
     async def complete(self) -> None:

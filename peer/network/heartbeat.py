@@ -182,7 +182,7 @@ class Heart:
         if neighbour is None or (state == "down" and self.leaving.is_set()):
             return
         if state == "down" and neighbour.state in ("joining", "left"):
-            neighbour.reason = reason
+            neighbour.unreachable(reason)
         elif neighbour.state != state:
             neighbour.state, neighbour.reason = state, reason
             self._report("link", neighbour=neighbour.id, state=state, reason=reason)

@@ -44,9 +44,9 @@ class Link:
             try:
                 await self._stream()
             except DisconnectedError as error:
-                self.neighbour.reason = str(error)
+                self.neighbour.unreachable(str(error))
             except RefusedError as error:
-                self.neighbour.reason = str(error)
+                self.neighbour.refused(str(error))
                 if error.reason == Refusal.UNDECLARED and not self.rejected.done():
                     self.rejected.set_result(str(error))
             attempt = 0 if self.up.is_set() else attempt + 1

@@ -82,7 +82,7 @@ class Reception:
         why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.keys else "")
         known = self._edges.neighbours.get(caller)
         if known and refusal.reason in (Refusal.FEDERATION, Refusal.MANIFEST, Refusal.VERSION):
-            known.reason = f"it was refused: {why}"
+            known.refused(f"it was refused: {why}")
         self.refusals.add("refused", caller=caller, origin=pipe.origin, reason=why)
         await pipe.send(Reply(refusal=refusal).SerializeToString())
 

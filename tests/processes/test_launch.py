@@ -28,7 +28,17 @@ SUMMARY = {
     *("gini", "r50", "plateau_sigma", "ring_cost", "restarts", "history", "per_peer", "privacy"),
 }
 PER_PEER = {
-    *("id", "samples", "accuracy", "model_sha256", "bytes_sent", "bytes_received", "tensor_bytes_sent"),
+    *(
+        "id",
+        "samples",
+        "accuracy",
+        "balanced",
+        "test_loss",
+        "model_sha256",
+        "bytes_sent",
+        "bytes_received",
+        "tensor_bytes_sent",
+    ),
     *("sent_to", "seconds"),
 }
 

@@ -81,3 +81,15 @@ def test_gives_up_on_another_federation(key: str, value: object, federation: Bui
         named = made.log(id).splitlines()[-1].partition(f"{other} at {made.address(other)}: ")[2]
         assert key in named.partition(";")[0]
         assert any(key in event["reason"] for event in made.events(id, "refused"))
+
+
+def test_a_refusal_is_not_forgotten_when_the_other_one_leaves(federation: Build) -> None:
+    made = federation(QUICK, patience=4)
+    content = json.loads((made.directory / "federation.yaml").read_text())
+    (made.directory / "other.yaml").write_text(json.dumps({**content, "seed": 7, "patience": 1}))
+    made.configure("peer1", federation="other.yaml")
+    made.start("peer0", "peer1")
+    assert set(made.wait().values()) == {1}
+    said = made.log("peer0").splitlines()[-1]
+    assert "connection refused (before that: " in said
+    assert "seed" in said
