@@ -62,6 +62,10 @@ def explain(refusal: Refusal) -> str:
     return f"refused: {refusal.detail}"
 
 
+class NoAnswerError(DisconnectedError):
+    """The connection seems to stand and nothing comes: it may be forgotten on the way, and has to be made anew."""
+
+
 async def introduce(pipe: Pipe, hello: bytes) -> Welcome:
     """Say hello and return the welcome; RefusedError otherwise, DisconnectedError also when nobody answers."""
     try:
@@ -69,7 +73,7 @@ async def introduce(pipe: Pipe, hello: bytes) -> Welcome:
             await pipe.send(hello)
             reply = read_reply(await pipe.receive())
     except TimeoutError:
-        raise DisconnectedError(f"no answer in {ANSWER_SECONDS:.0f} s") from None
+        raise NoAnswerError(f"no answer in {ANSWER_SECONDS:.0f} s") from None
     if reply.HasField("refusal"):
         raise RefusedError(reply.refusal)
     return reply.welcome

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from peer.network.edges import Edges, LinkState, Neighbour
 from peer.network.floor import Floor
-from peer.network.handshake import Identity, RefusedError, introduce, read_reply
+from peer.network.handshake import Identity, NoAnswerError, RefusedError, introduce, read_reply
 from peer.network.links import RETRY, first_of
 from peer.network.reception import Report
 from peer.network.traffic import Counted, Traffic
@@ -66,6 +66,8 @@ class Heart:
                     pipe.abort()
             except (DisconnectedError, RefusedError) as error:
                 self._now(neighbour.id, "down", str(error))
+                if isinstance(error, NoAnswerError):
+                    await self._transport.renew(neighbour.address)
             attempt += 1
             await asyncio.sleep(RETRY[min(attempt, len(RETRY) - 1)])
 
@@ -79,6 +81,9 @@ class Heart:
         older, self._accepted[caller] = self._accepted.get(caller), pipe
         if older:
             older.abort()
+            # The caller gave up a stream of whose end this peer has heard nothing: its own to the caller may be cut off
+            # as silently, and signs of life that come again would keep `watch` from renewing them.
+            await self._transport.renew(self._edges.neighbours[caller].address)
         try:
             await self._converse(caller, pipe, reply, Beat.FromString)
         except DisconnectedError as error:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from peer.network.edges import Neighbour
-from peer.network.handshake import Identity, RefusedError, introduce, read_reply
+from peer.network.handshake import Identity, NoAnswerError, RefusedError, introduce, read_reply
 from peer.network.outbox import Outbox
 from peer.network.traffic import Counted, Traffic
 from peer.network.transport import DisconnectedError, Pipe, Transport
@@ -45,6 +45,8 @@ class Link:
                 await self._stream()
             except DisconnectedError as error:
                 self.neighbour.unreachable(str(error))
+                if isinstance(error, NoAnswerError):
+                    await self._transport.renew(self.neighbour.address)
             except RefusedError as error:
                 self.neighbour.refused(str(error))
                 if error.reason == Refusal.UNDECLARED and not self.rejected.done():

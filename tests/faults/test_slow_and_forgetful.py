@@ -24,12 +24,13 @@ async def test_two_hundred_milliseconds_each_way(watched: BuildWatched, tmp_path
 
 async def test_a_nat_that_forgets_every_connection(watched: BuildWatched, tmp_path: Path) -> None:
     """Neither end hears of it: only silence tells."""
-    made, proxies = watched(PROTOCOL, rounds=30)
+    made, proxies = watched(PROTOCOL, rounds=40)
     made.start()
-    made.await_event("peer0", "round", round=3)
+    for id in made.ids:
+        for other in set(made.ids) - {id}:
+            made.await_event(id, "link", state="up", neighbour=other)
     assert proxies.forget() >= 3
     suspected = made.await_event("peer0", "link", state="suspected")
-    made.await_event("peer0", "round", round=30)
     assert made.wait() == dict.fromkeys(made.ids, 0)
     assert digests(made.results()) == await undisturbed(made, tmp_path / "memory")
     assert [e for e in made.events("peer0", "link") if e["state"] == "up" and e["time"] > suspected["time"]]
