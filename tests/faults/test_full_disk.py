@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,10 @@ def test_a_full_disk(small_disk: Path, federation: Build) -> None:
     one.start()
     one.await_event("peer1", "round", round=2)
     filler = small_disk / "filler"
-    with filler.open("wb") as file:
-        try:
-            while True:
-                file.write(bytes(1 << 16))
-                file.flush()
-        except OSError:
-            pass
+    # Unbuffered: what a buffer still held would be written when it closes, and fail there.
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
     assert one.peers["peer1"].wait(30) == 1
     last = one.log("peer1").strip().splitlines()[-1]
     assert "cannot write" in last
