@@ -8,14 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from peer.errors import FailedError, InputError
-from peer.files import refuse_nul
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong input, 130 Ctrl-C, 143 SIGTERM."""
     arguments = parser().parse_args(argv)
     try:
-        refuse_nul(argv or ())
         code: int = arguments.command(arguments)
     except InputError as error:
         return complain(str(error), 2)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from peer.config import load_peer
 from peer.errors import FailedError, InputError
-from peer.files import refuse_nul
 from peer.logs import start_logging
 from peer.network.security import Certificates, Security
 from peer.network.transport.grpc import GrpcTransport
@@ -30,7 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     start_logging()
     telemetry = Telemetry()
     try:
-        refuse_nul(argv or ())
         setup = prepare(*load_peer(arguments.config))
         tune(setup.config.threads)
         return _run(setup, telemetry)

@@ -1,11 +1,10 @@
 """Files that are either whole or not there, also after a power cut."""
 
 import os
-from collections.abc import Iterable
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
-from peer.errors import FailedError, InputError
+from peer.errors import FailedError
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
@@ -35,10 +34,3 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def refuse_nul(arguments: Iterable[str]) -> None:
-    """InputError when an argument holds a NUL character: no path can, and Python says so by a ValueError."""
-    for argument in arguments:
-        if "\0" in argument:
-            raise InputError(f"the argument {argument!r} holds a NUL character; remove it")

@@ -79,12 +79,13 @@ class Heart:
 
         caller = pipe.peer
         older, self._accepted[caller] = self._accepted.get(caller), pipe
-        if older:
-            older.abort()
-            # The caller gave up a stream of whose end this peer has heard nothing: its own to the caller may be cut off
-            # as silently, and signs of life that come again would keep `watch` from renewing them.
-            await self._transport.renew(self._edges.neighbours[caller].address)
         try:
+            if older:
+                older.abort()
+                # The caller gave up a stream of whose end this peer has heard nothing: its own to the caller may be cut
+                # off as silently, and signs of life that come again would keep `watch` from renewing them.
+                if neighbour := self._edges.neighbours.get(caller):
+                    await self._transport.renew(neighbour.address)
             await self._converse(caller, pipe, reply, Beat.FromString)
         except DisconnectedError as error:
             if self._accepted.get(caller) is pipe:

@@ -335,12 +335,6 @@ def test_unwritable_output(place: Place) -> None:
         place.refuses(launch, ["run", "fed.yaml", "--out", out], "--out")
 
 
-def test_arguments_with_a_nul(place: Place) -> None:
-    for argv in (["run", "fed.yaml", "--out", "a\0b"], ["check", "a\0b"], ["certs", "fed.yaml", "--out", "a\0b"]):
-        place.refuses(launch, argv, r"'a\x00b' holds a NUL character; remove it")
-    place.refuses(peer, ["--config", "a\0b"], "holds a NUL character; remove it")
-
-
 def test_a_device_that_is_not_there(place: Place) -> None:
     place.refuses(launch, ["run", "fed.yaml", "--out", "out", "--device", "cuda:99"], "device `cuda:99`: this machine")
 
