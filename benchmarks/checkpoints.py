@@ -1,6 +1,6 @@
 """What checkpoints and retained messages cost a healthy run: the same federation with saving replaced by nothing.
 
-Run: python -m benchmarks.checkpoints [--turns 5]. Four peers run fibfl as FIRMA has it, with 20 epochs a round. A
+Run: python -m benchmarks.checkpoints [--turns 11]. Four peers run fibfl as FIRMA has it, with 20 epochs a round. A
 round's checkpoint holds the model, two moments for every parameter and the round's messages, and is flushed to the
 disk while the next round trains.
 """
@@ -43,7 +43,7 @@ def compare(turns: int) -> dict[str, list[Cost]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=11)
     taken = compare(parser.parse_args().turns)
     print(f"{PEERS} peers, {ROUNDS} rounds of fibfl, {SHARD} images each:")
     for name, costs in taken.items():

@@ -8,6 +8,7 @@ checkpoint/round-0003.json           written last: checksums of both, so that wh
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,12 @@ class Checkpoints:
         self.directory.mkdir(parents=True, exist_ok=True)
         state = safetensors.torch.save(dict(snapshot.tensors))
         messages = _pack(frames)
-        write_atomically(self._path("round", snapshot.round, "safetensors"), state)
-        write_atomically(self._path("messages", snapshot.round, "safetensors"), messages)
+        self._write("round", snapshot.round, "safetensors", state)
+        self._write("messages", snapshot.round, "safetensors", messages)
         sync(self.directory)
         content = {"state": _digest(state), "messages": _digest(messages), "facts": snapshot.facts}
         seal = {"content": content, "digest": _digest(json.dumps(content).encode())}
-        write_atomically(self._path("round", snapshot.round, "json"), json.dumps(seal).encode())
+        self._write("round", snapshot.round, "json", json.dumps(seal).encode())
         sync(self.directory)
 
     def rounds(self) -> list[int]:
@@ -104,14 +105,27 @@ class Checkpoints:
                 self._path(kind, at, "safetensors").unlink(missing_ok=True)
 
     def prune(self, floor: int) -> None:
-        """Remove what nobody will ask for: messages up to the floor F, and checkpoints before F but the newest two."""
+        """Set aside what nobody will ask for: messages up to the floor F, checkpoints before F but the newest two."""
         for at in self._message_rounds():
             if at <= floor:
-                self._path("messages", at, "safetensors").unlink(missing_ok=True)
+                self._set_aside("messages", at, "safetensors")
         for at in self.rounds()[:-2]:
             if at < floor:
-                self._path("round", at, "json").unlink(missing_ok=True)  # the seal first
-                self._path("round", at, "safetensors").unlink(missing_ok=True)
+                self._set_aside("round", at, "json")  # the seal first
+                self._set_aside("round", at, "safetensors")
+        # Before they are written over: a power cut must not bring an old name back with other content.
+        sync(self.directory)
+
+    def _write(self, kind: str, round: int, suffix: str, content: bytes) -> None:
+        write_atomically(self._path(kind, round, suffix), content, self._spare(kind, suffix))
+
+    def _set_aside(self, kind: str, round: int, suffix: str) -> None:
+        """Remove a file, but keep the newest so removed of each kind: the next one is written over it."""
+        with suppress(FileNotFoundError):
+            self._path(kind, round, suffix).replace(self._spare(kind, suffix))
+
+    def _spare(self, kind: str, suffix: str) -> Path:
+        return self.directory / f".spare-{kind}.{suffix}"
 
     def _damage(self, round: int, parts: Iterable[str]) -> str | None:
         try:

@@ -45,7 +45,7 @@ class Journal:
         whole = self._checkpoints.rounds()
         if len(whole) > 1:
             self._peer.network.announce(whole[-2])
-        self._checkpoints.prune(self._peer.network.floor.least)
+        await asyncio.to_thread(self._checkpoints.prune, self._peer.network.floor.least)
 
     async def finish(self) -> None:
         """Read the last checkpoint back and announce it itself."""

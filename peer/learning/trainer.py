@@ -111,12 +111,13 @@ class Trainer:
         parameters, gradient = model.vector[whole], model.gradient[whole]
         optimiser = self._optimisers.get(phase.part, phase.optimiser, phase.keep)
         forward, inputs = self._forward(phase.part)
-        total = torch.zeros((), dtype=torch.float64, device=model.device)
+        labels, total = self.samples.y, torch.zeros((), dtype=torch.float64, device=model.device)
         for _ in range(phase.epochs):
             for batch in self._batches(phase, generator):
                 self._check_stop()
                 gradient.zero_()
-                loss = functional.cross_entropy(forward(inputs[batch]), self.samples.y[batch])
+                x, y = inputs.index_select(0, batch), labels.index_select(0, batch)
+                loss = functional.cross_entropy(forward(x), y)
                 torch.autograd.backward(loss)
                 if phase.pull is not None:
                     phase.pull(parameters, gradient)

@@ -4,49 +4,79 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import BinaryIO
 from unittest.mock import patch
 
 from faults.clock import here
 from peer import files
+from peer.checkpoint import Checkpoints
 
 
 class Disk:
-    """What has been renamed but not yet fsynced, by directory."""
+    """What has been renamed but not yet fsynced, by directory: a name, and the file that had it before."""
 
     def __init__(self) -> None:
-        self.loose: dict[Path, list[tuple[Path, bytes | None]]] = {}
+        self.loose: dict[Path, list[tuple[Path, BinaryIO | None]]] = {}
 
     @contextmanager
     def under(self) -> Iterator[None]:
         """Checkpoints go through this disk."""
+        set_aside = Checkpoints._set_aside
+
+        def loosely(store: Checkpoints, kind: str, round: int, suffix: str) -> None:
+            here("disk")
+            self._renaming(store._path(kind, round, suffix))
+            set_aside(store, kind, round, suffix)
+            here("disk")
+
         with (
             patch("peer.checkpoint.write_atomically", self.write),
             patch("peer.checkpoint.sync", self.sync),
+            patch.object(Checkpoints, "_set_aside", loosely),
         ):
             yield
+        for directory in [*self.loose]:
+            self._settle(directory)
 
-    def write(self, path: Path, content: bytes | memoryview) -> None:
+    def write(self, path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
         here("disk")
-        path.with_name(f".{path.name}.part").write_bytes(bytes(content)[: len(content) // 2])
+        half_written(path, content, over)
         here("disk")
-        before = path.read_bytes() if path.exists() else None
+        self._renaming(path)
         files.write_atomically(path, content)
-        self.loose.setdefault(path.parent, []).append((path, before))
         here("disk")
 
     def sync(self, path: Path) -> None:
         here("disk")
-        self.loose.pop(path, None)
+        self._settle(path)
         here("disk")
 
     def power_cut(self, directory: Path, random: Random) -> None:
-        """Any of the renames since the last fsync of the directory may be lost."""
-        for path, before in reversed(self.loose.pop(directory, [])):
+        """Any of the renames since the last fsync of the directory may be lost: the old file is back, as it is now."""
+        for path, before in reversed(self.loose.get(directory, [])):
             if random.random() < 0.5:
-                if before is None:
-                    path.unlink(missing_ok=True)
-                else:
-                    path.write_bytes(before)
+                path.unlink(missing_ok=True)
+                if before:
+                    before.seek(0)
+                    path.write_bytes(before.read())
+        self._settle(directory)
+
+    def _renaming(self, path: Path) -> None:
+        self.loose.setdefault(path.parent, []).append((path, path.open("rb") if path.exists() else None))
+
+    def _settle(self, directory: Path) -> None:
+        for _, before in self.loose.pop(directory, []):
+            if before:
+                before.close()
+
+
+def half_written(path: Path, content: bytes | memoryview, over: Path | None) -> None:
+    """What a process leaves that dies in the middle of `write_atomically`."""
+    beside = path.with_name(f".{path.name}.part")
+    if over and over.exists():
+        over.replace(beside)
+    with beside.open("r+b" if beside.exists() else "wb") as file:
+        file.write(bytes(content)[: len(content) // 2])
 
 
 def delete_a_byte(directory: Path, random: Random) -> int | None:

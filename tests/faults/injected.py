@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import peer.checkpoint
+from faults.disk import half_written
 from peer import files
 from peer.cli import main as peer_main
 from peer.learning.trainer import Trainer
@@ -103,8 +104,8 @@ def token(fault: Fault) -> None:
 def checkpoint(fault: Fault) -> None:
     """In the middle of a file, or after it and before the fsync of the directory."""
 
-    def write(path: Path, content: bytes | memoryview) -> None:
-        path.with_name(f".{path.name}.part").write_bytes(bytes(content)[: len(content) // 2])
+    def write(path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
+        half_written(path, content, over)
         fault.hit()
         files.write_atomically(path, content)
         fault.hit()

@@ -1,9 +1,13 @@
 """A checkpoint with a byte missing anywhere is told from a whole one."""
 
 from pathlib import Path
+from random import Random
+from unittest.mock import patch
 
+import pytest
 import torch
 
+from faults.disk import Disk, half_written
 from peer.checkpoint import Checkpoints, Snapshot
 from peer.learning.samples import Samples
 from peer.learning.trainer import SGD, Phase, Trainer
@@ -48,6 +52,43 @@ def test_the_store_is_bounded_by_the_floor(tmp_path: Path) -> None:
     checkpoints.drop_after(1)
     assert checkpoints.rounds() == [1]
     assert checkpoints.damage(1) is None, "pruned messages are no damage"
+
+
+def test_what_is_pruned_is_written_over(tmp_path: Path) -> None:
+    """The files stay the same ones, also when what is written next is shorter; of what is left over one is kept."""
+    checkpoints = saved(tmp_path)
+    kept = {path.stat().st_ino for path in tmp_path.iterdir()}
+    checkpoints.prune(floor=2)
+    assert len(list(tmp_path.iterdir())) == 7, "two states and seals, and one of each kind to write over"
+    checkpoints.save(Snapshot(3, {"model": torch.arange(2.0)}, {}), [(["peer1"], b"short")])
+    assert {path.stat().st_ino for path in tmp_path.iterdir()} <= kept
+    assert checkpoints.damage(3) is None
+    snapshot, messages = checkpoints.load(3)
+    assert snapshot.tensors["model"].tolist() == [0.0, 1.0]
+    assert messages == {3: [(["peer1"], b"short")]}
+
+
+def test_a_power_cut_brings_no_name_back_with_other_content(tmp_path: Path) -> None:
+    class Worst(Random):
+        """All that can be lost is lost."""
+
+        def random(self) -> float:
+            return 0.0
+
+    def write_and_die(path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
+        half_written(path, content, over)
+        raise InterruptedError
+
+    disk = Disk()
+    with patch("faults.disk.here"), disk.under():
+        checkpoints = saved(tmp_path)
+        checkpoints.prune(floor=1)
+        with patch("peer.checkpoint.write_atomically", write_and_die), pytest.raises(InterruptedError):
+            checkpoints.save(Snapshot(3, {"another model": torch.arange(9.0)}, {}), [(["peer1"], b"short")])
+        disk.power_cut(tmp_path, Worst())
+    assert checkpoints.damage(2) is checkpoints.damage(1) is None
+    assert checkpoints.damaged_messages(before=3) == {}
+    assert all(checkpoints.damage(at) is None for at in checkpoints.rounds())
 
 
 def test_the_next_round_does_not_change_what_is_being_written() -> None:
