@@ -22,8 +22,9 @@ from typing import Any
 
 from real_peers import Nursery, SmallFederation, digests
 
-from faults import simulation
 from faults.gates import Gates
+from faults.plans import check
+from faults.scenarios import SCENARIOS
 from peer.config import load_spec
 
 PEERS = 10
@@ -294,12 +295,12 @@ def judge(ordeal: Ordeal, finished: bool, expected: dict[str, str], figures: Fig
 def simulated(seeds: int, seed: int, figures: Figures) -> None:
     """Every scenario with so many seeds."""
     for number in range(seed * 100_000, seed * 100_000 + seeds):
-        for name in simulation.SCENARIOS:
-            outcome, wrong = simulation.check(name, number)
+        for name in SCENARIOS:
+            outcome, wrong = check(name, number)
             figures.counts["simulated runs"] += 1
             figures.counts["simulated kills"] += len(outcome.kills)
             figures.counts["simulated cuts"] += outcome.cuts
-            figures.wrong += [f"python -m tests.faults.simulation {name!r} {number}: {what}" for what in wrong]
+            figures.wrong += [f"python -m tests.faults.plans {name!r} {number}: {what}" for what in wrong]
 
 
 def main() -> int:

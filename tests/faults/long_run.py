@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from faults.simulation import SCENARIOS, Outcome, Simulation, long, simulate
+from faults.scenarios import SCENARIOS, long
+from faults.simulation import Outcome, Simulation, simulate
 from faults.wires import Weather
 
 MESSAGES_A_ROUND = 60

@@ -1,6 +1,4 @@
-"""A whole federation in a simulation that one seed determines: who dies when, what is cut, how long anything takes.
-
-    python -m tests.faults.simulation fibfl 12345        replays one run and prints what happened
+"""A whole federation in a simulation: one seed, one weather and one list of deaths determine everything.
 
 Everything above the pipes and below the clock is the real thing: runtime, journal, checkpoints, links, protocols.
 """
@@ -8,7 +6,6 @@ Everything above the pipes and below the clock is the real thing: runtime, journ
 import asyncio
 import json
 import shutil
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,66 +21,21 @@ import torch
 
 from faults.clock import Life, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
-from faults.wires import Stall, Weather, Wires, factory
-from peer.config import PeerConfig, load_spec
+from faults.scenarios import specification
+from faults.wires import Weather, Wires, factory
+from peer.config import PeerConfig
 from peer.network.floor import WINDOW
 from peer.network.wire import Resources
 from peer.runtime import Runtime
 from peer.setup import prepare
-from peer.spec import Spec
 from peer.telemetry import Telemetry
 
-PATIENCE = 60.0
 FRAME = 6
 """Floats in a frame: messages of the tiny model have several."""
 TOO_LONG = 900.0
 """Virtual seconds in which every run must have ended."""
 TOO_BUSY = 4000
 """Callbacks of one process in one virtual second."""
-HERE = Path(__file__).parent
-
-
-def long(rounds: int) -> "Scenario":
-    """For looking at what grows."""
-    return Scenario(f"long {rounds}", {"name": "fedavg", "epochs": 1, "batch_size": 64}, peers=3, rounds=rounds)
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A federation."""
-
-    name: str
-    protocol: dict[str, Any]
-    peers: int = 4
-    rounds: int = 4
-
-    @property
-    def ids(self) -> list[str]:
-        return [f"peer{i}" for i in range(self.peers)]
-
-
-ONCE = {"head_epochs": 1, "extractor_epochs": 1, "batch_size": 16}
-SCENARIOS = {
-    scenario.name: scenario
-    for scenario in (
-        Scenario("fibfl", {"name": "fibfl", **ONCE}, peers=4, rounds=5),
-        Scenario("fibfl+", {"name": "fibfl+", "tau": 0.0, **ONCE}),
-        Scenario("fibfl++", {"name": "fibfl++", "tau": 0.0, **ONCE}, peers=5),
-        Scenario("fibfl++ reordering", {"name": "fibfl++", "reorder_every": 2, **ONCE}, peers=5, rounds=5),
-        Scenario("fibfl++ model", {"name": "fibfl++", "warmup_shares": "model", "warmup": 2, **ONCE}, peers=3),
-        Scenario("restless", {"name": "tiny:Restless", **ONCE}, peers=6, rounds=6),
-        Scenario("restless 2", {"name": "tiny:Restless", "every": 2, **ONCE}, peers=5, rounds=6),
-        Scenario("rdfl", {"name": "rdfl", "epochs": 1}),
-        Scenario("fedavg", {"name": "fedavg", "epochs": 1, "participation": 0.5}, peers=5),
-        Scenario("fedrep", {"name": "fedrep", "head_epochs": 1, "extractor_epochs": 1}),
-        Scenario("fedisp", {"name": "fedisp"}, peers=5),
-        Scenario("gossip complete", {"name": "gossip-sgd"}),
-        Scenario("gossip ring", {"name": "gossip-sgd", "topology": "ring"}, peers=5),
-        Scenario("gossip exponential", {"name": "gossip-sgd", "topology": "exponential"}, peers=6, rounds=3),
-        Scenario("solo", {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}, peers=3),
-        Scenario("pair", {"name": "fedavg", "epochs": 1}, peers=2, rounds=6),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -114,25 +66,6 @@ class Outcome:
     """What must not be."""
     seconds: float = 0.0
     """Virtual."""
-
-
-@cache
-def specification(name: str) -> Spec:
-    scenario = SCENARIOS[name]
-    content = {
-        "name": "simulated",
-        "rounds": scenario.rounds,
-        "protocol": scenario.protocol,
-        "model": "tiny:model",
-        "data": {"name": "tiny:data"},
-        "patience": PATIENCE,
-        "code": str(HERE),
-        "ring": [{"id": id, "address": f"127.0.0.1:{7000 + i}"} for i, id in enumerate(scenario.ids)],
-    }
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "federation.yaml"
-        path.write_text(json.dumps(content))
-        return load_spec(path)
 
 
 @contextmanager
@@ -345,60 +278,3 @@ def undisturbed(name: str) -> Outcome:
     outcome = simulate(name, 0, [])
     assert not outcome.faults, (name, outcome.faults)
     return outcome
-
-
-def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
-    """Some faults, drawn by the seed."""
-    random, scenario = Random(f"{name} {seed}"), SCENARIOS[name]
-    steps = undisturbed(name).steps
-    kills = []
-    for _ in range(random.choice([1, 1, 2, 3, 5, 8])):
-        victim = random.choice(scenario.ids)
-        kind = random.choice(["callback", "callback", "send", "receive", "disk", "blocking"])
-        at = scenario.ids.index(victim)
-        also = random.choice(
-            [
-                (),
-                (),
-                (),
-                (scenario.ids[at - 1],),
-                (scenario.ids[at - 1], scenario.ids[(at + 1) % scenario.peers]),
-                tuple(random.sample(scenario.ids, random.randrange(scenario.peers))),
-                tuple(scenario.ids),
-            ]
-        )
-        count = random.randint(1, max(1, int(1.3 * steps[victim][kind])))
-        away = tuple(random.choice([0.0, 0.2, 2.0, 8.0]) * random.random() for _ in range(scenario.peers))
-        kills.append(Kill(victim, kind, count, also, away, random.random() < 0.3, random.random() < 0.4))
-    slowest, stalls = random.choice([0.002, 0.02, 0.2]), list[Stall]()
-    for _ in range(random.choice([0, 0, 1, 3])):
-        pair = random.sample(scenario.ids, 2)
-        start = random.uniform(0.2, 5)
-        end = start + random.choice([1, 5, 40]) * random.random()
-        stalls.append(Stall(pair[0], pair[1], start, end))
-        if random.random() < 0.6:
-            stalls.append(Stall(pair[1], pair[0], start, end))
-    return kills, Weather(slowest, random.choice([0, 0, 0.002, 0.02, 0.05]), stalls=tuple(stalls))
-
-
-def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
-    """Run the plan of a seed; what is wrong with the outcome."""
-    kills, weather = plan(name, seed)
-    outcome = simulate(name, seed, kills, weather)
-    wrong = list(outcome.faults)
-    expected = undisturbed(name).digests
-    wrong += [f"{id} ended in other bits" for id, digest in outcome.digests.items() if digest != expected[id]]
-    return outcome, wrong
-
-
-def main() -> None:
-    name, seed = sys.argv[1], int(sys.argv[2])
-    kills, weather = plan(name, seed)
-    print(*kills, weather, sep="\n")
-    outcome, wrong = check(name, seed)
-    print(*outcome.kills, f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds", *wrong, sep="\n")
-    sys.exit(1 if wrong else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from faults.simulation import SCENARIOS, Kill, simulate, specification, undisturbed
+from faults.scenarios import SCENARIOS, specification
+from faults.simulation import Kill, simulate, undisturbed
 from peer.checkpoint import Checkpoints
 from peer.errors import FailedError
 from peer.in_process import run_in_process

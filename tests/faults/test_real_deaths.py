@@ -85,7 +85,8 @@ def test_several_deaths_at_once(killed: list[str], federation: Build, undisturbe
     wanted = expected(undisturbed, "fibfl++", federation)
     one = federation(PROTOCOLS["fibfl++"], peers=3, rounds=ROUNDS)
     one.start()
-    one.await_event("peer1", "state", state="training", round=2)
+    for id in ("peer0", "peer1"):  # the checkpoint of round 0 is on disk by then
+        one.await_event(id, "state", state="training", round=2)
     for id in killed:
         one.peers[id].signal(signal.SIGKILL)
     for id in killed:

@@ -1,6 +1,6 @@
 """Random and exhaustive faults in simulated federations: all end in the bits of the undisturbed run.
 
-A failure names its scenario and seed; `python -m tests.faults.simulation SCENARIO SEED` replays it.
+A failure names its scenario and seed; `python -m tests.faults.plans SCENARIO SEED` replays it.
 `make chaos` runs thousands of other seeds.
 """
 
@@ -11,7 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
-from faults.simulation import SCENARIOS, Kill, Outcome, check, simulate, specification, undisturbed
+from faults.plans import check
+from faults.scenarios import SCENARIOS, specification
+from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.wires import Stall, Weather
 from peer.in_process import run_in_process
 from peer.journal import Journal
@@ -23,7 +25,7 @@ SEEDS = 8
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_faults(name: str, seed: int) -> None:
     outcome, wrong = check(name, seed)
-    assert not wrong, f"python -m tests.faults.simulation {name!r} {seed}: {wrong} after {outcome.kills}"
+    assert not wrong, f"python -m tests.faults.plans {name!r} {seed}: {wrong} after {outcome.kills}"
 
 
 @pytest.mark.parametrize(

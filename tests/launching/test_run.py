@@ -219,7 +219,7 @@ LAUNCH = textwrap.dedent(
     from rich.console import Console
     sys.path.insert(0, sys.argv[3])
     from launcher import local, preflight
-    from test_launcher_run import FakeServer
+    from test_run import FakeServer
     local.ForkServer = FakeServer
     preflight.check = lambda spec, device, certs: None
     sys.exit(local.run(local.Order(Path(sys.argv[1]), out=Path(sys.argv[2]), peers=3), Console()))

@@ -1,0 +1,68 @@
+"""Faults drawn by a seed: who dies when, what is cut, how long anything takes.
+
+python -m tests.faults.plans fibfl 12345        replays one run and prints what happened
+"""
+
+import sys
+from random import Random
+
+from faults.scenarios import SCENARIOS
+from faults.simulation import Kill, Outcome, simulate, undisturbed
+from faults.wires import Stall, Weather
+
+
+def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
+    """Some faults, drawn by the seed."""
+    random, scenario = Random(f"{name} {seed}"), SCENARIOS[name]
+    steps = undisturbed(name).steps
+    kills = []
+    for _ in range(random.choice([1, 1, 2, 3, 5, 8])):
+        victim = random.choice(scenario.ids)
+        kind = random.choice(["callback", "callback", "send", "receive", "disk", "blocking"])
+        at = scenario.ids.index(victim)
+        also = random.choice(
+            [
+                (),
+                (),
+                (),
+                (scenario.ids[at - 1],),
+                (scenario.ids[at - 1], scenario.ids[(at + 1) % scenario.peers]),
+                tuple(random.sample(scenario.ids, random.randrange(scenario.peers))),
+                tuple(scenario.ids),
+            ]
+        )
+        count = random.randint(1, max(1, int(1.3 * steps[victim][kind])))
+        away = tuple(random.choice([0.0, 0.2, 2.0, 8.0]) * random.random() for _ in range(scenario.peers))
+        kills.append(Kill(victim, kind, count, also, away, random.random() < 0.3, random.random() < 0.4))
+    slowest, stalls = random.choice([0.002, 0.02, 0.2]), list[Stall]()
+    for _ in range(random.choice([0, 0, 1, 3])):
+        pair = random.sample(scenario.ids, 2)
+        start = random.uniform(0.2, 5)
+        end = start + random.choice([1, 5, 40]) * random.random()
+        stalls.append(Stall(pair[0], pair[1], start, end))
+        if random.random() < 0.6:
+            stalls.append(Stall(pair[1], pair[0], start, end))
+    return kills, Weather(slowest, random.choice([0, 0, 0.002, 0.02, 0.05]), stalls=tuple(stalls))
+
+
+def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
+    """Run the plan of a seed; what is wrong with the outcome."""
+    kills, weather = plan(name, seed)
+    outcome = simulate(name, seed, kills, weather)
+    wrong = list(outcome.faults)
+    expected = undisturbed(name).digests
+    wrong += [f"{id} ended in other bits" for id, digest in outcome.digests.items() if digest != expected[id]]
+    return outcome, wrong
+
+
+def main() -> None:
+    name, seed = sys.argv[1], int(sys.argv[2])
+    kills, weather = plan(name, seed)
+    print(*kills, weather, sep="\n")
+    outcome, wrong = check(name, seed)
+    print(*outcome.kills, f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds", *wrong, sep="\n")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
