@@ -111,8 +111,8 @@ def make_certs(arguments: argparse.Namespace) -> int:
     from launcher.certificates import make_certificates
     from peer.config import load_spec
 
-    if arguments.days < 1:
-        raise InputError(f"--days {arguments.days}: give at least 1")
+    if not 1 <= arguments.days <= 36_500:
+        raise InputError(f"--days {arguments.days}: give a number from 1 to 36500")
     spec = load_spec(arguments.federation, peers=arguments.peers, seed=arguments.seed, overrides=arguments.overrides)
     try:
         make_certificates(spec, arguments.out, arguments.days)

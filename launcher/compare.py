@@ -27,6 +27,8 @@ def compare(run: Path, alone: Path, as_json: bool, console: Console) -> None:
         raise InputError(f"{alone} is a run of `{theirs.protocol.name}`; give one of `solo` in second place")
     differing = [key for key in ("data", "model", "seed") if ours.digests()[key] != theirs.digests()[key]]
     differing += ["ring"] if ours.ids != theirs.ids else []
+    differing += ["rounds"] if ours.rounds != theirs.rounds else []
+    differing += ["local training (`like`)"] if ours.protocol.local() != theirs.protocol.local() else []
     if differing:
         raise InputError(f"{run} and {alone} differ in {', '.join(differing)}; run `solo` with those of {run}")
     test = ours.test

@@ -87,7 +87,8 @@ class Server:
         try:
             pid = self.fork(order)
         except OSError as error:
-            self.say({"refused": order["number"], "why": str(error)})
+            why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            self.say({"refused": order["number"], "why": why})
         else:
             self.children.add(pid)
             self.say({"started": order["number"], "pid": pid})

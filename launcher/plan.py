@@ -7,10 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from peer.errors import InputError
 from peer.learning.trainer import check_batches
 from peer.learning.zoo import build
 from peer.spec import Spec
 from peer.tally import Tally
+from peer.user_code import in_words
 
 Counts = NDArray[np.int64]
 ROUNDS = 200
@@ -57,5 +59,15 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     for id in ids:
         samples = int(made.counts[id].sum())
         tally = Tally(id, spec.protocol, spec.rounds, made.sizes, proportions, samples, spec.seed)
-        found[id] = [await tally.set_up(spec.init), *[await tally.count(number) for number in rounds]]
+        try:
+            found[id] = [await tally.set_up(spec.init), *[await tally.count(number) for number in rounds]]
+        except InputError:
+            raise
+        except Exception as error:
+            if ":" not in spec.protocol.name:
+                raise
+            raise InputError(
+                f"what `{spec.protocol.name}` sends cannot be counted, as it does not bear vectors of two values: "
+                f"{in_words(error)}"
+            ) from error
     return found

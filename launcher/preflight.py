@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from launcher.certificates import certificate_files
 from launcher.plan import plan
-from peer.config import PeerConfig
+from peer.config import PeerConfig, check_plaintext
 from peer.errors import InputError
 from peer.network.security import Certificates
 from peer.setup import choose_device
@@ -29,9 +29,10 @@ def check_addresses(spec: Spec) -> None:
         host, _, port = member.address.rpartition(":")
         try:
             listen_once(host.strip("[]"), int(port))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be a host name at all
+            why = getattr(error, "strerror", None) or str(error)
             raise InputError(
-                f"{member.id} cannot listen at {member.address}: {(error.strerror or str(error)).lower()}; "
+                f"{member.id} cannot listen at {member.address}: {why.lower()}; "
                 f"`dfl-launch run` starts every peer on this machine: give it a free address of this machine"
             ) from None
         except OverflowError:
@@ -56,6 +57,8 @@ def check_certificates(spec: Spec, certs: Path | None) -> None:
 def check(spec: Spec, device: str | None, certs: Path | None) -> None:
     """All of it: device, certificates, addresses, and whether data and model go together. Raises InputError."""
     check_device(device)
+    if not certs:
+        check_plaintext(PeerConfig(federation=Path("federation.yaml"), id=spec.ids[0]), spec)
     check_certificates(spec, certs)
     check_addresses(spec)
     plan(spec)

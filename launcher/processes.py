@@ -175,7 +175,8 @@ class ForkServer:
             if not started.done():
                 started.set_result(process)
         elif not (refused := self._starting.pop(notice["refused"])).done():
-            refused.set_exception(FailedError(f"A peer could not be started: {notice['why']}."))
+            why = f"a peer could not be started ({notice['why']}); mend that and run again"
+            refused.set_exception(FailedError(why))
 
     def _let_go(self) -> None:
         """Closes the lifeline: whoever still runs ends."""

@@ -18,7 +18,7 @@ Summary = Mapping[str, Any]
 def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> None:
     """Prints the summary of a finished run."""
     console.print(per_peer(summary, spec.test))
-    for line in lines(summary, spec.test, directory):
+    for line in lines(summary, spec, directory):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -33,8 +33,9 @@ def per_peer(summary: Summary, test: str) -> Table:
     return table
 
 
-def lines(summary: Summary, test: str, directory: Path) -> list[str]:
+def lines(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     """Everything but the table, a line each."""
+    test, model = spec.test, spec.model.name
     average = headline(summary["mean_accuracy"], test)
     restarts = f", {plural(summary['restarts'], 'restart')}" if summary["restarts"] else ""
     said = [
@@ -49,7 +50,8 @@ def lines(summary: Summary, test: str, directory: Path) -> list[str]:
     said += verdict(summary["privacy"])
     first = summary["per_peer"][0]["id"]
     said.append(f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json")
-    load = f'load_model("{directory}/{first}/model.safetensors")'
+    own = f', user_model="{model}"' if ":" in model else ""
+    load = f'load_model("{directory}/{first}/model.safetensors"{own})'
     said.append(f"to load one: from peer.learning.export import load_model; model = {load}")
     return said
 
@@ -62,5 +64,10 @@ def verdict(privacy: Mapping[str, Any]) -> list[str]:
     said = f"privacy: {quantity(head)} of heads sent, {len(privacy['edges_used'])} directed edges used, "
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
     said += f"; Definitions met: {', '.join(met) or 'none'}"
-    shown = [f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}" for one in violations[:10]]
+    shown = [
+        f"  {one['reason']}"
+        if one["round"] is None
+        else f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
+        for one in violations[:10]
+    ]
     return [said, *shown, *([f"  and {len(violations) - 10} more"] if len(violations) > 10 else [])]

@@ -7,10 +7,10 @@ from typing import Any
 
 from launcher.peer_view import headline, mean
 from launcher.privacy import privacy
-from launcher.tail import objects
 from peer.errors import FailedError
 from peer.files import write_atomically
 from peer.learning import metrics
+from peer.results import objects
 from peer.spec import Spec
 
 Result = Mapping[str, Any]
@@ -73,7 +73,7 @@ def audits(directory: Path, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     for id in ids:
         lines = directory / id / "audit.jsonl"
         if lines.exists():
-            records = objects(lines.read_bytes().splitlines())
+            records = [one for one in objects(lines.read_bytes().splitlines()) if isinstance(one.get("round"), int)]
             found[id] = {"rounds": list({record["round"]: record for record in records}.values())}
     return found
 

@@ -31,9 +31,10 @@ class Restarts:
     def delay(self, code: int, failed: bool, round: int, now: float) -> float | None:
         """Seconds to wait before starting the peer again; None if it is not to be started.
 
-        failed: the peer itself said that it cannot go on (a diverged model, a neighbour that never came).
+        failed: the peer itself said that it cannot go on (a diverged model, a neighbour that never came). Wrong input
+        is a decision at the first start only: later it may be an address that somebody took for a moment.
         """
-        if code == 0 or code == WRONG_INPUT or code in STOPPED or failed:
+        if code == 0 or (code == WRONG_INPUT and not self.total) or code in STOPPED or failed:
             return None
         if round > self._round or now - self._started >= self.steady:
             self.in_row = 0

@@ -1,9 +1,8 @@
 """Reading a file of lines while another process writes it."""
 
-import json
 import os
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 
 class Tail:
@@ -48,19 +47,6 @@ class Tail:
             self._rest = b""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         return lines
-
-
-def objects(lines: list[bytes]) -> list[dict[str, Any]]:
-    """The JSON objects among the lines; a line torn by a crash is none, and is passed over."""
-    found = []
-    for line in lines:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found
 
 
 def last_lines(path: Path, count: int, reach: int = 16384) -> list[str]:

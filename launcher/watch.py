@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.peer_view import ENDED, Event, PeerView, mean
-from launcher.tail import Tail, objects
+from launcher.tail import Tail
+from peer.results import objects
 from peer.telemetry import printable
 
 

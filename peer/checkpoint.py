@@ -3,6 +3,7 @@
 checkpoint/round-0003.safetensors    the state after round 3
 checkpoint/messages-0003.safetensors the frames sent in round 3, with their receivers
 checkpoint/round-0003.json           written last: checksums of both, so that what is whole can be told from what is not
+checkpoint/.spare-*                  files that nobody needs any more: the next ones are written over them
 """
 
 import json

@@ -13,7 +13,7 @@ from peer.learning.zoo import MODELS
 from peer.network.security import is_loopback
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
-from peer.spec import Address, AnySource, Id, Spec
+from peer.spec import MOST_PEERS, Address, AnySource, Id, Spec
 from peer.user_code import import_from
 
 FIRST_PORT = 7700
@@ -70,6 +70,8 @@ def load_spec(path: Path, *, peers: int | None = None, seed: int | None = None, 
         raise InputError(f"{path}: `ring` is missing; list the peers there or give --peers N")
     if isinstance(content.setdefault("code", "."), str):
         content["code"] = str((path.parent / content["code"]).resolve())
+        if not Path(content["code"]).is_dir():
+            raise InputError(f"{document.where(('code',))}: `code`: there is no directory {content['code']}")
         import_from(Path(content["code"]))
     content["protocol"] = _component(content.get("protocol"), "protocol", [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), "data", [*SOURCES], document)
@@ -96,13 +98,13 @@ def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
     if config.id not in spec.ids:
         where = document.where(("id",))
         raise InputError(f"{where}: `{config.id}` is not in the federation's ring; {nearest(config.id, spec.ids)}")
-    _check_plaintext(config, spec)
+    check_plaintext(config, spec)
     changes = {"federation": base / config.federation, "out": base / (config.out or config.id)}
     return config.model_copy(update={**changes, "data": data, "tls": tls}), spec
 
 
-def _check_plaintext(config: PeerConfig, spec: Spec) -> None:
-    """Without certificates a peer speaks on loopback only, unless the spec allows it."""
+def check_plaintext(config: PeerConfig, spec: Spec) -> None:
+    """InputError when a peer without certificates would speak beyond loopback and the spec does not allow it."""
     if config.tls or spec.plaintext:
         return
     for address in (config.listen, *(member.address for member in spec.ring)):
@@ -126,8 +128,8 @@ def _component(raw: Any, key: str, known: Sequence[str], document: Document) -> 
 
 def _ring(ring: Any, peers: int) -> Any:
     """The ring that `--peers N` stands for; a ring in the file must agree with it."""
-    if peers < 1:
-        raise InputError(f"--peers {peers}: give at least 1")
+    if not 1 <= peers <= MOST_PEERS:
+        raise InputError(f"--peers {peers}: give a number from 1 to {MOST_PEERS}")
     if ring is None:
         return [{"id": f"peer{i}", "address": f"127.0.0.1:{FIRST_PORT + i}"} for i in range(peers)]
     if isinstance(ring, list) and len(ring) != peers:

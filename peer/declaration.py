@@ -13,7 +13,7 @@ def manifest(protocol: Protocol, model: Model, rounds: int) -> Manifest:
     """Every vector and record that may leave a peer in this run, with its size and its rounds."""
     shares = [_share(share, model, rounds) for share in protocol.shares(rounds)]
     records = [_record(record, model, rounds) for record in protocol.records]
-    return Manifest((*shares, *records))
+    return Manifest((*shares, *records), model.shape, model.classes)
 
 
 def _share(share: Share, model: Model, rounds: int) -> Payload:

@@ -19,6 +19,8 @@ from peer.settings import Settings
 
 S = TypeVar("S", bound=Settings)
 Location = tuple[int | str, ...]
+MOST_VALUES = 1_000_000
+"""Aliases of aliases can stand for billions."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,14 @@ class Document:
             raise InputError(f"{path}{line}: not valid YAML: {error.problem}") from None
         except YAMLError as error:
             raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        except RecursionError:
+            raise InputError(f"{path}: its values are nested too deep; write it flatter") from None
+        except ValueError as error:  # a number of thousands of digits
+            raise InputError(f"{path}: not valid YAML: {error}") from None
         if not isinstance(tree, Mapping):
             raise InputError(f"{path}: holds no `key: value` pairs")
+        if _values(tree, {}) > MOST_VALUES:
+            raise InputError(f"{path}: its aliases stand for more than {MOST_VALUES:,} values; write fewer")
         return cls(path, plain(tree), tree)
 
     def where(self, location: Location) -> str:
@@ -96,6 +104,17 @@ def plain(node: Any) -> Any:
     return str(node)
 
 
+def _values(node: Any, known: dict[int, int]) -> int:
+    """How many values a node stands for, each alias counted as what it repeats."""
+    if isinstance(node, str | bytes) or not isinstance(node, Mapping | Sequence):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = 1  # also of one that holds itself
+        below = node.values() if isinstance(node, Mapping) else node
+        known[id(node)] += sum(_values(one, known) for one in below)
+    return known[id(node)]
+
+
 def scalar(text: str) -> Any:
     """A value as YAML 1.2 reads it: `1e-3` is a number, `true` a truth value. ValueError: it is no YAML."""
     try:
@@ -103,6 +122,8 @@ def scalar(text: str) -> Any:
     except YAMLError as error:
         said = error.problem if isinstance(error, MarkedYAMLError) else str(error)
         raise ValueError(said or "it is empty") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def dump_yaml(content: Mapping[str, Any]) -> str:

@@ -1,11 +1,13 @@
 """Files that are either whole or not there, also after a power cut."""
 
+import fcntl
 import os
-from contextlib import suppress
-from errno import EDQUOT, ENOSPC
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from errno import EBADF, EDQUOT, ENOLCK, ENOSPC, ENOTSUP
 from pathlib import Path
 
-from peer.errors import FailedError
+from peer.errors import FailedError, InputError
 
 
 def write_atomically(path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
@@ -32,6 +34,23 @@ def write_atomically(path: Path, content: bytes | memoryview, over: Path | None 
 
 def _untruncated(path: str, flags: int) -> int:
     return os.open(path, flags & ~os.O_TRUNC, 0o666)
+
+
+@contextmanager
+def sole_use(directory: Path) -> Iterator[None]:
+    """Keep others out of the directory inside the block, which ends with the process too; InputError if taken."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{directory}: this peer is running already; end that process first") from None
+        except OSError as error:  # a file system without locks
+            if error.errno not in (EBADF, ENOLCK, ENOTSUP):
+                raise
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def cannot_write(path: Path | str, error: OSError) -> str:

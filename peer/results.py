@@ -1,6 +1,7 @@
 """What a run leaves behind besides its model: one line a round, and the result."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,29 @@ def append_audit(out: Path, line: dict[str, Any]) -> None:
 
 
 def history(out: Path) -> list[dict[str, Any]]:
-    """The `round` events of this peer, one a round in order, from events.jsonl."""
+    """The `round` events of this peer, one a round in order, as far as they are in events.jsonl."""
+    try:
+        lines = (out / EVENTS).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
     rounds: dict[int, dict[str, Any]] = {}
-    for line in (out / EVENTS).read_text().splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # a line that a crash left unfinished
-        if event["event"] == "round":
+    for event in objects(lines):
+        if event.get("event") == "round" and isinstance(event.get("round"), int):
             rounds[event["round"]] = {k: v for k, v in event.items() if k not in ("event", "time")}
     return [rounds[number] for number in sorted(rounds)]
+
+
+def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The JSON objects among the lines; a line that a crash or the disk has spoilt is passed over."""
+    found = []
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
 
 
 def write_result(out: Path, result: dict[str, Any]) -> None:

@@ -25,11 +25,12 @@ from peer.network.transport import Status, Transport
 from peer.network.wire import Resources
 from peer.resources import measure
 from peer.results import EVENTS, append_audit, close_torn_lines, history, write_result
-from peer.setup import Setup, claim_directory
+from peer.setup import Setup, own_directory
 from peer.status import status_reply
 from peer.telemetry import Telemetry
 from peer.topology import receivers, senders
 from peer.trace import Trace
+from peer.user_code import at_fault
 from peer.waiting import await_floor, join, mind_the_lost, outlast
 
 T = TypeVar("T")
@@ -114,7 +115,10 @@ class Runtime:
         return FailedError(message)
 
     async def _live(self) -> None:
-        claim_directory(self._out, self.setup.config, self._spec)
+        with own_directory(self._out, self.setup.config, self._spec):
+            await self._live_there()
+
+    async def _live_there(self) -> None:
         close_torn_lines(self._out)
         self.telemetry.write_to(self._out / EVENTS)
         done = await self._journal.resume()
@@ -138,7 +142,8 @@ class Runtime:
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""
         self.peer.begin(0)
-        await self._spec.protocol.start(self.peer, self._spec.init)
+        with at_fault(self._spec.protocol.name):
+            await self._spec.protocol.start(self.peer, self._spec.init)
         self._become("evaluating")
         await self._close_round(0)
 
@@ -149,7 +154,8 @@ class Runtime:
         shared = self._shared_part(round)
         if self._spec.trace:
             self.peer.trace = Trace(self._out / "trace", round, shared)
-        await self._spec.protocol.round(self.peer)
+        with at_fault(self._spec.protocol.name):
+            await self._spec.protocol.round(self.peer)
         if self.peer.trace:
             self.peer.trace.write(shared, self._trace_facts())
         self._become("evaluating")

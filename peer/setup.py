@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 from peer.config import PeerConfig
 from peer.disk import check_disk
 from peer.errors import InputError
-from peer.files import write_atomically
+from peer.files import sole_use, write_atomically
 from peer.learning.model import Model, Part
 from peer.learning.shard import Shard, own_shard, take_shard
 from peer.learning.trainer import check_batches
@@ -71,6 +73,9 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
         raise InputError(f"{out}: cannot be written ({error.strerror}); give another `out`") from None
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"{out}: cannot be written; give another `out`")
+    if parent == out:
+        with sole_use(out):
+            pass
     try:
         theirs = json.loads((out / "run.json").read_text())
         id, digests, rounds = theirs["id"], theirs["digests"], theirs["rounds"]
@@ -84,9 +89,12 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
         raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
 
 
-def claim_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
-    """Create the directory and say in it whose it is."""
+@contextmanager
+def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
+    """Create the directory, say in it whose it is, and keep every other process out of it inside the block."""
     out.mkdir(parents=True, exist_ok=True)
-    run = {"id": config.id, "rounds": spec.rounds, "digests": spec.digests()}
-    write_atomically(out / "run.json", json.dumps(run).encode())
-    write_atomically(out / "pid", f"{os.getpid()}\n".encode())
+    with sole_use(out):
+        run = {"id": config.id, "rounds": spec.rounds, "digests": spec.digests()}
+        write_atomically(out / "run.json", json.dumps(run).encode())
+        write_atomically(out / "pid", f"{os.getpid()}\n".encode())
+        yield

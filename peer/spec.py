@@ -17,11 +17,12 @@ from peer.protocols.registry import protocol_class
 from peer.settings import Settings
 from peer.user_code import in_words
 
+MOST_PEERS = 10_000
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
 
 def _address(text: str) -> str:
-    found = re.fullmatch(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]+):(\d{1,5})", text)
+    found = re.fullmatch(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]{1,253}):([0-9]{1,5})", text)
     if not found or not 1 <= int(found[1]) <= 65_535:
         raise ValueError(f"`{text}` is no host:port; write one such as 127.0.0.1:7700 or [::1]:7700")
     return text
@@ -87,7 +88,7 @@ class Spec(Settings):
     """Write every round's shared vectors to <id>/trace/ so that anyone can recompute the blends."""
     code: Path | None = None
     """Directory from which `module:Name` is imported. Not given: the one that holds this file."""
-    ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=10_000)]
+    ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MOST_PEERS)]
     """The peers in ring order. With `--peers N` it may be left out: peer0 ... peerN-1 on loopback."""
 
     @model_validator(mode="after")

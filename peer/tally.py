@@ -5,14 +5,15 @@ and counts the bytes of what it would send, so no protocol has to say its traffi
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from peer.errors import InputError
 from peer.learning.trainer import Phase
-from peer.protocols.base import Init, Peer, Protocol, Received
+from peer.protocols.base import Init, Part, Peer, Protocol, Received
 from peer.topology import receivers
 
 T = TypeVar("T")
@@ -61,6 +62,17 @@ class Tally(Peer):
     def _vector(self, share: str) -> Tensor:
         return {"extractor": self.extractor, "head": self.head, "model": self.model}.get(share, self.model)
 
+    def _leaves(self, share: str, scalars: int = 0) -> None:
+        """InputError unless the protocol declares that this leaves a peer in this round, and there is such a vector."""
+        declared = [s for s in self._protocol.shares(self.rounds) if s.vector == share]
+        name = f"`{self._protocol.name}` sends `{share}` in round {self.round}"
+        if not any(s.rounds is None or self.round in s.rounds for s in declared):
+            raise InputError(f"{name}, and does not declare that; add it to `shares`")
+        if scalars > max(s.scalars for s in declared):
+            raise InputError(f"{name} with {scalars} scalars, and declares fewer; say so in `shares`")
+        if share not in (*get_args(Part), *self.state):
+            raise InputError(f"{name}, which is neither {', '.join(get_args(Part))} nor kept in `peer.state`")
+
     def _bytes(self, share: str) -> int:
         return FLOAT32 * self._sizes.get(share, self._sizes["model"])
 
@@ -77,11 +89,13 @@ class Tally(Peer):
         pass
 
     async def exchange(self, share: str, **scalars: float) -> dict[str, Received]:
+        self._leaves(share, len(scalars))
         neighbours = receivers(self._protocol.graph, self.ring, self.id)
         self.sent += len(neighbours) * (self._bytes(share) + FLOAT64 * len(scalars))
         return {id: Received(self._vector(share).clone(), scalars) for id in neighbours}
 
     async def weighted_mean(self, share: str, weight: float) -> None:
+        self._leaves(share)
         peers = len(self.members)
         self.sent += 2 * (peers - 1) * self._bytes(share) // peers
 
@@ -91,12 +105,14 @@ class Tally(Peer):
         return {id: known.get(id, values) for id in self.members}
 
     async def pass_token(self, share: str) -> None:
+        self._leaves(share)
         self.sent += self._bytes(share)
 
     async def receive_token(self, share: str) -> Tensor:
         return self._vector(share).clone()
 
     async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
+        await self.gather("order", torch.zeros(1))  # what a peer makes sure of
         self.ring = tuple(order)
 
     def shared_generator(self, purpose: str) -> np.random.Generator:

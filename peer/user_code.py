@@ -1,14 +1,17 @@
 """What a user adds without touching the package: `module:Name` in the YAML."""
 
+import logging
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from peer.errors import InputError
+from peer.errors import FailedError, InputError
 
 _INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parent))
 """Where code lies that is not the user's."""
@@ -37,6 +40,23 @@ def _module(name: str, reference: str) -> ModuleType:
                 "put it beside the federation's file or install it"
             ) from None
         raise InputError(f"`{reference}`: the module `{name}` cannot be imported: {in_words(error)}") from error
+
+
+@contextmanager
+def at_fault(name: str) -> Iterator[None]:
+    """What code of a user's raises, as a FailedError that says where: started again it would raise the same.
+
+    The traceback goes to the log. A built-in's (a name without a colon) passes as it is.
+    """
+    try:
+        yield
+    except (FailedError, InputError):
+        raise
+    except Exception as error:
+        if ":" not in name:
+            raise
+        logging.getLogger("dfl").exception("%s failed", name)
+        raise FailedError(f"`{name}` failed: {in_words(error)}") from error
 
 
 def in_words(error: BaseException) -> str:

@@ -24,10 +24,11 @@ async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
         async with asyncio.timeout(spec.patience):
             await edges.complete()
     except TimeoutError:
-        missing = "; ".join(f"{n.id} at {n.address}: {n.reason}" for n in _missing(edges))
-        raise FailedError(
-            f"gave up after {spec.patience:g} s of waiting for {missing}; start it or correct its address"
-        ) from None
+        missing = _missing(edges)
+        who = "; ".join(f"{n.id} at {n.address}: {n.reason}" for n in missing)
+        refused = all("refused:" in n.reason for n in missing)
+        way_out = "make the peers agree" if refused else "start it or correct its address"
+        raise FailedError(f"gave up after {spec.patience:g} s of waiting for {who}; {way_out}") from None
     finally:
         reminder.cancel()
     report("waiting", **_described([]))

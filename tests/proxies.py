@@ -11,6 +11,11 @@ HELLO = re.compile(rb"\x12.([a-z0-9-]+)\x1a.([a-z0-9-]+)")
 """Fields 2 and 3 of a Hello, as they lie in the connection's first kilobytes: who speaks to whom."""
 
 
+GREETING = 512
+"""Bytes, both ways: a connection that ends before anybody has said hello has HTTP/2's settings and its farewell (212
+bytes). A hello is longer."""
+
+
 @dataclass
 class Connection:
     """The bytes of one TCP connection so far."""
@@ -159,5 +164,5 @@ class Near(End):
 
 
 def edges(connections: Iterable[Connection]) -> set[tuple[str, str] | None]:
-    """Between whom the connections were that carried anything."""
-    return {connection.edge for connection in connections if connection.bytes}
+    """Between whom the connections were that carried anything; None when it was nobody who had said hello."""
+    return {connection.edge for connection in connections if connection.bytes > GREETING}

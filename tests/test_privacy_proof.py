@@ -183,8 +183,14 @@ def test_audit_that_lacks_a_round_proves_nothing(round: int) -> None:
     audits = ring_audits()
     for audit in audits.values():
         del audit["rounds"][round]
-    assert reasons(audits) == [f"{id}'s audit lacks 1 rounds: {round}" for id in MEMBERS]
+    assert reasons(audits) == [f"{id}'s audit lacks rounds, so nothing is proven: {round}" for id in MEMBERS]
     assert not any(privacy(audits)["definitions"].values())
+
+
+def test_a_record_that_is_missing_is_told_once() -> None:
+    audits = ring_audits()
+    del audits["peer1"]["rounds"][1]
+    assert reasons(audits) == ["peer1's audit lacks rounds, so nothing is proven: 1"]
 
 
 def test_several_messages_of_one_vector_are_compared_by_their_sum() -> None:

@@ -61,6 +61,8 @@ def export_state_dict(path: str | Path, target: str | Path) -> None:
 
 def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, tuple[int, ...], int]]:
     try:
+        if path.is_dir():  # safetensors calls it a device that is not there
+            raise IsADirectoryError(path)
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
@@ -68,6 +70,8 @@ def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, tuple[int, ...], in
         return tensors, (str(name), tuple(int(side) for side in shape), int(classes))
     except FileNotFoundError as error:
         raise InputError(f"there is no model file {path}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a directory; give the path of a peer's model.safetensors") from error
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is truncated or not a safetensors file ({error}); copy it again") from error
     except (KeyError, TypeError, ValueError) as error:

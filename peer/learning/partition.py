@@ -14,6 +14,11 @@ from peer.settings import Settings
 _DRAWS = 100
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+# The union below is validated as Python's, whose strict tuples are no lists.
+Fractions = Annotated[
+    tuple[Fraction, Fraction, Fraction],
+    BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
+]
 
 
 class Partition(Settings):
@@ -100,7 +105,7 @@ class LabelSkew(Partition):
     """Primary, secondary and minority classes."""
     k: int = Field(ge=1)
     """Number of primary classes a peer; 2k+1 must not exceed the number of classes."""
-    fractions: tuple[Fraction, Fraction, Fraction] | None = None
+    fractions: Fractions | None = None
     """Share of the budget taken from each primary, secondary and minority class. Not given, those that fit
     the published splits: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20, 0.03; k≥3 0.275, 0.10, 0.015."""
 
@@ -140,7 +145,7 @@ class Pathological(Partition):
 
     kind: Literal["pathological"]
     """A few shards of single labels a peer."""
-    xi: int = Field(ge=1)
+    xi: int = Field(ge=1, le=10_000)
     """Number of shards a peer; 2 gives most peers two classes."""
 
     def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:

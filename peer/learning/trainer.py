@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,10 @@ class Phase:
     pull: Pull | None = None
     """Called before each step with the part's slices of the model's `vector` and `gradient`. It may add a
     correction, such as a proximal term, to the gradient in place; where buffers lie that has no effect."""
+
+    def __post_init__(self) -> None:
+        if self.part not in get_args(Part):
+            raise ValueError(f"a phase trains {', '.join(get_args(Part))}, and not {self.part!r}")
 
 
 class Trainer:

@@ -49,7 +49,7 @@ class Identity:
         if differing:
             return Refusal(reason=Refusal.FEDERATION, detail="different federation", keys=differing)
         if hello.manifest != self.manifest:
-            return Refusal(reason=Refusal.MANIFEST, detail="other tensors: the models differ in names or shapes")
+            return Refusal(reason=Refusal.MANIFEST, detail="other classes, inputs or tensors")
         if hello.view != self.view:
             return Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
         return None

@@ -32,10 +32,13 @@ class Manifest:
     """All payloads in the order that frames number them."""
 
     payloads: tuple[Payload, ...]
+    shape: tuple[int, ...] = ()
+    """Of one input, and how many classes: where each peer has data of its own, these may differ by mistake."""
+    classes: int = 0
 
     @cached_property
     def digest(self) -> str:
-        text = json.dumps([asdict(payload) for payload in self.payloads], sort_keys=True)
+        text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def number(self, name: str, round: int) -> int:

@@ -65,7 +65,7 @@ class Reception:
         counted = Counted(pipe, hello.id, self._traffic, len(said)) if known and not claimed else None
         if refusal is None:
             return counted
-        await self._refuse(counted or pipe, hello.id, refusal)
+        await self._refuse(counted or pipe, hello.id or "a stranger", refusal)
         return None
 
     async def _stranger(self, caller: str, directions: tuple[Direction, ...]) -> Refusal | None:

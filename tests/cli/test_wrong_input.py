@@ -14,7 +14,7 @@ import pytest
 from launcher.cli import main as launch
 from peer.cli import main as peer
 from peer.config import load_peer, load_spec
-from peer.setup import claim_directory
+from peer.setup import own_directory
 
 Ports = Callable[[int], list[int]]
 
@@ -63,6 +63,12 @@ TEXTS: dict[str, tuple[str, str]] = {
     "empty": ("", "holds no `key: value` pairs"),
     "a list": ("[1, 2]\n", "holds no `key: value` pairs"),
     "a word": ("hello\n", "holds no `key: value` pairs"),
+    "too deep": (f"rounds: {'[' * 2000}", "its values are nested too deep"),
+    "a number too long": (f"rounds: {'9' * 5000}\n", "not valid YAML: Exceeds the limit"),
+    "aliases of aliases": (
+        "".join(f"k{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else '1'] * 10)}]\n" for n in range(8)),
+        "its aliases stand for more than 1,000,000 values",
+    ),
     "JSON cut off": ('{"rounds": 2, "protocol": ', "not valid YAML"),
 }
 CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -111,6 +117,8 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "own model that exits": (content(model="exiting:Name"), "SystemExit: enough"),
     "own model raises when made": (content(model="late:Net"), "KeyError: 'width' (/"),
     "own model raises when used": (content(model="late:net"), "name 'undefined' is not defined (/"),
+    "own data that exits when read": (data("late:leave"), "late:leave failed: SystemExit: enough (/"),
+    "own protocol trains no such part": (protocol("unfinished:Misspelt"), "a phase trains extractor, head, model, and"),
     "own data raises when read": (data("late:load"), "late:load failed: OSError: no tape (/"),
     "two ids": (content(ring=ring(id="peer1")), "two peers of the ring have the id `peer1`"),
     "an id of a file of the run's": (content(ring=ring(id="federation")), "over federation.yaml; rename it"),
@@ -120,13 +128,17 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "id": (content(ring=ring(id="Peer 0")), "`ring.0.id`"),
     "address without a port": (content(ring=ring(address="127.0.0.1")), "`127.0.0.1` is no host:port"),
     "port too large": (content(ring=ring(address="127.0.0.1:65536")), "`127.0.0.1:65536` is no host:port"),
+    "digits of another script": (content(ring=ring(address="127.0.0.1:٧٧٠٠")), "is no host:port"),
+    "a host too long": (content(ring=ring(address=f"{'a' * 300}:7700")), "is no host:port"),
     "port 0": (content(ring=ring(address="127.0.0.1:0")), "is no host:port"),
     "ring too short": (content(ring=content()["ring"][:2]), "`fibfl` needs at least 3 peers and the ring has 2"),
     "no ring": (content(ring=None), "`ring` is missing; list the peers there or give --peers N"),
     "ring is a word": (content(ring="hello"), "`ring`: input should be a valid array"),
+    "no directory of code": (content(code="nowhere"), "`code`: there is no directory /"),
     "code": (content(code=3), "`code`: input should be a valid string"),
     "a peer without samples": (data(limit=2), "leaves peer2 without any"),
     "peers without samples": (data(limit=5, partition={"kind": "label-skew", "k": 1}), "leaves peer1, peer2 "),
+    "shards without end": (split(kind="pathological", xi=10**15), "less than or equal to 10000"),
     "too few classes": (split(kind="label-skew", k=9), "needs 19 classes and the data has 10"),
     "no data file": (data("npz", path="missing.npz"), "missing.npz"),
     "no path to it": (data("npz"), "`data.path` is missing"),
@@ -150,6 +162,7 @@ MODULES = {
     "unfinished": """from typing import ClassVar
 
 from peer import Protocol
+from peer.learning.trainer import SGD, Phase
 
 
 class Abstract(Protocol):
@@ -170,6 +183,11 @@ class Raising(Abstract):
 class Nothing(Raising):
     def local(self):
         return None
+
+
+class Misspelt(Raising):
+    def local(self):
+        return (Phase("modl", 1, SGD()),)
 """,
     "needy": "import nowhere\n",
     "exiting": "import sys\nsys.exit('enough')\n",
@@ -178,6 +196,10 @@ class Nothing(Raising):
 
 def Net(shape, classes):
     return {}["width"]
+
+
+def leave():
+    raise SystemExit("enough")
 
 
 class Broken(nn.Module):
@@ -200,7 +222,7 @@ def load():
 """A user's own modules: what is wrong with each is said with file and line."""
 ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "more peers than the ring": (["--peers", "5"], "--peers 5 does not fit the 3 peers under `ring`"),
-    "no peers": (["--peers", "0"], "--peers 0: give at least 1"),
+    "no peers": (["--peers", "0"], "--peers 0: give a number from 1 to 10000"),
     "seed": (["--seed", "-1"], "`seed`"),
     "set without a value": (["--set", "rounds"], "write key=value"),
     "set without a key": (["--set", "=3"], "write key=value"),
@@ -356,7 +378,8 @@ def test_address_in_use(place: Place, ports: Ports) -> None:
 def test_directory_of_another_run(place: Place) -> None:
     config, spec = load_peer(place.path / "peer.yaml")
     assert config.out
-    claim_directory(config.out, config, spec)
+    with own_directory(config.out, config, spec):
+        place.refuses(peer, ["--config", "peer.yaml"], "out: this peer is running already; end that process first")
     for wrong, key in ((content(seed=43), "seed"), (content(model="mlp3"), "model")):
         (place.path / "fed.yaml").write_text(json.dumps(wrong))
         place.refuses(peer, ["--config", "peer.yaml"], key)

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -266,7 +266,12 @@ def simulate(
             simulation = Simulation(name, seed, kills, weather or Weather(), directory)
             simulation.look = look
             # Seconds are written into checkpoints: with the real ones, no two of them would have the same bytes.
-            with simulation.disk.under(), patch("time.perf_counter", simulation.loop.time):
+            # And the dead go on holding their directories, as this process lives.
+            with (
+                simulation.disk.under(),
+                patch("time.perf_counter", simulation.loop.time),
+                patch("peer.setup.sole_use", nullcontext),
+            ):
                 return simulation.run()
     finally:
         shutil.rmtree(directory)

@@ -41,6 +41,16 @@ def test_these_ends_are_no_crash(code: int) -> None:
     assert policy.total == 0
 
 
+def test_wrong_input_after_a_crash_may_pass() -> None:
+    """Somebody else has taken the dead peer's port, for a moment."""
+    policy = Restarts(limit=2)
+    assert crash(policy, 0) == 0.5
+    policy.started(0, 1)
+    assert policy.delay(2, failed=False, round=0, now=1.1) == 1.0
+    policy.started(0, 2)
+    assert policy.delay(2, failed=False, round=0, now=2.1) is None
+
+
 def test_exit_1_is_a_crash_unless_the_peer_said_that_it_gives_up() -> None:
     policy = Restarts()
     policy.started(0, 0)

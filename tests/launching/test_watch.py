@@ -12,8 +12,9 @@ from rich.console import Console
 
 from launcher.display import choose, picture
 from launcher.peer_view import PeerView
-from launcher.tail import Tail, last_lines, objects
+from launcher.tail import Tail, last_lines
 from launcher.watch import Federation
+from peer.results import history, objects
 
 
 def test_lines_appear_when_they_are_whole(tmp_path: Path) -> None:
@@ -75,6 +76,13 @@ def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory: pytest.TempPa
             found += tail.lines()
     tail.close()
     assert found == "".join(pieces).encode().split(b"\n")[:-1]
+
+
+def test_a_history_with_spoilt_lines(tmp_path: Path) -> None:
+    whole = [json.dumps({"time": 1, "event": "round", "round": number, "loss": 0.5}).encode() for number in (1, 2)]
+    spoilt = [b"\xff\xfe", b"null", b"5", b"[]", b'"x"', b'{"event": "round"}', b'{"round": 1}']
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join([whole[0], *spoilt, whole[1], b'{"event": "ro']))
+    assert history(tmp_path) == [{"round": 1, "loss": 0.5}, {"round": 2, "loss": 0.5}]
 
 
 def test_torn_lines_are_passed_over() -> None:

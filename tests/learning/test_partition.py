@@ -195,6 +195,18 @@ def test_kind_is_iid_when_not_given() -> None:
     assert ADAPTER.validate_python({"kind": "dirichlet", "alpha": 0.1}) == Dirichlet(kind="dirichlet", alpha=0.1)
 
 
+def test_fractions_can_be_given_in_a_file() -> None:
+    content = '{"kind": "label-skew", "k": 2, "fractions": [0.3, 0.2, 0.03]}'
+    given = ADAPTER.validate_json(content, strict=True)
+    assert given == LabelSkew(kind="label-skew", k=2, fractions=(0.3, 0.2, 0.03))
+
+
+@pytest.mark.parametrize("fractions", ["[0.5, 0.2]", "[0.5, 0.2, -0.1]", '[0.5, 0.2, "0.1"]', "0.5"])
+def test_wrong_fractions_are_refused(fractions: str) -> None:
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_json(f'{{"kind": "label-skew", "k": 2, "fractions": {fractions}}}', strict=True)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -204,8 +216,6 @@ def test_kind_is_iid_when_not_given() -> None:
         {"kind": "iid", "alpha": 1},
         {"kind": "nonsense"},
         {"kind": "label-skew", "k": 0},
-        {"kind": "label-skew", "k": 1, "fractions": [0.5, 0.2]},
-        {"kind": "label-skew", "k": 1, "fractions": [0.5, 0.2, -0.1]},
         {"kind": "pathological", "xi": 1.5},
         "dirichlet",
     ],

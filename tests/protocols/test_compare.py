@@ -3,6 +3,7 @@
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +14,19 @@ from launcher.cli import main
 from launcher.report import summarise, write
 from peer.config import load_spec
 
+ALONE = {"name": "solo", "like": "fedavg"}
 
-def finished(directory: Path, protocol: str, peers: int = 3) -> Path:
+
+def finished(directory: Path, protocol: str | dict[str, str], peers: int = 3, **spec: Any) -> Path:
     ring = [{"id": f"peer{i}", "address": f"127.0.0.1:{7700 + i}"} for i in range(peers)]
-    federate(directory, {"name": protocol}, peers, ring=ring)
+    federate(directory, {"name": protocol} if isinstance(protocol, str) else protocol, peers, ring=ring, **spec)
     spec = load_spec(directory / "federation.yaml")
     write(directory / "summary.json", summarise(spec, directory, wall_seconds=1.0, restarts=0))
     return directory
 
 
 def test_gains_over_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, alone = finished(tmp_path / "run", "fedavg"), finished(tmp_path / "alone", "solo")
+    run, alone = finished(tmp_path / "run", "fedavg"), finished(tmp_path / "alone", ALONE)
     assert main(["compare", str(run), str(alone), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     ours, theirs = (
@@ -56,6 +59,11 @@ def test_runs_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixt
     other = finished(tmp_path / "other", "fedavg")
     assert main(["compare", str(run), str(other)]) == 2
     assert "is a run of `fedavg`" in capsys.readouterr().err
+    assert main(["compare", str(other), str(run)]) == 2
+    assert "differ in local training (`like`)" in capsys.readouterr().err
+    longer = finished(tmp_path / "longer", ALONE, rounds=3)
+    assert main(["compare", str(other), str(longer)]) == 2
+    assert "differ in rounds" in capsys.readouterr().err
     (run / "summary.json").unlink()
     assert main(["compare", str(run), str(run)]) == 2
     assert "holds no finished run" in capsys.readouterr().err

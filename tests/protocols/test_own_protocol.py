@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from federations import federate, resolve
 
-from peer.errors import InputError
+from launcher.cli import main
+from peer.errors import FailedError, InputError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAME = "my_protocol:RingMedian"
@@ -46,3 +47,54 @@ def test_it_is_about_thirty_lines() -> None:
 def test_mistakes_are_named(tmp_path: Path, protocol: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         resolve(tmp_path, protocol, 3, code=str(EXAMPLES))
+
+
+WRONG = """
+from peer import Protocol, Share
+from peer.learning.trainer import SGD, Phase
+class Base(Protocol):
+    paper, min_peers = "none", 3
+    def shares(self, rounds): return (Share("extractor"),)
+    def local(self): return (Phase("model", 1, SGD()),)
+class Misspelt(Base):
+    def shares(self, rounds): return (Share("extractr"),)
+    async def round(self, peer): await peer.exchange("extractr")
+class Undeclared(Base):
+    async def round(self, peer): await peer.exchange("model")
+class Talkative(Base):
+    async def round(self, peer): await peer.exchange("extractor", a=1.0)
+class Raising(Base):
+    async def round(self, peer): raise ValueError("boom")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "counted", "run"),
+    [
+        ("Misspelt", "sends `extractr` in round 1, which is neither", "KeyError: 'extractr'"),
+        ("Undeclared", "sends `model` in round 1, and does not declare that", "no vector or record called `model`"),
+        ("Talkative", "sends `extractor` in round 1 with 1 scalars, and declares", "1 scalars"),
+        ("Raising", "ValueError: boom (", "ValueError: boom ("),
+    ],
+)
+def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
+    name: str,
+    counted: str,
+    run: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "wrong_ones.py").write_text(WRONG)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fed.yaml").write_text(f"protocol: wrong_ones:{name}\nrounds: 2\n")
+    assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == 2
+    printed = capsys.readouterr().err
+    assert counted in printed
+    assert "Traceback" not in printed
+    with pytest.raises(ExceptionGroup) as told:
+        federate(tmp_path / "run", {"name": f"wrong_ones:{name}"}, 3, trace=False)
+    failed = told.value.exceptions[0]
+    assert isinstance(failed, FailedError)
+    assert run in str(failed)
+    assert f"`wrong_ones:{name}` failed" in str(failed)

@@ -13,7 +13,7 @@ from peer.errors import InputError
 
 @pytest.fixture
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "own_data.py").write_text(
+    (tmp_path / "users_data.py").write_text(
         "import numpy as np\n"
         "def pair(rows=10, root=None):\n"
         "    return np.full((rows, 2), 0.0 if root is None else 1.0), np.arange(rows) % 2\n"
@@ -26,8 +26,8 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "number = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_data", raising=False)
-    return "own_data"
+    monkeypatch.delitem(sys.modules, "users_data", raising=False)
+    return "users_data"
 
 
 def test_a_function_of_the_users(own_module: str, tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_a_function_of_the_users(own_module: str, tmp_path: Path) -> None:
         ("pair", {"columns": 2}, "cannot be called with the options given: .*columns"),
         ("bad", {}, r"must return \(x, y\) or .*, not a ndarray"),
         ("ragged", {}, "rows of different lengths"),
-        ("absent", {}, "the module `own_data` has no `absent`"),
-        ("number", {}, "`own_data:number` is no function"),
+        ("absent", {}, "the module `users_data` has no `absent`"),
+        ("number", {}, "`users_data:number` is no function"),
     ],
 )
 def test_wrong_functions_are_told(own_module: str, function: str, options: dict[str, Any], message: str) -> None:

@@ -33,7 +33,7 @@ class Table(Source):
     """Share of the rows held out for testing."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The labels of classes 0, 1, ..., as text; give it where a file may lack some class, or where another
-    order is wanted."""
+    order is wanted. Not given: whole numbers are the classes' own, texts are numbered in sorted order."""
 
     _suffix: ClassVar[str]
 

@@ -61,7 +61,7 @@ class UserSource(Source):
             return function(**arguments)
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(f"{self.name} failed: {in_words(error)}") from error
 
 

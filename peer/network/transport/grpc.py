@@ -254,8 +254,8 @@ def check_free(address: str) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
+    except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be a host name at all
+        why = (getattr(error, "strerror", None) or str(error)).lower()
         raise InputError(
             f"cannot listen at {address}: {why}; stop what uses it or give this peer another `listen`"
         ) from None
