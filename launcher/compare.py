@@ -22,7 +22,7 @@ from peer.spec import Spec
 
 def compare(run: Path, alone: Path, as_json: bool, console: Console) -> None:
     """Print what the run in `run` gained over the one in `alone`; InputError if they do not go together."""
-    ours, theirs = load_spec(run / "federation.yaml"), load_spec(alone / "federation.yaml")
+    ours, theirs = _spec(run), _spec(alone)
     if theirs.protocol.name != "solo":
         raise InputError(f"{alone} is a run of `{theirs.protocol.name}`; give one of `solo` in second place")
     differing = [key for key in ("data", "model", "seed") if ours.digests()[key] != theirs.digests()[key]]
@@ -66,6 +66,13 @@ def lines(gains: Mapping[str, Any], test: str) -> list[str]:
         f"Pearson's correlation of the two accuracies: {pearson}",
         f"weight divergence between the peers' models, mean over the weights: {divergence}",
     ]
+
+
+def _spec(directory: Path) -> Spec:
+    file = directory / "federation.yaml"
+    if not file.is_file():
+        raise InputError(f"{directory} holds no run: there is no federation.yaml in it")
+    return load_spec(file)
 
 
 def _accuracies(directory: Path, spec: Spec, test: str) -> dict[str, float]:

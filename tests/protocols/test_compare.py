@@ -68,3 +68,4 @@ def test_runs_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["compare", str(run), str(run)]) == 2
     assert "holds no finished run" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "nowhere"), str(fewer)]) == 2
+    assert "nowhere holds no run: there is no federation.yaml in it" in capsys.readouterr().err
