@@ -83,7 +83,11 @@ class Checkpoints:
         return Snapshot(round, tensors, seal["facts"]), kept
 
     def tidy(self) -> None:
-        """Remove what a process that was killed left: files half written, and states that were not sealed."""
+        """After a process that was killed: its renames are put on disk, as they will be announced; what it had not
+        sealed or only half written is removed."""
+        if not self.directory.is_dir():
+            return
+        sync(self.directory)
         sealed = self.rounds()
         for path in self.directory.glob(".*.part"):
             if re.fullmatch(r"\.(round|messages)-\d{4,}\.(safetensors|json)\.part", path.name):
