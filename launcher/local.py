@@ -132,7 +132,7 @@ async def launch(spec: Spec, directory: RunDirectory, console: Console) -> int:
         console.print("Stopped; the same command resumes the run.", highlight=False)
         return stop.code
     if codes := [code for code in supervisor.codes.values() if code not in (0, *STOPPED)]:
-        return 2 if 2 in codes else 1
+        return 2 if 2 in codes and not supervisor.restarts else 1  # 2 says that nothing was created
     summary = report.summarise(spec, directory.path, wall_seconds=spent.wall_seconds, restarts=spent.restarts)
     report.write(directory.summary, summary)
     recap.show(summary, spec, directory.path, console)

@@ -9,11 +9,7 @@ from dataclasses import dataclass, field
 
 HELLO = re.compile(rb"\x12.([a-z0-9-]+)\x1a.([a-z0-9-]+)")
 """Fields 2 and 3 of a Hello, as they lie in the connection's first kilobytes: who speaks to whom."""
-
-
-GREETING = 512
-"""Bytes, both ways: a connection that ends before anybody has said hello has HTTP/2's settings and its farewell (212
-bytes). A hello is longer."""
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 @dataclass
@@ -24,6 +20,11 @@ class Connection:
     back: bytearray = field(default_factory=bytearray)
     forgotten: bool = False
     """Nothing passes any more, and neither end is told."""
+
+    @property
+    def spoken(self) -> bool:
+        """Whether anything but HTTP/2's own frames has passed (settings, pings, a farewell): those name no stream."""
+        return _on_a_stream(self.forth.removeprefix(PREFACE)) or _on_a_stream(self.back)
 
     @property
     def edge(self) -> tuple[str, str] | None:
@@ -163,6 +164,16 @@ class Near(End):
             self.transport.resume_reading()
 
 
+def _on_a_stream(frames: bytes) -> bool:
+    """Whether a frame, a header of 9 bytes and what it says is its length, belongs to a stream; or is none at all."""
+    at = 0
+    while at + 9 <= len(frames):
+        if int.from_bytes(frames[at + 5 : at + 9]) & 0x7FFFFFFF:
+            return True
+        at += 9 + int.from_bytes(frames[at : at + 3])
+    return at != len(frames)
+
+
 def edges(connections: Iterable[Connection]) -> set[tuple[str, str] | None]:
     """Between whom the connections were that carried anything; None when it was nobody who had said hello."""
-    return {connection.edge for connection in connections if connection.bytes > GREETING}
+    return {connection.edge for connection in connections if connection.edge or connection.spoken}

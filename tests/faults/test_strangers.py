@@ -1,7 +1,6 @@
 """A thousand connections, half a hello, and floods of handshakes at real peers: the federation does not notice."""
 
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -63,7 +62,6 @@ def test_strangers_do_not_harm_a_run(federation: Build) -> None:
     with loris(int(one.address("peer0").rpartition(":")[2]), CONNECTIONS):
         assert flood(one.address("peer0"), HANDSHAKES) > HANDSHAKES // 4
         grown = process.memory_info().rss - before
-        time.sleep(0.1)
     assert grown < 120 << 20
     codes = one.wait()
     assert codes == dict.fromkeys(one.ids, 0), one.log("peer0")

@@ -28,18 +28,8 @@ SUMMARY = {
     *("gini", "r50", "plateau_sigma", "ring_cost", "restarts", "history", "per_peer", "privacy"),
 }
 PER_PEER = {
-    *(
-        "id",
-        "samples",
-        "accuracy",
-        "balanced",
-        "test_loss",
-        "model_sha256",
-        "bytes_sent",
-        "bytes_received",
-        "tensor_bytes_sent",
-    ),
-    *("sent_to", "seconds"),
+    *("id", "samples", "accuracy", "balanced", "test_loss", "model_sha256", "seconds"),
+    *("bytes_sent", "bytes_received", "tensor_bytes_sent", "sent_to"),
 }
 
 
