@@ -1,0 +1,224 @@
+"""Wrong settings, modules and arguments by name, each with the words that its one sentence must have."""
+
+from collections.abc import Callable
+from typing import Any
+
+Ports = Callable[[int], list[int]]
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """A right federation file of three peers; a change to None removes the key."""
+    ring = [{"id": f"peer{i}", "address": f"127.0.0.1:{9100 + i}"} for i in range(3)]
+    right = {"rounds": 2, "protocol": {"name": "fibfl"}, "data": {"name": "digits"}, "patience": 1, "ring": ring}
+    return {key: value for key, value in {**right, **changes}.items() if value is not None}
+
+
+def ring(**first: Any) -> list[dict[str, Any]]:
+    """The ring with changes to its first member."""
+    members = content()["ring"]
+    return [{**members[0], **first}, *members[1:]]
+
+
+def data(name: str = "digits", **settings: Any) -> dict[str, Any]:
+    return content(data={"name": name, **settings})
+
+
+def split(**partition: Any) -> dict[str, Any]:
+    return data(partition=partition)
+
+
+def protocol(name: str = "fibfl", **parameters: Any) -> dict[str, Any]:
+    return content(protocol={"name": name, **parameters})
+
+
+TEXTS: dict[str, tuple[str, str]] = {
+    # what is wrong: the file's text, part of the message
+    "duplicate key": ("rounds: 2\nrounds: 3\n", 'fed.yaml:2: not valid YAML: found duplicate key "rounds"'),
+    "duplicate nested key": ("protocol: {name: fibfl, lr: 1e-3, lr: 0.1}\n", "duplicate key"),
+    "NaN": ("rounds: 2\nprotocol: {name: fibfl, gamma: .nan}\nring: []\n", "fed.yaml:2: `protocol.gamma`"),
+    "infinity": ("protocol: {name: fibfl, lr: .inf}\nring: []\n", "`protocol.lr`: input should be a finite number"),
+    "too large a float": ("protocol: {name: fibfl, lr: 1e999}\nring: []\n", "finite number"),
+    "yes is a word": (
+        "protocol: fibfl\ntrace: yes\nring: []\n",
+        '`trace`: input should be a valid boolean (given: "yes")',
+    ),
+    "1e3 is no integer": ("protocol: fibfl\nrounds: 1e3\nring: []\n", "`rounds`: input should be a valid integer"),
+    "a tab": ("rounds: 2\n\tprotocol: fibfl\n", "not valid YAML"),
+    "unclosed": ("rounds: [2\n", "not valid YAML"),
+    "two documents": ("rounds: 2\n---\nrounds: 3\n", "not valid YAML"),
+    "not text": ("\x00\x01", "not valid YAML"),
+    "empty": ("", "holds no `key: value` pairs"),
+    "a list": ("[1, 2]\n", "holds no `key: value` pairs"),
+    "a word": ("hello\n", "holds no `key: value` pairs"),
+    "too deep": (f"rounds: {'[' * 2000}", "its values are nested too deep"),
+    "a number too long": (f"rounds: {'9' * 5000}\n", "not valid YAML: Exceeds the limit"),
+    "aliases of aliases": (
+        "".join(f"k{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else '1'] * 10)}]\n" for n in range(8)),
+        "its aliases stand for more than 1,000,000 values",
+    ),
+    "JSON cut off": ('{"rounds": 2, "protocol": ', "not valid YAML"),
+}
+CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown key": (content(roundz=3), "unknown key `roundz`; did you mean `rounds`?"),
+    "unknown parameter": (protocol(gama=0.3), "unknown key `gama`; did you mean `gamma`?"),
+    "parameter of another protocol": (protocol(momentum=0.3), "unknown key `momentum`"),
+    "unknown key of data": (data(patrition="iid"), "did you mean `partition`?"),
+    "unknown key of a split": (split(kind="iid", alpha=0.5), "unknown key `alpha`; known: kind"),
+    "unknown key of a member": (content(ring=ring(adress="x")), "did you mean `address`?"),
+    "true for a number": (content(rounds=True), "`rounds`: input should be a valid integer (given: true)"),
+    "text for a number": (content(rounds="2"), "valid integer"),
+    "2.0 for an integer": (content(rounds=2.0), "valid integer"),
+    "null for a number": (content(rounds=[]), "valid integer"),
+    "no rounds": (content(rounds=0), "greater than or equal to 1"),
+    "negative seed": (content(seed=-1), "`seed`"),
+    "huge seed": (content(seed=10**30), "`seed`"),
+    "beyond its range": (protocol(gamma=1.5), "`protocol.gamma`: input should be less than or equal to 1 (given: 1.5)"),
+    "no learning rate": (protocol(lr=0), "greater than 0"),
+    "no patience": (content(patience=0), "`patience`"),
+    "init": (content(init="zero"), "'shared' or 'independent'"),
+    "unknown protocol": (protocol("fibfll"), "unknown protocol `fibfll`; did you mean `fibfl`?"),
+    "no protocol": (content(protocol=None), "`protocol` wants a `name`"),
+    "protocol is a number": (content(protocol=3), "`protocol` wants a `name`"),
+    "unknown model": (content(model="mlpp"), "unknown model `mlpp`; did you mean `mlp`?"),
+    "unknown data": (data("digit"), "unknown data `digit`; did you mean `digits`?"),
+    "unknown split": (split(kind="dirichlett"), "unknown partition `dirichlett`; did you mean `dirichlet`?"),
+    "split without its parameter": (split(kind="dirichlet"), "alpha` is missing"),
+    "unknown compared protocol": (protocol("solo", like="nobody"), "`protocol.like`"),
+    "compared protocol's parameter": (protocol("solo", settings={"gama": 1}), "`gama` of fibfl"),
+    "own protocol missing": (protocol("nomodule:Name"), "no module `nomodule`"),
+    "own protocol without a name": (protocol(":"), "cannot be imported"),
+    "own protocol not there": (protocol("json:Name"), "the module `json` has no `Name`"),
+    "own protocol is none": (protocol("json:dumps"), "not a subclass of peer.Protocol"),
+    "own protocol with a mistake": (protocol("mistaken:Name"), "mistaken.py:2)"),
+    "own model missing": (content(model="nomodule:Name"), "no module `nomodule`"),
+    "own data missing": (data("nomodule:load"), "`nomodule:load`: no module `nomodule`"),
+    "own model with a mistake": (content(model="mistaken:Name"), "cannot be imported: SyntaxError: invalid syntax (/"),
+    "own data with a mistake": (data("mistaken:load"), "mistaken.py:2)"),
+    "own protocol that raises": (protocol("raising:Name"), "ZeroDivisionError: division by zero (/"),
+    "own model that raises": (content(model="raising:Name"), "raising.py:4)"),
+    "own data that raises": (data("raising:load"), "raising.py:4)"),
+    "own protocol that needs more": (protocol("needy:Name"), "No module named 'nowhere' (/"),
+    "own protocol without methods": (protocol("unfinished:Abstract"), "does not define `local`, `round`; add it"),
+    "own protocol that cannot declare": (protocol("unfinished:Raising"), "IndexError: list index out of range (/"),
+    "own protocol that declares nothing": (protocol("unfinished:Nothing"), "`local` returned None, and must return"),
+    "own model that exits": (content(model="exiting:Name"), "SystemExit: enough"),
+    "own model raises when made": (content(model="late:Net"), "KeyError: 'width' (/"),
+    "own model raises when used": (content(model="late:net"), "name 'undefined' is not defined (/"),
+    "own data that exits when read": (data("late:leave"), "late:leave failed: SystemExit: enough (/"),
+    "own protocol trains no such part": (protocol("unfinished:Misspelt"), "a phase trains extractor, head, model, and"),
+    "own data raises when read": (data("late:load"), "late:load failed: OSError: no tape (/"),
+    "two ids": (content(ring=ring(id="peer1")), "two peers of the ring have the id `peer1`"),
+    "an id of a file of the run's": (content(ring=ring(id="federation")), "over federation.yaml; rename it"),
+    "a NUL in a path": (data("npz", path="a\0b"), "fed.yaml:1: `data.path` holds a NUL character; remove it"),
+    "a NUL in a list": (content(ring=ring(address="a\0b:7")), "`ring.0.address` holds a NUL character"),
+    "two addresses": (content(ring=ring(address="127.0.0.1:9101")), "have the address `127.0.0.1:9101`"),
+    "id": (content(ring=ring(id="Peer 0")), "`ring.0.id`"),
+    "address without a port": (content(ring=ring(address="127.0.0.1")), "`127.0.0.1` is no host:port"),
+    "port too large": (content(ring=ring(address="127.0.0.1:65536")), "`127.0.0.1:65536` is no host:port"),
+    "digits of another script": (content(ring=ring(address="127.0.0.1:٧٧٠٠")), "is no host:port"),
+    "a host too long": (content(ring=ring(address=f"{'a' * 300}:7700")), "is no host:port"),
+    "port 0": (content(ring=ring(address="127.0.0.1:0")), "is no host:port"),
+    "ring too short": (content(ring=content()["ring"][:2]), "`fibfl` needs at least 3 peers and the ring has 2"),
+    "no ring": (content(ring=None), "`ring` is missing; list the peers there or give --peers N"),
+    "ring is a word": (content(ring="hello"), "`ring`: input should be a valid array"),
+    "no directory of code": (content(code="nowhere"), "`code`: there is no directory /"),
+    "code": (content(code=3), "`code`: input should be a valid string"),
+    "a peer without samples": (data(limit=2), "leaves peer2 without any"),
+    "peers without samples": (data(limit=5, partition={"kind": "label-skew", "k": 1}), "leaves peer1, peer2 "),
+    "shards without end": (split(kind="pathological", xi=10**15), "less than or equal to 10000"),
+    "too few classes": (split(kind="label-skew", k=9), "needs 19 classes and the data has 10"),
+    "no data file": (data("npz", path="missing.npz"), "missing.npz"),
+    "no path to it": (data("npz"), "`data.path` is missing"),
+    "data file cut off": (data("npz", path="cut.npz"), "truncated or damaged"),
+    "data file of objects": (data("npz", path="objects.npz"), "pickled Python objects, which are never loaded"),
+    "no images": (data("mnist", root="nowhere"), "no mnist in"),
+    "data that does not fit the model": (content(model="cnn5"), "model cnn5 takes images"),
+    "BatchNorm and a peer of one sample": (
+        content(model="late:norm", data={"name": "digits", "limit": 3}),
+        "peer0 has one sample and model late:norm has BatchNorm",
+    ),
+    "BatchNorm and batches of one": (
+        content(model="late:norm", protocol={"name": "fibfl++", "batch_size": 1}),
+        "peer0 has a batch_size of 1 and model late:norm has BatchNorm",
+    ),
+    "data that does not fit the channels": (content(model="resnet18"), "does not take inputs of shape (1, 8, 8)"),
+}  # fmt: skip
+MODULES = {
+    "mistaken": "\nclass Name(:\n",
+    "raising": "import os\n\nroot = os.sep\nratio = 1 / 0\n",
+    "unfinished": """from typing import ClassVar
+
+from peer import Protocol
+from peer.learning.trainer import SGD, Phase
+
+
+class Abstract(Protocol):
+    paper: ClassVar[str] = "none"
+
+    def shares(self, rounds):
+        return ()
+
+
+class Raising(Abstract):
+    def local(self):
+        return [][1]
+
+    async def round(self, peer):
+        pass
+
+
+class Nothing(Raising):
+    def local(self):
+        return None
+
+
+class Misspelt(Raising):
+    def local(self):
+        return (Phase("modl", 1, SGD()),)
+""",
+    "needy": "import nowhere\n",
+    "exiting": "import sys\nsys.exit('enough')\n",
+    "late": """from torch import nn
+
+
+def Net(shape, classes):
+    return {}["width"]
+
+
+def leave():
+    raise SystemExit("enough")
+
+
+class Broken(nn.Module):
+    def forward(self, x):
+        return undefined
+
+
+def net(shape, classes):
+    return Broken(), nn.Identity()
+
+
+def norm(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4)), nn.Linear(4, classes)
+
+
+def load():
+    raise OSError("no tape")
+""",
+}
+"""A user's own modules: what is wrong with each is said with file and line."""
+ARGUMENTS: dict[str, tuple[list[str], str]] = {
+    "more peers than the ring": (["--peers", "5"], "--peers 5 does not fit the 3 peers under `ring`"),
+    "no peers": (["--peers", "0"], "--peers 0: give a number from 1 to 10000"),
+    "seed": (["--seed", "-1"], "`seed`"),
+    "set without a value": (["--set", "rounds"], "write key=value"),
+    "set without a key": (["--set", "=3"], "write key=value"),
+    "set to a word": (["--set", "rounds=abc"], "valid integer"),
+    "set to no YAML": (["--set", "rounds=[3"], "--set rounds=[3: the value is not valid YAML"),
+    "set to no YAML either": (["--set", "name=@"], "not valid YAML"),
+    "set below a name": (["--set", "protocol.name.x=1"], "`protocol` wants a `name`"),
+    "set unknown": (["--set", "a.b.c=1"], "unknown key `a`"),
+    "set not a number": (["--set", "protocol.gamma=.nan"], "finite number"),
+    "set to a NUL": (["--set", 'name="a\\0b"'], "`name` holds a NUL character; remove it"),
+    "set the ring away": (["--set", "ring=[]"], "`ring`"),
+}
