@@ -58,9 +58,9 @@ class PeerView:
             case "state":
                 self.state = str(event.get("state", self.state))
                 self.round = int(event.get("round") or self.round)
+                self.waiting = ()
             case "round":
                 self.history[int(event["round"])] = event
-                self.waiting = ()
             case "waiting":
                 self._hear_waiting(event)
             case "link":

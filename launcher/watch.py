@@ -23,7 +23,7 @@ class Federation:
         # All are read before any line is chosen: who has finished may stand in a file read later.
         news = [one for id in self.peers for one in self._news(id)]
         overdue = [] if self.ending else [peer.overdue(now) for peer in self.peers.values()]
-        return self._worth_telling(news) + [line for line in overdue if line]
+        return self._worth_telling(news) + [printable(line) for line in overdue if line]
 
     def look_at(self, id: str) -> list[str]:
         """Reads what is new of one peer."""

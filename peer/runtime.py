@@ -19,6 +19,7 @@ from peer.learning.export import save_model
 from peer.learning.trainer import Trainer
 from peer.life import Life, State
 from peer.local_peer import LocalPeer, Ring
+from peer.minding import mind_the_lost, mind_the_owing
 from peer.network.handshake import Identity
 from peer.network.network import Network
 from peer.network.transport import Status, Transport
@@ -31,7 +32,7 @@ from peer.telemetry import Telemetry
 from peer.topology import receivers, senders
 from peer.trace import Trace
 from peer.user_code import at_fault
-from peer.waiting import await_floor, join, mind_the_lost, outlast
+from peer.waiting import await_floor, join, outlast
 
 T = TypeVar("T")
 
@@ -90,10 +91,11 @@ class Runtime:
         """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         await self.network.listen()
         life = asyncio.create_task(self._live())
-        minding = asyncio.create_task(mind_the_lost(self.network.edges, self._spec, self._running, self.telemetry.emit))
+        emit = self.telemetry.emit
+        lost = asyncio.create_task(mind_the_lost(self.network.edges, self._spec, self._running, emit))
+        owing = asyncio.create_task(mind_the_owing(self.network, emit))
         try:
-            waited = (life, minding, self.network.failure)
-            done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((life, lost, owing, self.network.failure), return_when=asyncio.FIRST_COMPLETED)
             for ended in done:
                 ended.result()
         except (FailedError, InputError) as error:
@@ -102,9 +104,9 @@ class Runtime:
             raise self._failed(cannot_write(error.filename or self._out, error)) from None
         finally:
             self.peer.trainer.stop()
-            for task in (life, minding):
+            for task in (life, lost, owing):
                 task.cancel()
-            await asyncio.gather(life, minding, return_exceptions=True)
+            await asyncio.gather(life, lost, owing, return_exceptions=True)
             await self._journal.close()
             await self.network.close()
 

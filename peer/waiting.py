@@ -1,4 +1,4 @@
-"""For whom a peer waits, said to people: before the start until patience ends, later for ever or as `on_loss` says."""
+"""For whom a peer waits, said to people: before the start, at the floor of every round, and at the end."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,8 +9,6 @@ from peer.network.edges import Edges, Neighbour
 from peer.network.floor import NOTHING, WINDOW, Floor
 from peer.spec import Spec
 
-REMIND_SECONDS = 60.0
-"""How often a peer that waits for a lost neighbour says so."""
 FLOOR_SECONDS = 2.0
 """How long a peer waits at the floor before it says so, and at least from one word about it to the next."""
 MOST_NAMED = 8
@@ -53,25 +51,6 @@ async def await_floor(floor: Floor, spec: Spec, round: int, report: Callable[...
         if said:
             report("waiting", **{"for": [], "sentence": f"nobody is too far behind any more: round {round} begins"})
         return
-
-
-async def mind_the_lost(edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None]) -> None:
-    """A neighbour that is silent for longer than `patience`: say so every minute, or with `on_loss: stop` fail."""
-    clock = asyncio.get_running_loop().time
-    said: dict[str, float] = {}
-    while True:
-        await asyncio.sleep(1)
-        for neighbour in [*edges.neighbours.values()]:
-            silent = clock() - neighbour.heard
-            if not running() or neighbour.state == "left" or silent < spec.patience:
-                said.pop(neighbour.id, None)
-                continue
-            who = f"{neighbour.id} at {neighbour.address} ({neighbour.reason}), silent for {silent:.0f} s"
-            if spec.on_loss == "stop":
-                raise FailedError(f"stopped because of {who}; start it again, then this peer")
-            if clock() - said.get(neighbour.id, -REMIND_SECONDS) >= REMIND_SECONDS:
-                said[neighbour.id] = clock()
-                report("lost", sentence=f"still waiting for {who}", neighbour=neighbour.id)
 
 
 async def outlast(edges: Edges, floor: Floor, spec: Spec) -> list[str]:

@@ -20,6 +20,8 @@ class Neighbour:
     state: LinkState = "joining"
     reason: str = "not yet connected"
     resources: Resources | None = None
+    doing: str = ""
+    """What it last said that it does, such as "training in round 3"."""
     heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """When its last sign of life came, or it became a neighbour, by the loop's clock."""
     introduced: set[Direction] = field(default_factory=set)

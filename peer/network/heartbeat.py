@@ -167,7 +167,7 @@ class Heart:
                 raise DisconnectedError("it sent bytes that are no Beat") from None
             # It may have ceased to be a neighbour and become one again since the stream was opened.
             if neighbour := self._edges.neighbours.get(other):
-                neighbour.heard = self._clock()
+                neighbour.heard, neighbour.doing = self._clock(), f"{beat.state[:20]} in round {beat.round}"
                 if beat.HasField("resources"):
                     neighbour.resources = beat.resources
             if self._identity.id in beat.durable:

@@ -74,6 +74,8 @@ class Inbox:
 
     def __init__(self) -> None:
         self.messages: dict[Key, Message] = {}
+        self.awaited: Key | None = None
+        """The message that the protocol waits for now."""
         self._changed = asyncio.Event()
 
     def add(self, frame: Frame) -> Fate:
@@ -113,8 +115,10 @@ class Inbox:
     async def message(self, key: Key, frames: int = 1) -> Message:
         """The message of that key, once so many of its frames are here."""
         while (message := self.messages.get(key)) is None or message.next < min(frames, frame_count(message.length)):
+            self.awaited = key
             self._changed.clear()
             await self._changed.wait()
+        self.awaited = None
         return message
 
     async def whole(self, key: Key) -> Message:

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -108,6 +108,13 @@ class Network:
 
     def inbox(self, sender: str) -> Inbox:
         return self._reception.inbox(sender)
+
+    def owed(self) -> Iterator[tuple[Neighbour, Key, int]]:
+        """Who keeps this peer waiting now, for which message, and how many of its frames are here."""
+        for sender, inbox in self._reception.inboxes.items():
+            if inbox.awaited and (neighbour := self.edges.neighbours.get(sender)):
+                message = inbox.messages.get(inbox.awaited)
+                yield neighbour, inbox.awaited, message.next if message else 0
 
     def key(self, round: int, step: int) -> Key:
         return Key(self.identity.view, round, step)
