@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -55,10 +56,10 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     spec = made.spec
     proportions = {id: torch.from_numpy(count / count.sum()) for id, count in made.counts.items()}
     rounds = sorted({round(r) for r in np.linspace(1, spec.rounds, min(spec.rounds, ROUNDS))})
-    found = {}
+    found, tallies = {}, dict[str, Tally]()
     for id in ids:
         samples = int(made.counts[id].sum())
-        tally = Tally(id, spec.protocol, spec.rounds, made.sizes, proportions, samples, spec.seed)
+        tally = tallies[id] = Tally(id, spec.protocol, spec.rounds, made.sizes, proportions, samples, spec.seed)
         try:
             found[id] = [await tally.set_up(spec.init), *[await tally.count(number) for number in rounds]]
         except InputError:
@@ -70,4 +71,19 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
                 f"what `{spec.protocol.name}` sends cannot be counted, as it does not bear vectors of two values: "
                 f"{in_words(error)}"
             ) from error
+    _check_alike(spec.protocol.name, tallies)
     return found
+
+
+def _check_alike(protocol: str, tallies: Mapping[str, Tally]) -> None:
+    """InputError unless all make the same collective calls: who makes one more would wait for ever."""
+    (first, reference), *others = tallies.items()
+    for id, tally in others:
+        for ours, theirs in zip_longest(reference.calls, tally.calls):
+            if ours != theirs:
+                said = " and ".join(f"{who} calls {_call(call)}" for who, call in ((first, ours), (id, theirs)))
+                raise InputError(f"`{protocol}`: {said}; every peer must make the same calls in the same order")
+
+
+def _call(call: tuple[int, str, str] | None) -> str:
+    return "nothing more" if call is None else f"{call[1]}({call[2]!r}) in round {call[0]}"

@@ -26,7 +26,8 @@ class Tally(Peer):
     """One peer that only counts.
 
     sizes: float32 values of each vector ("extractor", "head", "model"); proportions: everyone's q_i,
-    float64 (classes,), by id. `sent` is what it has sent so far, in bytes of tensors and records.
+    float64 (classes,), by id. `sent` is what it has sent so far, in bytes of tensors and records; `calls` are the
+    (round, collective, vector or record) in which all peers take part, so everybody's are the same.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Tally(Peer):
         self.extractor, self.head = self.model[:STAND_IN], self.model[STAND_IN:]
         self.state: dict[str, Tensor] = {}
         self.sent = 0
+        self.calls: list[tuple[int, str, str]] = []
         self._protocol, self._sizes, self._everyone, self._seed = protocol, sizes, proportions, seed
 
     async def set_up(self, init: Init) -> int:
@@ -90,16 +92,19 @@ class Tally(Peer):
 
     async def exchange(self, share: str, **scalars: float) -> dict[str, Received]:
         self._leaves(share, len(scalars))
+        self.calls.append((self.round, "exchange", share))
         neighbours = receivers(self._protocol.graph, self.ring, self.id)
         self.sent += len(neighbours) * (self._bytes(share) + FLOAT64 * len(scalars))
         return {id: Received(self._vector(share).clone(), scalars) for id in neighbours}
 
     async def weighted_mean(self, share: str, weight: float) -> None:
         self._leaves(share)
+        self.calls.append((self.round, "weighted_mean", share))
         peers = len(self.members)
         self.sent += 2 * (peers - 1) * self._bytes(share) // peers
 
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        self.calls.append((self.round, "gather", record))
         self.sent += FLOAT64 * values.numel() * (len(self.members) - 1)
         known = self._everyone if record == "proportions" else {}
         return {id: known.get(id, values) for id in self.members}
