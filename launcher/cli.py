@@ -17,6 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.command(arguments)
     except InputError as error:
         return complain(str(error), 2)
+    except BrokenPipeError:
+        return complain("stopped, as nobody reads its output any more (`| head`?); the same command resumes a run", 1)
     except (FailedError, OSError) as error:
         return complain(str(error), 1)
     except KeyboardInterrupt:

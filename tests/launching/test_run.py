@@ -215,14 +215,12 @@ def test_address_in_use(tmp_path: Path, federation: Path) -> None:
 LAUNCH = textwrap.dedent(
     """
     import sys
-    from pathlib import Path
-    from rich.console import Console
     sys.path.insert(0, sys.argv[3])
-    from launcher import local, preflight
+    from launcher import cli, local, preflight
     from test_run import FakeServer
     local.ForkServer = FakeServer
     preflight.check = lambda spec, device, certs: None
-    sys.exit(local.run(local.Order(Path(sys.argv[1]), out=Path(sys.argv[2]), peers=3), Console()))
+    sys.exit(cli.main(["run", sys.argv[1], "--out", sys.argv[2], "--peers", "3"]))
     """
 )
 
@@ -254,6 +252,19 @@ def test_stopped_launcher_stops_its_peers(
     for n in range(3):
         assert '"event": "stopped"' in (out / f"peer{n}" / "events.jsonl").read_text()
     assert not list(out.rglob(".*.tmp"))
+
+
+def test_output_that_nobody_reads_ends_a_run_in_a_sentence(tmp_path: Path, federation: Path) -> None:
+    """As with `| head`."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", LAUNCH, str(federation), str(tmp_path / "out"), str(HERE)]
+    ended = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, env=environment, timeout=30)
+    os.close(writes)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("dfl-launch: stopped, as nobody reads its output any more")
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_killed_launcher_leaves_a_run_to_resume(tmp_path: Path, federation: Path, run: Run) -> None:
