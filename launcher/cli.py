@@ -4,10 +4,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from peer.errors import FailedError, InputError
+
+if TYPE_CHECKING:
+    from peer.spec import Spec
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
 def spec_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("federation", type=Path, metavar="federation.yaml")
     command.add_argument("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
+    command.add_argument("--port", type=int, metavar="P", help="their first port (default: 7700)")
     command.add_argument("--seed", type=int, metavar="S", help="in place of the spec's seed")
     command.add_argument(
         "--set",
@@ -84,15 +89,25 @@ def spec_arguments(command: argparse.ArgumentParser) -> None:
 # Each command imports what it needs: `--help` and a wrong argument answer at once.
 
 
+def resolved(arguments: argparse.Namespace) -> "Spec":
+    """The spec that `spec_arguments` stand for."""
+    from peer.config import load_spec
+
+    return load_spec(
+        arguments.federation,
+        peers=arguments.peers,
+        port=arguments.port,
+        seed=arguments.seed,
+        overrides=arguments.overrides,
+    )
+
+
 def run_federation(arguments: argparse.Namespace) -> int:
     from launcher.local import Order, run
 
     order = Order(
-        federation=arguments.federation,
+        spec=resolved(arguments),
         out=arguments.out,
-        peers=arguments.peers,
-        seed=arguments.seed,
-        overrides=arguments.overrides,
         fresh=arguments.fresh,
         device=arguments.device,
         certs=arguments.certs,
@@ -102,20 +117,17 @@ def run_federation(arguments: argparse.Namespace) -> int:
 
 def check_federation(arguments: argparse.Namespace) -> int:
     from launcher.check import check
-    from peer.config import load_spec
 
-    spec = load_spec(arguments.federation, peers=arguments.peers, seed=arguments.seed, overrides=arguments.overrides)
-    check(spec, Console())
+    check(resolved(arguments), Console())
     return 0
 
 
 def make_certs(arguments: argparse.Namespace) -> int:
     from launcher.certificates import make_certificates
-    from peer.config import load_spec
 
     if not 1 <= arguments.days <= 36_500:
         raise InputError(f"--days {arguments.days}: give a number from 1 to 36500")
-    spec = load_spec(arguments.federation, peers=arguments.peers, seed=arguments.seed, overrides=arguments.overrides)
+    spec = resolved(arguments)
     try:
         make_certificates(spec, arguments.out, arguments.days)
     except OSError as error:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from launcher.restart import STOPPED
 from launcher.spent import Spent
 from launcher.supervisor import Supervisor
 from launcher.watch import Federation
-from peer.config import load_spec
 from peer.errors import InputError
 from peer.spec import Spec
 
@@ -32,11 +31,8 @@ STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 class Order:
     """What the command line asks for."""
 
-    federation: Path
+    spec: Spec
     out: Path | None = None
-    peers: int | None = None
-    seed: int | None = None
-    overrides: Sequence[str] = ()
     fresh: bool = False
     device: str | None = None
     certs: Path | None = None
@@ -69,7 +65,7 @@ class Stop:
 
 def run(order: Order, console: Console) -> int:
     """Runs the federation; returns the exit code. Raises InputError before anything is created."""
-    spec = load_spec(order.federation, peers=order.peers, seed=order.seed, overrides=list(order.overrides))
+    spec = order.spec
     directory = RunDirectory(order.out or default_directory(spec))
     try:
         if not prepare(directory, spec, order, console):

@@ -16,7 +16,7 @@ from peer.settings import Settings
 from peer.spec import MOST_PEERS, Address, AnySource, Id, Spec
 from peer.user_code import import_from
 
-FIRST_PORT = 7700
+FIRST_PORT, MOST_PORT = 7700, 65_535
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
 
 
@@ -54,7 +54,14 @@ class PeerConfig(Settings):
     """This peer's own data instead of its part of the federation's; accuracies are then `local`."""
 
 
-def load_spec(path: Path, *, peers: int | None = None, seed: int | None = None, overrides: Sequence[str] = ()) -> Spec:
+def load_spec(
+    path: Path,
+    *,
+    peers: int | None = None,
+    port: int | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+) -> Spec:
     """federation.yaml with the command line's changes, resolved; InputError says what is wrong and where."""
     document = Document.read(path)
     content = dict(document.content)
@@ -64,8 +71,10 @@ def load_spec(path: Path, *, peers: int | None = None, seed: int | None = None, 
     refuse_nul_in(content, document)
     if seed is not None:
         content["seed"] = seed
+    if port is not None and (peers is None or content.get("ring")):
+        raise InputError(f"--port {port} goes with --peers N where the file has no `ring`; leave it out")
     if peers is not None:
-        content["ring"] = _ring(content.get("ring"), peers)
+        content["ring"] = _ring(content.get("ring"), peers, FIRST_PORT if port is None else port)
     if "ring" not in content:
         raise InputError(f"{path}: `ring` is missing; list the peers there or give --peers N")
     if isinstance(content.setdefault("code", "."), str):
@@ -126,12 +135,14 @@ def _component(raw: Any, key: str, known: Sequence[str], document: Document) -> 
     return content
 
 
-def _ring(ring: Any, peers: int) -> Any:
-    """The ring that `--peers N` stands for; a ring in the file must agree with it."""
+def _ring(ring: Any, peers: int, port: int) -> Any:
+    """The ring that `--peers N` and `--port P` stand for; a ring in the file must agree with it."""
     if not 1 <= peers <= MOST_PEERS:
         raise InputError(f"--peers {peers}: give a number from 1 to {MOST_PEERS}")
+    if not 1 <= port <= MOST_PORT - peers + 1:
+        raise InputError(f"--port {port}: give a number from 1 to {MOST_PORT - peers + 1}, as {peers} ports are needed")
     if ring is None:
-        return [{"id": f"peer{i}", "address": f"127.0.0.1:{FIRST_PORT + i}"} for i in range(peers)]
+        return [{"id": f"peer{i}", "address": f"127.0.0.1:{port + i}"} for i in range(peers)]
     if isinstance(ring, list) and len(ring) != peers:
         raise InputError(f"--peers {peers} does not fit the {len(ring)} peers under `ring`; leave one of them out")
     return ring

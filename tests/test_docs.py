@@ -88,7 +88,7 @@ def test_commands_are_accepted(page: Path) -> None:
         for command in block.splitlines():
             words = shlex.split(command.replace("[", "").replace("]", ""), comments=True)
             if words[:1] == ["dfl-launch"]:
-                numbers = {"N": "3", "S": "7"}
+                numbers = {"N": "3", "S": "7", "P": "7800"}
                 launcher.parser().parse_args([numbers.get(word, word) for word in words[1:]])
             elif words[:1] == ["dfl-peer"]:
                 peer._parser().parse_args(words[1:])

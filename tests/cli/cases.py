@@ -210,6 +210,7 @@ def load():
 ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "more peers than the ring": (["--peers", "5"], "--peers 5 does not fit the 3 peers under `ring`"),
     "no peers": (["--peers", "0"], "--peers 0: give a number from 1 to 10000"),
+    "port for a ring": (["--port", "9000"], "--port 9000 goes with --peers N where the file has no `ring`"),
     "seed": (["--seed", "-1"], "`seed`"),
     "set without a value": (["--set", "rounds"], "write key=value"),
     "set without a key": (["--set", "=3"], "write key=value"),

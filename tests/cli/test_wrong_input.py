@@ -191,6 +191,17 @@ def test_what_is_right_though_it_looks_odd(place: Place) -> None:
     assert launch(["check", "fed.json"]) == 0
 
 
+def test_two_federations_on_one_machine_have_ports_of_their_own(place: Place) -> None:
+    (place.path / "fed.yaml").write_text(json.dumps(content(ring=None)))
+    spec = load_spec(place.path / "fed.yaml", peers=3, port=9000)
+    assert [member.address for member in spec.ring] == [f"127.0.0.1:{9000 + i}" for i in range(3)]
+    assert load_spec(place.path / "fed.yaml", peers=3).ring[0].address == "127.0.0.1:7700"
+    assert launch(["check", "fed.yaml", "--peers", "3", "--port", "65533"]) == 0
+    few = "--port 65534: give a number from 1 to 65533, as 3 ports are needed"
+    place.refuses(launch, ["check", "fed.yaml", "--peers", "3", "--port", "65534"], few)
+    place.refuses(launch, ["run", "fed.yaml", "--port", "9000"], "--port 9000 goes with --peers N")
+
+
 UNUSABLE = ([], ["walk"], ["run"], ["run", "fed.yaml", "--peers", "x"], ["run", "fed.yaml", "--st", "x"])
 
 

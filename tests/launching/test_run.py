@@ -51,7 +51,7 @@ def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
         monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
         with (tmp_path / "screen").open("w") as screen:
             console = Console(file=screen, width=120)
-            order = local.Order(federation, out=tmp_path / "out", peers=3, seed=seed, fresh=fresh)
+            order = local.Order(load_spec(federation, peers=3, seed=seed), tmp_path / "out", fresh=fresh)
             code = local.run(order, console)
         return code, (tmp_path / "screen").read_text()
 
@@ -189,7 +189,7 @@ def test_unusable_output_creates_nothing(tmp_path: Path, federation: Path, place
     (tmp_path / "foreign" / "thesis.tex").touch()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="--out"):
-        local.run(local.Order(federation, out=tmp_path / place, peers=3), Console(quiet=True))
+        local.run(local.Order(load_spec(federation, peers=3), tmp_path / place), Console(quiet=True))
     assert sorted(tmp_path.rglob("*")) == before
 
 
