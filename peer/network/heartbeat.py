@@ -187,6 +187,8 @@ class Heart:
         neighbour = self._edges.neighbours.get(other)
         if neighbour is None or (state == "down" and self.leaving.is_set()):
             return
+        if state == "down" and other not in self._edges.current():
+            state, reason = "left", "no neighbour any more"  # the two sit elsewhere now: it was the first to forget
         if state == "down" and neighbour.state in ("joining", "left"):
             neighbour.unreachable(reason)
         elif neighbour.state != state:

@@ -11,9 +11,10 @@ from peer.network.floor import Floor
 from peer.network.handshake import Identity
 from peer.network.heartbeat import Heart
 from peer.network.links import Link
+from peer.network.reception import Report
 from peer.network.traffic import Counted, Traffic
 from peer.network.transport import Accept, Pipe, Service, Transport
-from peer.network.wire import Resources
+from peer.network.wire import Beat, Resources
 
 
 class Silent(Transport):
@@ -36,7 +37,7 @@ class Silent(Transport):
 IDENTITY = Identity("me", {}, MANIFEST.digest)
 
 
-def heart(transport: Transport) -> tuple[Heart, Edges]:
+def heart(transport: Transport, report: Report = lambda event, **fields: None) -> tuple[Heart, Edges]:
     edges = Edges({"left": "left:1"})
     edges.use(0, [], ["left"])
     made = Heart(
@@ -45,7 +46,7 @@ def heart(transport: Transport) -> tuple[Heart, Edges]:
         Floor(["me", "left"]),
         transport,
         Traffic(),
-        lambda event, **fields: None,
+        report,
         lambda: ("training", 1),
         Resources,
         lambda round: None,
@@ -77,3 +78,18 @@ async def test_a_handshake_without_an_answer_renews(which: str, monkeypatch: pyt
     assert await asyncio.wait_for(transport.renewed.get(), 5) == "left:1"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("neighbours", "state"), [(["left"], "down"), ([], "left")])
+async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], state: str) -> None:
+    """When the ring is ordered anew, the first of two to have no more need of an edge ends its streams."""
+    said: asyncio.Queue[str] = asyncio.Queue()
+    one, edges = heart(Silent(), lambda event, **fields: said.put_nowait(fields["state"]))
+    theirs, ours = pipes()
+    conversation = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+    await theirs.send(Beat(state="ready").SerializeToString())
+    assert await asyncio.wait_for(said.get(), 5) == "up"
+    edges.use(1, [], neighbours)
+    theirs.abort()
+    assert await asyncio.wait_for(said.get(), 5) == state
+    await conversation
