@@ -1,6 +1,8 @@
 """A federation laid out but not run: the data dealt, the model built, the traffic counted."""
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -61,7 +63,8 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
         samples = int(made.counts[id].sum())
         tally = tallies[id] = Tally(id, spec.protocol, spec.rounds, made.sizes, proportions, samples, spec.seed)
         try:
-            found[id] = [await tally.set_up(spec.init), *[await tally.count(number) for number in rounds]]
+            with _all_awaited(spec.protocol.name):
+                found[id] = [await tally.set_up(spec.init), *[await tally.count(number) for number in rounds]]
         except InputError:
             raise
         except Exception as error:
@@ -73,6 +76,18 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
             ) from error
     _check_alike(spec.protocol.name, tallies)
     return found
+
+
+@contextmanager
+def _all_awaited(protocol: str) -> Iterator[None]:
+    """InputError when a protocol calls `peer.exchange` and its like without `await`: Python only warns of it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for text in (str(warning.message) for warning in caught):
+        if "was never awaited" in text:
+            called = text.split("'")[1].rpartition(".")[2]
+            raise InputError(f"`{protocol}` calls `{called}` and does not wait for it; write `await` before the call")
 
 
 def _check_alike(protocol: str, tallies: Mapping[str, Tally]) -> None:

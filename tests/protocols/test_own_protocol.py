@@ -67,6 +67,8 @@ class Uneven(Base):
     async def round(self, peer):
         await peer.exchange("extractor")
         if peer.id != "peer1": await peer.exchange("extractor")
+class Forgetful(Base):
+    async def round(self, peer): peer.exchange("extractor")
 class Raising(Base):
     async def round(self, peer): raise ValueError("boom")
 """
@@ -104,15 +106,22 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
     assert f"`wrong_ones:{name}` failed" in str(failed)
 
 
-def test_peers_that_do_not_make_the_same_calls_are_found_before_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "Uneven",
+            "peer0 calls exchange('extractor') in round 1 and peer1 calls exchange('extractor') in round 2; "
+            "every peer must make the same calls",
+        ),
+        ("Forgetful", "calls `exchange` and does not wait for it; write `await` before the call"),
+    ],
+)
+def test_what_would_stand_still_or_send_nothing_is_found_by_check(
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such a run would stand still: one waits for a message that the other never sends."""
     (tmp_path / "uneven_ones.py").write_text(WRONG)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "fed.yaml").write_text("protocol: uneven_ones:Uneven\nrounds: 2\n")
+    (tmp_path / "fed.yaml").write_text(f"protocol: uneven_ones:{name}\nrounds: 2\n")
     assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == 2
-    assert (
-        "peer0 calls exchange('extractor') in round 1 and peer1 calls exchange('extractor') in round 2; "
-        "every peer must make the same calls"
-    ) in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
