@@ -136,7 +136,7 @@ def _protocols() -> Iterator[str]:
         yield f"### {name}\n"
         yield f"{prose(protocol)}\n"
         yield f"Source: {protocol.paper}. Edges: {shown.graph}. Leaves the peer: {leaves(shown)}."
-        yield f"Least number of peers: {protocol.min_peers}. `init` when not given: {protocol.init}.\n"
+        yield f"Least number of peers: {protocol.min_peers}. `init` when not given: {shown.init}.\n"
         yield table(protocol, leave_out=["name"])
 
 

@@ -14,7 +14,7 @@ from peer.protocols.registry import PROTOCOLS, protocol_class
 def show(as_json: bool, console: Console) -> None:
     entries = [describe(name, protocol_class(name)) for name in PROTOCOLS]
     if as_json:
-        print(json.dumps(entries, indent=2, ensure_ascii=False), file=console.file)
+        print(json.dumps(entries, indent=2), file=console.file)
     else:
         console.print(table(entries))
 

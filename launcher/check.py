@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.plan import Plan, plan, traffic
-from launcher.words import quantity
+from launcher.words import plural, quantity
 from peer.disk import disk_needed
 from peer.spec import Spec
 
 SHOWN = 16
 """Peers whose traffic is counted and shown; the others of a larger federation are like them."""
+SPLIT = ("extractor", "head")
 
 
 def check(spec: Spec, console: Console) -> None:
@@ -25,21 +26,22 @@ def check(spec: Spec, console: Console) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(peers(made, sent))
     if len(spec.ids) > SHOWN:
-        console.print(f"and {len(spec.ids) - SHOWN} more peers", highlight=False)
+        console.print(f"and {plural(len(spec.ids) - SHOWN, 'more peer')}", highlight=False)
 
 
 def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
     spec, protocol, number = made.spec, made.spec.protocol, len(made.spec.ids)
-    parts = (f"{part} {made.sizes[part]:,} values ({quantity(4 * made.sizes[part])})" for part in PARTS)
+    parts = (f"{part} {made.sizes[part]:,} values ({quantity(4 * made.sizes[part])})" for part in SPLIT)
+    start = np.mean([setup for setup, *_ in sent.values()])
     mean = np.mean([np.mean(rounds) for _, *rounds in sent.values()])
     disk = disk_needed(spec, made.sizes["model"], max(max(counts) for counts in sent.values()))
     return [
-        f"{spec.name}: {protocol.name}, {number} peers, {spec.rounds} rounds, seed {spec.seed}",
+        f"{spec.name}: {protocol.name}, {plural(number, 'peer')}, {plural(spec.rounds, 'round')}, seed {spec.seed}",
         f"data: {spec.data.name}, input {made.shape}, {len(made.counts[spec.ids[0]])} classes, "
         f"split {spec.data.partition.kind}",
         f"model: {spec.model.name}, {', '.join(parts)}",
         f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}",
-        f"bytes: {quantity(mean)} a peer and round, {quantity(mean * number * spec.rounds)} in all",
+        f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
         f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",
     ]
 
@@ -54,6 +56,3 @@ def peers(made: Plan, sent: Mapping[str, list[int]]) -> Table:
         sizes = (setup, sum(rounds) / len(rounds), max(rounds))
         table.add_row(id, str(held.sum()), str(np.count_nonzero(held)), *map(quantity, sizes))
     return table
-
-
-PARTS = ("extractor", "head")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong input, 130 Ctrl-C, 143 SIGTERM."""
+    """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong input, 129 hangup, 130 Ctrl-C, 143 SIGTERM."""
     arguments = parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)

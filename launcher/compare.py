@@ -25,7 +25,7 @@ def compare(run: Path, alone: Path, as_json: bool, console: Console) -> None:
     ours, theirs = _spec(run), _spec(alone)
     if theirs.protocol.name != "solo":
         raise InputError(f"{alone} is a run of `{theirs.protocol.name}`; give one of `solo` in second place")
-    differing = [key for key in ("data", "model", "seed") if ours.digests()[key] != theirs.digests()[key]]
+    differing = [key for key in ("data", "model", "seed", "init") if ours.digests()[key] != theirs.digests()[key]]
     differing += ["ring"] if ours.ids != theirs.ids else []
     differing += ["rounds"] if ours.rounds != theirs.rounds else []
     differing += ["local training (`like`)"] if ours.protocol.local() != theirs.protocol.local() else []

@@ -100,7 +100,7 @@ def picture(federation: Federation, rows: int) -> RenderableType:
     if hidden:
         states = Counter(peer.state for peer in hidden)
         counted = ", ".join(f"{count} {state}" for state, count in states.most_common())
-        lines.append(Text(f"and {len(hidden)} more peers: {counted}", style="dim"))
+        lines.append(Text(f"and {plural(len(hidden), 'more peer')}: {counted}", style="dim"))
     return Group(*lines, Text(federation_line(federation), style="bold"))
 
 
@@ -109,7 +109,7 @@ def federation_line(federation: Federation) -> str:
     left = federation.seconds_left(time.monotonic())
     restarts = sum(peer.restarts for peer in federation.peers.values())
     words = [
-        f"{len(federation.peers)} peers",
+        plural(len(federation.peers), "peer"),
         f"round {done}/{federation.rounds}",
         f"mean {federation.test} accuracy {share(federation.mean_accuracy(done))}",
     ]

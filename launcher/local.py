@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from launcher.restart import STOPPED
 from launcher.spent import Spent
 from launcher.supervisor import Supervisor
 from launcher.watch import Federation
+from launcher.words import plural
 from peer.errors import InputError
 from peer.spec import Spec
 
@@ -92,7 +93,7 @@ def prepare(directory: RunDirectory, spec: Spec, order: Order, console: Console)
                 recap.show(finished, spec, directory.path, console)
                 console.print("This run is finished; --fresh runs it again.", highlight=False)
                 return False
-    preflight.check(spec, order.device, order.certs)
+    preflight.check(spec, directory.path, order.device, order.certs)
     directory.claim()
     if order.fresh:
         directory.discard()
@@ -106,8 +107,8 @@ async def launch(spec: Spec, directory: RunDirectory, console: Console) -> int:
     federation = Federation(directory.path, spec.ids, spec.rounds, spec.test)
     federation.forget_past()
     stop = Stop()
-    with stop.listening(), display(console) as screen:
-        screen.say(f"{len(spec.ids)} peers run {spec.protocol.name} in {directory.path}")
+    with closing(federation), stop.listening(), display(console) as screen:
+        screen.say(f"{spec.protocol.name}, {plural(len(spec.ids), 'peer')}, in {directory.path}")
         async with ForkServer(keep=(directory.peers_lock,)) as server:
             supervisor = Supervisor(server, directory, federation, screen.say)
             watching = asyncio.create_task(watch(federation, screen))
@@ -121,14 +122,13 @@ async def launch(spec: Spec, directory: RunDirectory, console: Console) -> int:
                 with suppress(asyncio.CancelledError):
                     await watching
         show(federation, screen)
-    federation.close()
     spent = Spent.read(directory.spent).plus(time.monotonic() - begun, supervisor.restarts)
     spent.write(directory.spent)
     if ended:
         console.print("Stopped; the same command resumes the run.", highlight=False)
         return stop.code
     if codes := [code for code in supervisor.codes.values() if code not in (0, *STOPPED)]:
-        return 2 if 2 in codes and not supervisor.restarts else 1  # 2 says that nothing was created
+        return 2 if 2 in codes and not supervisor.restarts else 1  # wrong input that only a peer could find
     summary = report.summarise(spec, directory.path, wall_seconds=spent.wall_seconds, restarts=spent.restarts)
     report.write(directory.summary, summary)
     recap.show(summary, spec, directory.path, console)

@@ -59,8 +59,8 @@ class PeerView:
                 self.state = str(event.get("state", self.state))
                 self.round = int(event.get("round") or self.round)
                 self.waiting = ()
-            case "round":
-                self.history[int(event["round"])] = event
+            case "round" if isinstance(event.get("round"), int):
+                self.history[event["round"]] = event
             case "waiting":
                 self._hear_waiting(event)
             case "link":

@@ -6,8 +6,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from launcher.certificates import certificate_files
-from launcher.plan import plan
+from launcher.plan import Plan, plan
 from peer.config import PeerConfig, check_plaintext
+from peer.disk import busiest_round, check_disk, disk_needed
 from peer.errors import InputError
 from peer.network.security import Certificates
 from peer.setup import choose_device
@@ -55,11 +56,19 @@ def check_certificates(spec: Spec, certs: Path | None) -> None:
             Certificates(id, **certificate_files(certs, id)).read()
 
 
-def check(spec: Spec, device: str | None, certs: Path | None) -> None:
-    """All of it: device, certificates, addresses, and whether data and model go together. Raises InputError."""
+def check_room(made: Plan, out: Path) -> None:
+    """Whether the disk has room for what all peers together write; each looks for itself alone."""
+    spec, (first, counts) = made.spec, next(iter(made.counts.items()))
+    samples = int(counts.sum())
+    busiest = busiest_round(spec, first, made.sizes, counts / samples, samples)
+    check_disk(out, len(spec.ring) * disk_needed(spec, made.sizes["model"], busiest))
+
+
+def check(spec: Spec, out: Path, device: str | None, certs: Path | None) -> None:
+    """All of it: device, certificates, addresses, whether data and model go together, room. Raises InputError."""
     check_device(device)
     if not certs:
         check_plaintext(PeerConfig(federation=Path("federation.yaml"), id=spec.ids[0]), spec)
     check_certificates(spec, certs)
     check_addresses(spec)
-    plan(spec)
+    check_room(plan(spec), out)

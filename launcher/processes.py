@@ -22,10 +22,13 @@ from typing import Any, Self
 
 from peer.errors import FailedError
 from peer.process import raise_open_files
+from peer.protocols.registry import PROTOCOLS
 
 # The first Adam imports torch._dynamo, for more than a second of CPU.
-PROTOCOLS = ("fedavg", "fedisp", "fedrep", "fibfl", "fibfl_plus", "fibfl_plus_plus", "gossip_sgd", "rdfl", "solo")
-PRELOAD = ("numpy", "torch", "torch._dynamo", "grpc.aio", "uvloop", *(f"peer.protocols.{name}" for name in PROTOCOLS))
+PRELOAD = (
+    *("numpy", "torch", "torch._dynamo", "grpc.aio", "uvloop"),
+    *(reference.partition(":")[0] for reference in PROTOCOLS.values()),
+)
 """What every peer imports, once for all of them: 14 MB a peer are the protocols' alone."""
 
 

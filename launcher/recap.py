@@ -52,7 +52,7 @@ def lines(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     said.append(f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json")
     own = f', user_model="{model}"' if ":" in model else ""
     load = f'load_model("{directory}/{first}/model.safetensors"{own})'
-    said.append(f"to load one: from peer.learning.export import load_model; model = {load}")
+    said.append(f"to load one: from peer import load_model; model = {load}")
     return said
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.audits import audits
 from launcher.peer_view import headline, mean
 from launcher.privacy import privacy
 from peer.errors import FailedError
 from peer.files import write_atomically
 from peer.learning import metrics
-from peer.results import objects
 from peer.spec import Spec
 
 Result = Mapping[str, Any]
@@ -50,12 +50,12 @@ PER_PEER = (
 
 
 def results(directory: Path, ids: Sequence[str], rounds: int) -> dict[str, dict[str, Any]]:
-    """The result of every peer that left one of a run of so many rounds, by id; one of another length is stale."""
+    """By id, the results that can be read of a run of so many rounds; one of another length is stale."""
     found = {}
     for id in ids:
         try:
             result = json.loads((directory / id / "result.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             continue
         if result.get("rounds", rounds) == rounds:
             found[id] = result
@@ -65,17 +65,6 @@ def results(directory: Path, ids: Sequence[str], rounds: int) -> dict[str, dict[
 def is_summary(value: object) -> bool:
     """Whether a JSON value is what `summarise` makes."""
     return isinstance(value, dict) and set(SUMMARY) <= set(value) and isinstance(value["rounds"], int)
-
-
-def audits(directory: Path, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Every peer's audit, by id: {"rounds": [...]}, each round once, as it was last written."""
-    found = {}
-    for id in ids:
-        lines = directory / id / "audit.jsonl"
-        if lines.exists():
-            records = [one for one in objects(lines.read_bytes().splitlines()) if isinstance(one.get("round"), int)]
-            found[id] = {"rounds": list({record["round"]: record for record in records}.values())}
-    return found
 
 
 def heads_stay(spec: Spec, round: int) -> bool:

@@ -92,7 +92,7 @@ class Supervisor:
             self.say(f"{self._obituary(id, code)}\n{id} is not started again, so the run ends")
 
     def _obituary(self, id: str, code: int) -> str:
-        cause = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        cause = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         last = "".join(f"\n    {line}" for line in last_lines(self.directory.log(id), LOG_LINES))
         return f"{id} {cause}; the end of {self.directory.log(id)}:{last or ' (empty)'}"
 
@@ -118,3 +118,8 @@ class Supervisor:
         for id, process in self._running.items():
             if process.returncode is not None:
                 self.codes[id] = process.returncode
+
+
+def signal_name(number: int) -> str:
+    """Such as SIGKILL; real-time signals have numbers only."""
+    return signal.Signals(number).name if number in [*signal.Signals] else f"signal {number}"

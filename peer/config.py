@@ -16,7 +16,8 @@ from peer.settings import Settings
 from peer.spec import MOST_PEERS, Address, AnySource, Id, Spec
 from peer.user_code import import_from
 
-FIRST_PORT, MOST_PORT = 7700, 65_535
+MOST_PORT = 65_535
+FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
 
 

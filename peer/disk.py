@@ -27,22 +27,24 @@ def disk_needed(spec: Spec, model_floats: int, busiest: int) -> int:
     return (WINDOW + 2) * (3 * model + busiest) + model + traces
 
 
-def check_disk(
-    out: Path, spec: Spec, id: str, sizes: Mapping[str, int], proportions: NDArray[np.float64], samples: int
-) -> None:
-    """InputError when the disk under `out` has less room than a run takes."""
-    # A user's protocol may not bear stand-ins of two values: its messages are taken to be one model a round.
-    busiest = FLOAT32 * sizes["model"]
-    if spec.protocol.name in PROTOCOLS:
-        everyone = dict.fromkeys(spec.ids, torch.from_numpy(proportions))
-        tally = Tally(id, spec.protocol, spec.rounds, sizes, everyone, samples, spec.seed)
-        busiest = max(_result(tally.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}))
-    needed = disk_needed(spec, sizes["model"], busiest)
+def busiest_round(spec: Spec, id: str, sizes: Mapping[str, int], proportions: NDArray[np.float64], samples: int) -> int:
+    """Bytes that a peer sends in its busiest round, by estimate."""
+    if spec.protocol.name not in PROTOCOLS:
+        # A user's protocol may not bear stand-ins of two values: its messages are taken to be one model a round.
+        return FLOAT32 * sizes["model"]
+    everyone = dict.fromkeys(spec.ids, torch.from_numpy(proportions))
+    tally = Tally(id, spec.protocol, spec.rounds, sizes, everyone, samples, spec.seed)
+    return max(_result(tally.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}))
+
+
+def check_disk(out: Path, needed: int) -> None:
+    """InputError when the disk under `out` has less room than a run takes beside what it has written there already."""
     free = shutil.disk_usage(next(path for path in (out, *out.parents) if path.exists())).free
-    if free < needed:
+    held = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if free + held < needed:
         raise InputError(
             f"{out}: the disk has {free / 1e6:,.0f} MB free and this run keeps up to {needed / 1e6:,.0f} MB; "
-            "make room or give another `out`"
+            "make room or give another directory (`out`, --out)"
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from peer.config import PeerConfig
-from peer.disk import check_disk
+from peer.disk import busiest_round, check_disk, disk_needed
 from peer.errors import InputError
 from peer.files import sole_use, write_atomically
 from peer.learning.model import Model, Part
@@ -46,7 +46,8 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
     check_batches(model, spec.protocol.local(), len(shard.train), config.id)
     sizes: dict[str, int] = {part: len(model.vector[model.part(part)]) for part in PARTS}
-    check_disk(out, spec, config.id, sizes, shard.proportions, len(shard.train))
+    busiest = busiest_round(spec, config.id, sizes, shard.proportions, len(shard.train))
+    check_disk(out, disk_needed(spec, sizes["model"], busiest))
     return Setup(config, spec, shard, model)
 
 

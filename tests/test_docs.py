@@ -1,5 +1,6 @@
 """What the documentation says is so: generated pages are current, links resolve, YAML and commands are accepted."""
 
+import asyncio
 import importlib.util
 import re
 import shlex
@@ -7,11 +8,14 @@ import struct
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from ruamel.yaml import YAML
 
 from launcher import cli as launcher
 from peer import cli as peer
 from peer.config import load_peer, load_spec
+from peer.in_process import run_in_process
 from peer.network.codec import HEADER, Key, encode_frame
 
 ROOT = Path(__file__).parent.parent
@@ -120,3 +124,43 @@ def test_places_in_a_frame_are_those_of_the_page() -> None:
         "zeros": 0,
     }
     assert sum(int(size) for _, size, _ in rows) == HEADER.size == struct.calcsize(HEADER.format)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the runs that the pages name have been made."""
+    place = tmp_path_factory.mktemp("reader")
+    (place / "fed.yaml").write_text("protocol: {name: fibfl, head_epochs: 1}\nrounds: 3\ntrace: true\ndata: digits\n")
+    asyncio.run(run_in_process(load_spec(place / "fed.yaml", peers=3), place / "runs" / "digits"))
+    for name in ("demo", "fibfl"):
+        (place / "runs" / name).symlink_to("digits")
+    return place
+
+
+READ_RUNS = [(page, text) for page in PAGES for text in blocks(page, "python") if '"runs/' in text]
+
+
+@pytest.mark.parametrize(("page", "text"), READ_RUNS, ids=lambda one: one.name if isinstance(one, Path) else "")
+def test_python_that_reads_a_run_works(
+    page: Path, text: str, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number that the block prints is as small as the comment beside it says."""
+    monkeypatch.chdir(runs)
+    scope: dict[str, object] = {"images": np.zeros((2, 1, 8, 8), np.float32)}
+    exec(text, scope)
+    printed = capsys.readouterr().out
+    if "# about 1e-7" in text:
+        assert float(printed) < 1e-6
+    elif "classes" in scope:
+        assert len(scope["classes"]) == 2  # type: ignore[arg-type]
+
+
+def test_the_compose_file_names_every_peer_of_its_federation() -> None:
+    services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
+    configs = {id: load_peer(ROOT / "deploy" / "compose" / f"{id}.yaml") for id in services}
+    assert [config.id for config, _ in configs.values()] == [*services]
+    for id, (config, spec) in configs.items():
+        assert services[id]["command"] == [f"/etc/dfl/{id}.yaml"]
+        assert (spec.ids, spec.plaintext) == (tuple(services), True)
+        assert config.out == Path("/runs") / id
+        assert config.listen == f"0.0.0.0:{spec.ring[spec.ids.index(id)].address.rpartition(':')[2]}"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from peer.learning.trainer import Phase
-from peer.protocols.base import Peer, Protocol, Share
+from peer.protocols.base import Init, Peer, Protocol, Share
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.topology import Graph
 
@@ -45,6 +45,11 @@ class Solo(Protocol):
         return protocol_class(self.like).model_validate_json(
             json.dumps({"name": self.like, **self.settings}), strict=True
         )
+
+    @property
+    def init(self) -> Init:  # type: ignore[override]
+        """That of the compared protocol: the gain over training alone must not be one of another start."""
+        return self._compared().init
 
     @property
     def graph(self) -> Graph:

@@ -1,14 +1,17 @@
 """Wrong settings, modules and arguments by name, each with the words that its one sentence must have."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 Ports = Callable[[int], list[int]]
+FIRST_PORT = 9100 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+"""Each worker has its own, outside the range of the `ports` fixture: `run` looks whether they are free."""
 
 
 def content(**changes: Any) -> dict[str, Any]:
     """A right federation file of three peers; a change to None removes the key."""
-    ring = [{"id": f"peer{i}", "address": f"127.0.0.1:{9100 + i}"} for i in range(3)]
+    ring = [{"id": f"peer{i}", "address": f"127.0.0.1:{FIRST_PORT + i}"} for i in range(3)]
     right = {"rounds": 2, "protocol": {"name": "fibfl"}, "data": {"name": "digits"}, "patience": 1, "ring": ring}
     return {key: value for key, value in {**right, **changes}.items() if value is not None}
 

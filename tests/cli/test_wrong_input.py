@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, ring
 from launcher.cli import main as launch
 from peer.cli import main as peer
 from peer.config import load_peer, load_spec
-from peer.setup import own_directory
+from peer.setup import own_directory, prepare
 
 
 class Place:
@@ -135,6 +137,18 @@ def test_unwritable_output(place: Place) -> None:
         outs += ["locked/run"]
     for out in outs:
         place.refuses(launch, ["run", "fed.yaml", "--out", out], "--out")
+
+
+def test_a_disk_without_room(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traces of a million rounds; and a disk with room for one peer, on which three are to run."""
+    (place.path / "fed.yaml").write_text(json.dumps(content(trace=True, rounds=1_000_000)))
+    place.refuses(launch, ["run", "fed.yaml", "--out", "out"], "make room or give another directory")
+    place.refuses(peer, ["--config", "peer.yaml"], "make room or give another directory")
+    (place.path / "fed.yaml").write_text(json.dumps(content()))
+    config, spec = load_peer(place.path / "peer.yaml")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=20_000_000))
+    prepare(config, spec)
+    place.refuses(launch, ["run", "fed.yaml", "--out", "out"], "the disk has 20 MB free and this run keeps up to 44 MB")
 
 
 def test_a_device_that_is_not_there(place: Place) -> None:

@@ -11,7 +11,7 @@ from real_peers import Build, Nursery, SmallFederation, digests
 
 from faults.hosts import Hosts, missing
 
-pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.xdist_group("hosts")]
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 PEERS = 3
 SPEC: dict[str, Any] = {
     "protocol": {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1},

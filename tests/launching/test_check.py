@@ -96,7 +96,15 @@ def test_protocols_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_protocols_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["protocols"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in PROTOCOLS)
+    assert {*PROTOCOLS} <= {line.split()[0] for line in text.splitlines() if line.strip()}
+
+
+def test_all_bytes_are_those_of_the_rounds_and_of_the_start(
+    federation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(federation), "--peers", "5", "--set", "protocol=fedavg"]) == 0
+    all_of_it = 5 * (1 + 6) * 2 * 4 / 5 * MODEL  # one mean before the six rounds
+    assert f"{all_of_it / 1e6:.1f} MB in all" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -124,7 +132,8 @@ def test_wrong_input_is_one_message_and_creates_nothing(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["run", str(federation), *arguments]) == 2
+    first = 9600 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    assert main(["run", str(federation), *arguments, "--port", str(first)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("dfl-launch: ")

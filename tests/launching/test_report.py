@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from launcher import recap, report
+from launcher.audits import audits
 from peer.config import load_spec
 from peer.errors import FailedError
 from peer.spec import Spec
@@ -126,16 +127,31 @@ def test_heads_are_private_round_by_round(spec: Spec) -> None:
 
 def test_audits_as_lines_count_each_round_once(tmp_path: Path) -> None:
     (tmp_path / "peer0").mkdir()
-    lines = [{"round": 1, "sent": ["torn"]}, {"round": 2, "sent": []}, {"round": 1, "sent": []}]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (tmp_path / "peer0" / "audit.jsonl").write_text(text)
-    found = report.audits(tmp_path, ["peer0", "peer1"])
-    assert found == {"peer0": {"rounds": [lines[2], lines[1]]}}
+    sent = {"to": "peer1", "vector": "extractor", "bytes": 8}
+    first, second = ({"round": round, "edges": {}, "sent": [sent], "received": []} for round in (1, 2))
+    spoilt = [
+        {"round": 3},
+        first | {"round": "1"},
+        first | {"sent": ["torn"]},
+        first | {"sent": [{"to": "peer1", "vector": "extractor"}]},
+        first | {"received": [sent]},
+        first | {"edges": {"peer1": "send"}},
+    ]
+    lines = [first | {"sent": []}, second, first, *spoilt]
+    (tmp_path / "peer0" / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert audits(tmp_path, ["peer0", "peer1"]) == {"peer0": {"rounds": [first, second]}}
 
 
 def test_missing_result_is_named(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result("peer0", [0.5]), result("peer2", [0.5])])
     with pytest.raises(FailedError, match="peer1"):
+        report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+
+
+def test_result_that_cannot_be_read_is_no_result(tmp_path: Path, spec: Spec) -> None:
+    write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
+    (tmp_path / "peer1" / "result.json").write_text('{"id": "pee')
+    with pytest.raises(FailedError, match="no result of peer1;"):
         report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
 
 

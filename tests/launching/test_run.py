@@ -21,7 +21,8 @@ from launcher.directory import RunDirectory
 from launcher.processes import ForkServer
 from launcher.restart import Restarts
 from launcher.spent import Spent
-from launcher.supervisor import Supervisor
+from launcher.supervisor import Supervisor, signal_name
+from launcher.watch import Federation
 from peer.config import load_spec
 from peer.errors import InputError
 
@@ -43,7 +44,7 @@ def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
     """Runs three fake peers in tmp_path/out; returns the exit code and what was printed."""
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     monkeypatch.setattr(local, "ForkServer", FakeServer)
-    monkeypatch.setattr(preflight, "check", lambda spec, device, certs: None)
+    monkeypatch.setattr(preflight, "check", lambda spec, out, device, certs: None)
     quick = functools.partial(Restarts, limit=2, first_delay=0.01)
     monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick, grace=1.0))
 
@@ -106,6 +107,10 @@ def test_crashed_peer_is_started_again(run: Run, tmp_path: Path) -> None:
     assert summary(tmp_path)["restarts"] == 1
 
 
+def test_signals_have_names_or_numbers() -> None:
+    assert (signal_name(signal.SIGKILL), signal_name(35)) == ("SIGKILL", "signal 35")
+
+
 def test_peer_that_crashes_again_and_again_ends_the_run(run: Run, tmp_path: Path) -> None:
     code, text = run(peer1="crashes", peer2="hangs")
     assert code == 1
@@ -122,6 +127,21 @@ def test_peer_that_decides_to_end_is_not_started_again(run: Run, tmp_path: Path,
     assert code == expected
     assert starts(tmp_path, "peer1") == 1
     assert {"wrong": "the data file is truncated", "gives up": "peer1 failed: peer0 never came"}[behaviour] in text
+
+
+def test_a_display_that_breaks_leaves_no_peer_running(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(federation: Federation, _screen: object) -> None:
+        federation.look(0.0)
+        if federation.round:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(local, "show", broken)
+    with pytest.raises(ZeroDivisionError):
+        run(peer0="hangs", peer1="hangs", peer2="hangs")
+    for n in range(3):
+        assert '"event": "stopped"' in (tmp_path / "out" / f"peer{n}" / "events.jsonl").read_text()
 
 
 def test_a_resumed_run_counts_its_earlier_launches(run: Run, tmp_path: Path) -> None:
@@ -219,7 +239,7 @@ LAUNCH = textwrap.dedent(
     from launcher import cli, local, preflight
     from test_run import FakeServer
     local.ForkServer = FakeServer
-    preflight.check = lambda spec, device, certs: None
+    preflight.check = lambda spec, out, device, certs: None
     sys.exit(cli.main(["run", sys.argv[1], "--out", sys.argv[2], "--peers", "3"]))
     """
 )

@@ -1,5 +1,6 @@
 """What the launcher makes of event files: torn, replaced and cut ones too."""
 
+import io
 import json
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from launcher.display import choose, picture
+from launcher.display import choose, display, picture
 from launcher.peer_view import PeerView
 from launcher.tail import Tail, last_lines
 from launcher.watch import Federation
@@ -258,3 +259,16 @@ def test_few_peers_stay_in_ring_order(tmp_path: Path) -> None:
     shown, hidden = choose(federation, 10)
     assert [peer.id for peer in shown] == [f"peer{n}" for n in range(5)]
     assert hidden == []
+
+
+def test_the_live_table_is_drawn_below_what_is_said(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["peer0", "peer1"], 3, "matched")
+    terminal = io.StringIO()
+    with display(Console(force_terminal=True, width=100, height=24, file=terminal)) as screen:
+        screen.show(federation)
+        screen.say("peer1 starts [again]")
+        federation.peers["peer1"].hear({"event": "state", "state": "training", "round": 2})
+        screen.show(federation)
+    drawn = terminal.getvalue()
+    assert drawn.index("starting") < drawn.index("peer1 starts [again]") < drawn.index("training")
+    assert "2/3" in drawn

@@ -103,7 +103,7 @@ def summary(directory: Path) -> dict[str, Any]:
 def test_to_the_end_and_again(small: Path, lent: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(small)]) == 0
     text = capsys.readouterr().out
-    assert re.search(r"^4 peers run fibfl\+\+ in .*runs/tiny$", text, re.M)
+    assert re.search(r"^fibfl\+\+, 4 peers, in .*runs/tiny$", text, re.M)
     assert re.search(r"^round 3/3, mean matched accuracy 0\.\d{4}, loss", text, re.M)
     assert "\x1b" not in text  # no terminal, no colours
     assert re.search(r"0 B of heads sent, \d+ directed edges used, no violation", text)

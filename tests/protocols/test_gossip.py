@@ -50,6 +50,6 @@ def test_rdfl_that_keeps_all_of_its_own_model_is_no_exchange(tmp_path: Path) -> 
     """FIRMA's published RDFL column: γ = 1 is what every peer reaches alone."""
     alone = {"name": "solo", "like": "rdfl", "settings": {"epochs": 2}}
     rdfl = federate(tmp_path / "rdfl", {"name": "rdfl", "gamma": 1, "epochs": 2}, 3)
-    solo = federate(tmp_path / "solo", alone, 3, init="independent")
+    solo = federate(tmp_path / "solo", alone, 3)
     assert rdfl.models() == solo.models()
     assert len({*solo.models().values()}) == 3

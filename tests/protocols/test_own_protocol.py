@@ -31,11 +31,6 @@ def test_the_example_takes_the_median_and_keeps_the_head(tmp_path: Path) -> None
     assert sum(line["head_bytes"] for line in sent) == 0
 
 
-def test_it_is_about_thirty_lines() -> None:
-    lines = (EXAMPLES / "my_protocol.py").read_text().splitlines()
-    assert sum(bool(line.strip()) for line in lines) <= 32
-
-
 @pytest.mark.parametrize(
     ("protocol", "sentence"),
     [
