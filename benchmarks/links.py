@@ -73,7 +73,7 @@ class LinkEnd:
         if self._sends:
             await collectives.pass_token(self._seat, "model", self._vector)
         else:
-            await collectives.receive_token(self._seat)
+            await collectives.receive_token(self._seat, "model", self._vector.numel())
         self._net.announce(self._round)
         if self._sends:
             await self._net.floor.reached(["right"], self._round)

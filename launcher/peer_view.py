@@ -31,6 +31,8 @@ class PeerView:
     links: dict[str, str] = field(default_factory=dict)
     failure: str | None = None
     restarts: int = 0
+    owed: bool = False
+    """Whether it waits for a message, which the other may still be at work on."""
     _told_waiting: bool = False
 
     @property
@@ -93,13 +95,18 @@ class PeerView:
 
     def _hear_waiting(self, event: Event) -> None:
         before = {one.get("id") for one in self.waiting}
-        self.waiting = tuple(event.get("for") or ())
+        self.waiting, self.owed = tuple(event.get("for") or ()), bool(event.get("owed"))
         if not before & {one.get("id") for one in self.waiting}:
             self.waiting_since, self._told_waiting = float(event.get("time", 0.0)), False
 
-    def overdue(self, now: float) -> str | None:
-        """Says once for whom the peer waits, when it has done so for a while (`now` in unix seconds)."""
+    def overdue(self, now: float, somebody_works: bool = False) -> str | None:
+        """Says once for whom the peer waits, when it has done so for a while (`now` in unix seconds).
+
+        While somebody trains, a message that is late is no trouble: the others wait for the slowest.
+        """
         if not self.waiting or self._told_waiting or now - self.waiting_since < PATIENT:
+            return None
+        if self.owed and somebody_works:
             return None
         self._told_waiting = True
         named = (f"{one.get('id')} at {one.get('address')} ({one.get('reason')})" for one in self.waiting)

@@ -1,8 +1,6 @@
 """A federation laid out but not run: the data dealt, the model built, the traffic counted."""
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -63,31 +61,26 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
         samples = int(made.counts[id].sum())
         tally = tallies[id] = Tally(id, spec.protocol, spec.rounds, made.sizes, proportions, samples, spec.seed)
         try:
-            with _all_awaited(spec.protocol.name):
-                found[id] = [await tally.set_up(spec.init), *[await tally.count(number) for number in rounds]]
+            found[id] = [await tally.set_up(spec.init), *[await tally.count(number) for number in rounds]]
         except InputError:
             raise
         except Exception as error:
+            _check_awaited(spec.protocol.name, tally)
             if ":" not in spec.protocol.name:
                 raise
             raise InputError(
                 f"what `{spec.protocol.name}` sends cannot be counted, as it does not bear vectors of two values: "
                 f"{in_words(error)}"
             ) from error
+        _check_awaited(spec.protocol.name, tally)
     _check_alike(spec.protocol.name, tallies)
     return found
 
 
-@contextmanager
-def _all_awaited(protocol: str) -> Iterator[None]:
-    """InputError when a protocol calls `peer.exchange` and its like without `await`: Python only warns of it."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for text in (str(warning.message) for warning in caught):
-        if "was never awaited" in text:
-            called = text.split("'")[1].rpartition(".")[2]
-            raise InputError(f"`{protocol}` calls `{called}` and does not wait for it; write `await` before the call")
+def _check_awaited(protocol: str, tally: Tally) -> None:
+    """InputError when a protocol calls `peer.exchange` or its like without `await`: it would send nothing."""
+    for called in tally.never_awaited():
+        raise InputError(f"`{protocol}` calls `{called}` and does not wait for it; write `await` before the call")
 
 
 def _check_alike(protocol: str, tallies: Mapping[str, Tally]) -> None:

@@ -22,7 +22,8 @@ class Federation:
         """Reads what is new; what a person should be told of it. `now` in unix seconds."""
         # All are read before any line is chosen: who has finished may stand in a file read later.
         news = [one for id in self.peers for one in self._news(id)]
-        overdue = [] if self.ending else [peer.overdue(now) for peer in self.peers.values()]
+        works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
+        overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.peers.values()]
         return self._worth_telling(news) + [printable(line) for line in overdue if line]
 
     def look_at(self, id: str) -> list[str]:

@@ -14,6 +14,7 @@ from peer.network.codec import decode
 from peer.network.floor import WINDOW
 from peer.network.outbox import Outgoing
 from peer.results import sync_lines
+from peer.trace import copy
 
 
 class Journal:
@@ -106,10 +107,10 @@ class Journal:
 
     def _snapshot(self, round: int) -> Snapshot:
         peer, network = self._peer, self._peer.network
-        tensors: dict[str, Tensor] = {"model": peer.model.detach().to("cpu", copy=True)}
-        tensors |= {f"counter/{name}": t.to("cpu", copy=True) for name, t in peer.trained.counters.items()}
+        tensors: dict[str, Tensor] = {"model": copy(peer.model)}
+        tensors |= {f"counter/{name}": copy(counter) for name, counter in peer.trained.counters.items()}
         tensors |= {f"optimiser/{name}": tensor for name, tensor in peer.trainer.state().items()}
-        tensors |= {f"protocol/{name}": t.detach().to("cpu", copy=True) for name, t in peer.state.items()}
+        tensors |= {f"protocol/{name}": copy(tensor) for name, tensor in peer.state.items()}
         facts = {
             "ring": asdict(peer.seating),
             "seconds": asdict(peer.seconds),
@@ -123,14 +124,17 @@ class Journal:
         return Snapshot(round, tensors, facts)
 
     def _frames(self, round: int) -> Frames:
-        """The round's frames with their receivers; one that went to both neighbours is kept once."""
+        """The round's frames with their receivers, in the order of writing; one for both neighbours is kept once.
+
+        In another order a neighbour that replays could have no room for the one that it waits for.
+        """
         receivers: dict[int, list[str]] = {}
         frames: dict[int, bytes] = {}
         for neighbour, link in self._peer.network.links.items():
             for frame in link.outbox.of_round(round):
-                receivers.setdefault(id(frame.data), []).append(neighbour)
-                frames[id(frame.data)] = frame.data
-        return [(receivers[number], data) for number, data in frames.items()]
+                receivers.setdefault(frame.serial, []).append(neighbour)
+                frames[frame.serial] = frame.data
+        return [(receivers[serial], frames[serial]) for serial in sorted(frames)]
 
     def _restore(self, snapshot: Snapshot) -> None:
         peer, network, facts = self._peer, self._peer.network, snapshot.facts
@@ -160,7 +164,8 @@ class Journal:
         for at in sorted(messages):
             for receivers, data in messages[at]:
                 frame = decode(data)
+                kept = Outgoing(next(self._peer.network.serials), frame.key, frame.index, data)
                 for receiver in receivers:
                     link = self._peer.network.links.get(receiver)
                     if link:
-                        link.outbox.append(Outgoing(frame.key, frame.index, data))
+                        link.outbox.append(kept)

@@ -3,10 +3,9 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from math import nan
 from typing import Any, TypeVar
 
 import numpy as np
@@ -129,8 +128,7 @@ class LocalPeer(Peer):
         received = await self._collectives.exchange(self._seat(), share, vector, tuple(scalars.values()))
         self.seconds.communicate += time.perf_counter() - began
         return {
-            # A neighbour that withholds its vector sends no scalars either: they read as NaN.
-            sender: Received(values.to(self.trained.device), _named(scalars, numbers))
+            sender: Received(values.to(self.trained.device), dict(zip(scalars, numbers, strict=True)))
             for sender, (values, numbers) in received.items()
         }
 
@@ -154,7 +152,7 @@ class LocalPeer(Peer):
 
     async def receive_token(self, share: str) -> Tensor:
         began = self._communicating()
-        token = await self._collectives.receive_token(self._seat())
+        token = await self._collectives.receive_token(self._seat(), share, self._live(share).numel())
         self.seconds.communicate += time.perf_counter() - began
         return token.to(self.trained.device)
 
@@ -200,7 +198,3 @@ class LocalPeer(Peer):
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)
-
-
-def _named(names: Iterable[str], numbers: Sequence[float]) -> dict[str, float]:
-    return {name: numbers[i] if i < len(numbers) else nan for i, name in enumerate(names)}

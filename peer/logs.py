@@ -1,5 +1,6 @@
 """The log: lines on stderr; where that is a file, it is rotated, so that a long run does not fill the disk."""
 
+import fcntl
 import logging
 import os
 import shutil
@@ -19,10 +20,18 @@ class RotatingLines(logging.StreamHandler):  # type: ignore[type-arg]
         self._path = path
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._path and os.fstat(sys.stderr.fileno()).st_size > LARGEST:
-            shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
-            os.truncate(self._path, 0)
+        if self._path:
+            self._rotate(self._path)
         super().emit(record)
+
+    def _rotate(self, path: Path) -> None:
+        """A file that was moved, or beside which nothing may be written, goes on growing instead."""
+        try:
+            if os.fstat(sys.stderr.fileno()).st_size > LARGEST:
+                shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+                os.truncate(path, 0)
+        except OSError:
+            self._path = None
 
 
 def start_logging() -> None:
@@ -36,4 +45,6 @@ def start_logging() -> None:
 def _handler() -> RotatingLines:
     path = Path("/proc/self/fd/2")
     is_file = stat.S_ISREG(os.fstat(2).st_mode) if sys.platform == "linux" else False
-    return RotatingLines(path.resolve() if is_file else None)
+    # After `2> log` in place of `2>> log` writing would go on behind the emptied part.
+    rotates = is_file and bool(fcntl.fcntl(2, fcntl.F_GETFL) & os.O_APPEND)
+    return RotatingLines(path.resolve() if rotates else None)

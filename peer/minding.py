@@ -15,7 +15,7 @@ REMIND_SECONDS = 60.0
 OWED_SECONDS = 30.0
 """How long a message may not grow before a peer says for whom it waits."""
 OWED_REMIND_SECONDS = 600.0
-"""From one word about a neighbour to the next: where some train for minutes the others wait in every round."""
+"""From one word about the same wait to the next."""
 
 
 async def mind_the_lost(edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None]) -> None:
@@ -57,7 +57,10 @@ async def mind_the_owing(network: Network, report: Callable[..., None]) -> None:
             told = now - said.get(id, -OWED_REMIND_SECONDS) < OWED_REMIND_SECONDS
             if neighbour.state == "up" and waited >= OWED_SECONDS and not told:
                 said[id] = now
-                report("waiting", **_owing(neighbour, key.round, waited))
+                report("waiting", owed=True, **_owing(neighbour, key.round, waited))
+        for id in [id for id in said if since.get(id) != before.get(id)]:
+            del said[id]
+            report("waiting", owed=True, **{"for": [], "sentence": f"{id} sends again"})
 
 
 def _owing(neighbour: Neighbour, round: int, waited: float) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class Runtime:
         with at_fault(self._spec.protocol.name):
             await self._spec.protocol.round(self.peer)
         if self.peer.trace:
-            self.peer.trace.write(shared, self._trace_facts())
+            await asyncio.to_thread(self.peer.trace.write, shared, self._trace_facts())
         self._become("evaluating")
         began = time.perf_counter()
         self._evaluation = await self._in_thread(self._evaluate)
@@ -214,10 +214,11 @@ class Runtime:
         await self._journal.finish()
         if self._evaluation is None:
             self._evaluation = await self._in_thread(self._evaluate)
-        save_model(self.setup.model, self._out / "model.safetensors")
-        write_result(self._out, self._result(self._evaluation))
+        await asyncio.to_thread(save_model, self.setup.model, self._out / "model.safetensors")
+        digest = await asyncio.to_thread(self.setup.model.sha256)
+        write_result(self._out, self._result(self._evaluation, digest))
 
-    def _result(self, evaluation: Evaluation) -> dict[str, Any]:
+    def _result(self, evaluation: Evaluation, digest: str) -> dict[str, Any]:
         """What the launcher's summary is made of."""
         traffic, ring = self.network.traffic, self.peer.seating
         return {
@@ -227,7 +228,7 @@ class Runtime:
             "accuracy": evaluation.as_dict(),
             "balanced": evaluation.balanced,
             "test_loss": evaluation.loss,
-            "model_sha256": self.setup.model.sha256(),
+            "model_sha256": digest,
             "bytes_sent": traffic.sent.total(),
             "bytes_received": traffic.received.total(),
             "tensor_bytes_sent": self.network.audit.tensor_bytes,

@@ -4,8 +4,10 @@ The protocol's own rounds run against a `Peer` that trains nothing, hears its ow
 and counts the bytes of what it would send, so no protocol has to say its traffic twice.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
+from inspect import CORO_CREATED, getcoroutinestate
+from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -17,9 +19,22 @@ from peer.protocols.base import Init, Part, Peer, Protocol, Received
 from peer.topology import receivers
 
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
 FLOAT32, FLOAT64 = 4, 8
 STAND_IN = 2
 """Length of the stand-in of each part: only the true sizes are counted."""
+
+
+def noted(method: Method) -> Method:
+    """A call is noted when it is made, not when it is awaited: one that never is would do nothing, without a word."""
+
+    @wraps(method)
+    def call(tally: "Tally", *arguments: Any, **keywords: Any) -> Coroutine[Any, Any, Any]:
+        work = method(tally, *arguments, **keywords)
+        tally.made.append((method.__name__, work))
+        return work
+
+    return cast(Method, call)
 
 
 class Tally(Peer):
@@ -48,6 +63,7 @@ class Tally(Peer):
         self.state: dict[str, Tensor] = {}
         self.sent = 0
         self.calls: list[tuple[int, str, str]] = []
+        self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
         self._protocol, self._sizes, self._everyone, self._seed = protocol, sizes, proportions, seed
 
     async def set_up(self, init: Init) -> int:
@@ -60,6 +76,13 @@ class Tally(Peer):
         before, self.round = self.sent, round
         await self._protocol.round(self)
         return self.sent - before
+
+    def never_awaited(self) -> list[str]:
+        """The methods that were called without `await`."""
+        forgotten = [(name, work) for name, work in self.made if getcoroutinestate(work) == CORO_CREATED]
+        for _, work in forgotten:
+            work.close()
+        return [name for name, _ in forgotten]
 
     def _vector(self, share: str) -> Tensor:
         return {"extractor": self.extractor, "head": self.head, "model": self.model}.get(share, self.model)
@@ -78,18 +101,22 @@ class Tally(Peer):
     def _bytes(self, share: str) -> int:
         return FLOAT32 * self._sizes.get(share, self._sizes["model"])
 
+    @noted
     async def train(self, *phases: Phase) -> float:
         return 0.0
 
+    @noted
     async def accuracy(self) -> float:
         return 1.0
 
+    @noted
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
     def forget(self, optimiser: str) -> None:
         pass
 
+    @noted
     async def exchange(self, share: str, **scalars: float) -> dict[str, Received]:
         self._leaves(share, len(scalars))
         self.calls.append((self.round, "exchange", share))
@@ -97,25 +124,30 @@ class Tally(Peer):
         self.sent += len(neighbours) * (self._bytes(share) + FLOAT64 * len(scalars))
         return {id: Received(self._vector(share).clone(), scalars) for id in neighbours}
 
+    @noted
     async def weighted_mean(self, share: str, weight: float) -> None:
         self._leaves(share)
         self.calls.append((self.round, "weighted_mean", share))
         peers = len(self.members)
         self.sent += 2 * (peers - 1) * self._bytes(share) // peers
 
+    @noted
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
         self.calls.append((self.round, "gather", record))
         self.sent += FLOAT64 * values.numel() * (len(self.members) - 1)
         known = self._everyone if record == "proportions" else {}
         return {id: known.get(id, values) for id in self.members}
 
+    @noted
     async def pass_token(self, share: str) -> None:
         self._leaves(share)
         self.sent += self._bytes(share)
 
+    @noted
     async def receive_token(self, share: str) -> Tensor:
         return self._vector(share).clone()
 
+    @noted
     async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
         await self.gather("order", torch.zeros(1))  # what a peer makes sure of
         self.ring = tuple(order)

@@ -19,8 +19,9 @@ class Trace:
         self._exchanges = 0
 
     def communicates(self, vector: Tensor) -> None:
-        """The round's first communication is about to begin, or its next pass."""
-        self._vectors.setdefault("before", copy(vector))
+        """A communication is about to begin; what the vector is before the first one counts."""
+        if "before" not in self._vectors:
+            self._vectors["before"] = copy(vector)
 
     def passes(self, vector: Tensor) -> None:
         """An exchange is about to begin: if it is not the first, a pass has ended."""
@@ -41,4 +42,5 @@ class Trace:
 
 
 def copy(vector: Tensor) -> Tensor:
+    """What it is now, on the CPU and in one piece, as safetensors wants it."""
     return vector.detach().to("cpu", copy=True).contiguous()

@@ -22,7 +22,8 @@ async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
         async with asyncio.timeout(spec.patience):
             await edges.complete()
     except TimeoutError:
-        missing = _missing(edges)
+        if not (missing := _missing(edges)):
+            return  # the last one came in the same moment
         who = "; ".join(f"{n.id} at {n.address}: {n.reason}" for n in missing)
         refused = all("refused:" in n.reason for n in missing)
         way_out = "make the peers agree" if refused else "start it or correct its address"

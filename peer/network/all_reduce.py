@@ -40,11 +40,12 @@ class AllReduce:
         """Receive the part of step s and pass it on in step s + 1, except after the last."""
         size = len(self.ring)
         part = self._part(vector, self._position - s - 1)
-        block, inbox = vector[part], self.network.inbox(self.ring[self._position - 1])
-        key = self.network.key(self.round, self.step + s)
+        block, left = vector[part], self.ring[self._position - 1]
         writing: Writing | None = None
         for index in range(frame_count(block.numel())):
-            message = await inbox.message(key, index + 1)
+            message = await self.network.message(
+                left, self.round, self.step + s, self.name, block.numel(), 1, part.start, frames=index + 1
+            )
             total = message.scalars[0] + (weight if s < size - 1 else 0.0)
             frame = block[FLOATS_PER_FRAME * index : FLOATS_PER_FRAME * (index + 1)]
             if s < size - 1:
@@ -57,7 +58,7 @@ class AllReduce:
             if s < 2 * size - 3:
                 writing = writing or self._message(part, s + 1, vector, total)
                 writing.write(frame)
-        inbox.consume(message)
+        self.network.inbox(left).consume(message)
 
     def _check(self, values: Tensor) -> None:
         """Weighted sums can overflow where every vector is finite; nothing of that may leave."""
@@ -67,7 +68,7 @@ class AllReduce:
     def _message(self, part: slice, s: int, vector: Tensor, weight: float) -> Writing:
         right = self.ring[(self._position + 1) % len(self.ring)]
         length = part.stop - part.start
-        return self.network.message([right], self.round, self.step + s, self.name, length, [weight], part.start)
+        return self.network.writing([right], self.round, self.step + s, self.name, length, [weight], part.start)
 
     @property
     def _position(self) -> int:

@@ -48,13 +48,12 @@ class Collectives:
     ) -> dict[str, tuple[Tensor, tuple[float, ...]]]:
         """Send to all receivers, return what every sender sent (float32, float64 scalars), in seat order."""
         step = self._step()
-        writing = self._network.message(seat.receivers, self._round, step, name, vector.numel(), scalars)
+        writing = self._network.writing(seat.receivers, self._round, step, name, vector.numel(), scalars)
         await writing.write_all(vector)
         received = {}
         for sender in seat.senders:
-            inbox = self._network.inbox(sender)
-            message = await inbox.whole(self._network.key(self._round, step))
-            received[sender] = (inbox.consume(message), message.scalars)
+            message = await self._network.message(sender, self._round, step, name, vector.numel(), len(scalars))
+            received[sender] = (self._network.inbox(sender).consume(message), message.scalars)
         return received
 
     async def weighted_mean(self, seat: Seat, name: str, vector: Tensor, weight: float) -> None:
@@ -68,8 +67,8 @@ class Collectives:
         records = {seat.ring[position]: tuple(record)}
         for s in range(size - 1):
             passed, taken = seat.ring[(position - s) % size], seat.ring[(position - s - 1) % size]
-            self._network.message([right], self._round, step + s, name, 0, records[passed]).write(torch.empty(0))
-            message = await self._network.inbox(left).whole(self._network.key(self._round, step + s))
+            self._network.writing([right], self._round, step + s, name, 0, records[passed]).write(torch.empty(0))
+            message = await self._network.message(left, self._round, step + s, name, 0, len(record))
             records[taken] = message.scalars
         return records
 
@@ -78,12 +77,12 @@ class Collectives:
         _, right = seat.beside(self._network.identity.id)
         step = TOKEN + self._passed
         self._passed += 1
-        await self._network.message([right], self._round, step, name, vector.numel()).write_all(vector)
+        await self._network.writing([right], self._round, step, name, vector.numel()).write_all(vector)
 
-    async def receive_token(self, seat: Seat) -> Tensor:
-        """What the left neighbour passed."""
+    async def receive_token(self, seat: Seat, name: str, length: int) -> Tensor:
+        """What the left neighbour passed: so many values of that vector."""
         left, _ = seat.beside(self._network.identity.id)
         step = TOKEN + self._taken
         self._taken += 1
-        inbox = self._network.inbox(left)
-        return inbox.consume(await inbox.whole(self._network.key(self._round, step)))
+        message = await self._network.message(left, self._round, step, name, length)
+        return self._network.inbox(left).consume(message)

@@ -33,6 +33,11 @@ class Neighbour:
         """One of the two has turned the other away."""
         self.refusal = self.reason = why
 
+    def returned(self) -> None:
+        """It has a seat beside this peer, perhaps again."""
+        if self.state == "left":
+            self.state, self.reason, self.heard = "joining", "not yet connected", asyncio.get_running_loop().time()
+
     def unreachable(self, why: str) -> None:
         """Nobody answers now; what was said before that tells more."""
         self.reason = f"{why} (before that: {self.refusal})" if self.refusal else why
@@ -65,7 +70,7 @@ class Edges:
         current += [("receive", peer) for peer in senders]
         for edge in current:
             self._spans.setdefault(edge, Span(round)).last = None
-            self.neighbours.setdefault(edge[1], Neighbour(edge[1], self._addresses[edge[1]]))
+            self.neighbours.setdefault(edge[1], Neighbour(edge[1], self._addresses[edge[1]])).returned()
         for edge in self._spans.keys() - set(current):
             span = self._spans[edge]
             span.last = round if span.last is None else span.last

@@ -43,7 +43,9 @@ class Identity:
         if hello.to != self.id:
             return Refusal(reason=Refusal.IDENTITY, detail=f"this is `{self.id}`, not `{hello.to}`")
         if certificate is not None and certificate != hello.id:
-            return Refusal(reason=Refusal.IDENTITY, detail=f"the certificate is `{certificate}`'s, not `{hello.id}`'s")
+            owner = f"`{certificate}`" if certificate else "nobody"
+            detail = f"the certificate is made out to {owner}, not to `{hello.id}`"
+            return Refusal(reason=Refusal.IDENTITY, detail=detail)
         theirs, ours = dict(hello.spec), dict(self.spec)
         differing = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
         if differing:

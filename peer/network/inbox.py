@@ -112,18 +112,14 @@ class Inbox:
         self._changed.set()
         return values
 
-    async def message(self, key: Key, frames: int = 1) -> Message:
-        """The message of that key, once so many of its frames are here."""
+    async def message(self, key: Key, frames: int) -> Message:
+        """The message of that key, once so many of its frames are here, or all if it has fewer."""
         while (message := self.messages.get(key)) is None or message.next < min(frames, frame_count(message.length)):
             self.awaited = key
             self._changed.clear()
             await self._changed.wait()
         self.awaited = None
         return message
-
-    async def whole(self, key: Key) -> Message:
-        first = await self.message(key)
-        return await self.message(key, frame_count(first.length))
 
     def forget(self, before: int) -> None:
         """Drop the messages of rounds before that one: this life of the peer is past them."""

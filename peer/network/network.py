@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from peer.network.edges import Direction, Edges, Neighbour
 from peer.network.floor import Floor
 from peer.network.handshake import Identity
 from peer.network.heartbeat import Heart
-from peer.network.inbox import Inbox
+from peer.network.inbox import Inbox, Message
 from peer.network.links import Link
 from peer.network.manifest import Manifest, NotDeclaredError
 from peer.network.outbox import Outbox, Outgoing
@@ -24,6 +25,8 @@ from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire import Reply, Resources, Welcome
 
 LEAVE_SECONDS = 2.0
+BEATS = "heartbeat"
+"""Name of the tasks that send signs of life."""
 
 
 class Network:
@@ -43,6 +46,8 @@ class Network:
         self.audit, self.traffic = Audit(), Traffic()
         self.edges, self.floor = Edges(addresses), Floor(tuple(addresses))
         self.links: dict[str, Link] = {}
+        self.serials = count()
+        """Numbers of the frames that are written."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Raises when something below failed for good."""
         self._transport, self._tasks = transport, dict[str, list[asyncio.Task[None]]]()
@@ -69,19 +74,16 @@ class Network:
         self._open_links()
 
     def _open_links(self) -> None:
-        for peer in self.edges.peers("send"):
-            if peer not in self.links:
-                self._open(self.edges.neighbours[peer], both=self.edges.has("receive", peer))
+        """A stream of tensors to each receiver; of heartbeats one a pair, whichever way its tensors go."""
+        for peer, neighbour in self.edges.neighbours.items():
+            if self.edges.has("send", peer) and peer not in self.links:
+                link = self.links[peer] = Link(neighbour, self.identity, self._transport, self.traffic, self._welcomed)
+                self._spawn(peer, link.run())
+                self._spawn(peer, self._until_rejected(link))
+            if self.identity.id < peer and not any(task.get_name() == BEATS for task in self._tasks.get(peer, [])):
+                self._spawn(peer, self._heart.run(neighbour), BEATS)
 
-    def _open(self, neighbour: Neighbour, both: bool) -> None:
-        link = Link(neighbour, self.identity, self._transport, self.traffic, self._welcomed)
-        self.links[neighbour.id] = link
-        self._spawn(neighbour.id, link.run())
-        self._spawn(neighbour.id, self._until_rejected(link))
-        if not both or self.identity.id < neighbour.id:  # one heartbeat stream a pair is enough
-            self._spawn(neighbour.id, self._heart.run(neighbour), "heartbeat")
-
-    def message(
+    def writing(
         self,
         to: Sequence[str],
         round: int,
@@ -100,7 +102,7 @@ class Network:
         packed = struct.pack(f"<{len(scalars)}d", *scalars)
         self.audit.wrote(round, to, self.manifest.payloads[number], offset, length, len(scalars))
         boxes = [self.links[peer].outbox for peer in to]
-        return Writing(boxes, Key(self.identity.view, round, step), number, packed, offset, length)
+        return Writing(boxes, self.serials, Key(self.identity.view, round, step), number, packed, offset, length)
 
     def begin(self, round: int) -> None:
         """This peer is in that round now."""
@@ -108,6 +110,31 @@ class Network:
 
     def inbox(self, sender: str) -> Inbox:
         return self._reception.inbox(sender)
+
+    async def message(
+        self,
+        sender: str,
+        round: int,
+        step: int,
+        name: str,
+        length: int,
+        doubles: int = 0,
+        offset: int = 0,
+        frames: int | None = None,
+    ) -> Message:
+        """The message of that key, once it or so many of its frames are here.
+
+        FailedError if it is another vector or record than every peer sends under this key, or another part of it.
+        """
+        expected = (self.manifest.number(name, round), offset, length, doubles)
+        message = await self.inbox(sender).message(self.key(round, step), frames or frame_count(length))
+        if (message.payload, message.offset, message.length, message.doubles) != expected:
+            declared = self.manifest.payloads[message.payload].name
+            raise FailedError(
+                f"{sender} sent {message.length} values of `{declared}` and {message.doubles} numbers in round {round} "
+                f"where {length} of `{name}` and {doubles} belong; compare its code with this peer's"
+            )
+        return message
 
     def owed(self) -> Iterator[tuple[Neighbour, Key, int]]:
         """Who keeps this peer waiting now, for which message, and how many of its frames are here."""
@@ -126,7 +153,7 @@ class Network:
     async def leave(self) -> None:
         """Tell the neighbours the last news, then close everything."""
         self._heart.leaving.set()
-        hearts = [task for tasks in self._tasks.values() for task in tasks if task.get_name() == "heartbeat"]
+        hearts = [task for tasks in self._tasks.values() for task in tasks if task.get_name() == BEATS]
         if hearts:
             await asyncio.wait(hearts, timeout=LEAVE_SECONDS)
         await self.close()
@@ -207,9 +234,16 @@ class Writing:
     """A message on its way into the outboxes, block by block in order."""
 
     def __init__(
-        self, boxes: Sequence[Outbox], key: Key, payload: int, scalars: bytes, offset: int, length: int
+        self,
+        boxes: Sequence[Outbox],
+        serials: Iterator[int],
+        key: Key,
+        payload: int,
+        scalars: bytes,
+        offset: int,
+        length: int,
     ) -> None:
-        self._boxes, self._key, self._payload = boxes, key, payload
+        self._boxes, self._serials, self._key, self._payload = boxes, serials, key, payload
         self._scalars, self._offset, self._length = scalars, offset, length
         self._index = 0
 
@@ -224,8 +258,9 @@ class Writing:
             self._length,
             float_bytes(block),
         )
+        frame = Outgoing(next(self._serials), self._key, self._index, data)
         for box in self._boxes:
-            box.append(Outgoing(self._key, self._index, data))
+            box.append(frame)
         self._index += 1
 
     async def write_all(self, vector: Tensor) -> None:

@@ -10,6 +10,8 @@ from peer.network.codec import Key
 class Outgoing(NamedTuple):
     """A frame as it goes on the wire; its bytes are shared by the outboxes of all receivers and never change."""
 
+    serial: int
+    """Of the frame among all that this peer writes, to whomever: a receiver consumes messages in this order."""
     key: Key
     number: int
     """Of the frame within its message."""

@@ -37,7 +37,7 @@ class Record:
 
 
 class Received(NamedTuple):
-    """What one neighbour sent: a float32 vector (empty when it withheld it) and its scalars."""
+    """What one neighbour sent: a float32 vector and its scalars."""
 
     vector: Tensor
     scalars: Mapping[str, float]

@@ -261,6 +261,17 @@ def test_few_peers_stay_in_ring_order(tmp_path: Path) -> None:
     assert hidden == []
 
 
+def test_a_late_message_is_no_trouble_while_somebody_trains() -> None:
+    peer = PeerView("peer0")
+    waits = [{"id": "peer1", "address": "127.0.0.1:7701", "reason": "nothing more of round 2 for 30 s"}]
+    peer.hear({"event": "waiting", "time": 100.0, "for": waits, "owed": True})
+    assert peer.overdue(200.0, somebody_works=True) is None
+    assert peer.overdue(201.0, somebody_works=False) == (
+        "peer0 waits for peer1 at 127.0.0.1:7701 (nothing more of round 2 for 30 s)"
+    )
+    assert peer.overdue(300.0, somebody_works=False) is None
+
+
 def test_the_live_table_is_drawn_below_what_is_said(tmp_path: Path) -> None:
     federation = Federation(tmp_path, ["peer0", "peer1"], 3, "matched")
     terminal = io.StringIO()

@@ -135,7 +135,7 @@ def test_frames_out_of_order_are_refused_and_the_message_is_not_harmed(order: li
                     await door.offer(frames[number])
             for data in frames:
                 await door.offer(data)
-            message = await door.reception.inbox("left").whole(Key(0, 1, 0))
+            message = await door.reception.inbox("left").message(Key(0, 1, 0), 1)
             assert message.values.tolist() == [float(i) for i in range(24)]
 
         asyncio.run(offer())
@@ -148,7 +148,7 @@ async def test_the_first_of_a_key_wins_and_the_conflict_is_reported_once() -> No
         await door.offer(frame())
         await door.offer(frame([2.0] * FLOATS))
         await door.offer(frame([1.0] * 3))
-    message = await door.reception.inbox("left").whole(Key(0, 1, 0))
+    message = await door.reception.inbox("left").message(Key(0, 1, 0), 1)
     assert message.values.tolist() == [1.0] * FLOATS
     assert [event for event, _ in door.reported] == ["conflict"]
     assert door.reception.refusals.counts.total() == 100
@@ -224,7 +224,7 @@ async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes
         if welcome:
             assert (await answer(caller)).refusal.reason in (Refusal.DAMAGED, Refusal.UNDECLARED)
             await stream
-    message = await door.reception.inbox("left").whole(Key(0, 1, 0))
+    message = await door.reception.inbox("left").message(Key(0, 1, 0), 1)
     assert message.complete
     caller.abort()
     with pytest.raises(reception.DisconnectedError):

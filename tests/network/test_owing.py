@@ -97,6 +97,17 @@ async def test_it_is_told_after_half_a_minute_and_every_ten(monkeypatch: pytest.
     )
 
 
+async def test_its_coming_is_told_and_a_new_wait_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Owing):
+        def owed(self) -> list[tuple[Neighbour, Key, int]]:
+            return [] if self.now == 50 else [(self.neighbour, Key(0, 3 if self.now < 50 else 4, 1), 0)]
+
+    said = await Late(monkeypatch).minded(100)
+    assert [now for now, _ in said] == [31, 50, 81]
+    assert said[1][1] == "b sends again"
+    assert "nothing more of round 4 for 30 s" in said[2][1]
+
+
 async def test_a_message_that_grows_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Owing):
         def owed(self) -> list[tuple[Neighbour, Key, int]]:

@@ -59,7 +59,7 @@ async def ring(specs: dict[str, dict[str, str]]) -> AsyncIterator[dict[str, Netw
         others = [other for other in IDS if other != id]
         network.use(0, others, others)
         network.begin(1)
-        await network.message(others, 1, 0, "v", 8, [0.5]).write_all(torch.ones(8))
+        await network.writing(others, 1, 0, "v", 8, [0.5]).write_all(torch.ones(8))
     try:
         yield made
     finally:

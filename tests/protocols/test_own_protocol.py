@@ -64,6 +64,8 @@ class Uneven(Base):
         if peer.id != "peer1": await peer.exchange("extractor")
 class Forgetful(Base):
     async def round(self, peer): peer.exchange("extractor")
+class Hasty(Base):
+    async def round(self, peer): peer.exchange("extractor")[peer.left]
 class Raising(Base):
     async def round(self, peer): raise ValueError("boom")
 """
@@ -109,6 +111,7 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
             "peer0 calls exchange('extractor') in round 1 and peer1 calls exchange('extractor') in round 2; "
             "every peer must make the same calls",
         ),
+        ("Hasty", "calls `exchange` and does not wait for it; write `await` before the call"),
         ("Forgetful", "calls `exchange` and does not wait for it; write `await` before the call"),
     ],
 )

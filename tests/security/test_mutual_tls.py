@@ -1,15 +1,23 @@
 """Real peers with certificates: who gets in, and what a rotation does to a run."""
 
+import ipaddress
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes as hashes_of
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from real_peers import Build, SmallFederation, until
 
 from launcher.certificates import certificate_files, make_certificates
-from peer.network.wire import SERVICE, StatusReply, StatusRequest
+from peer.network.handshake import Identity
+from peer.network.wire import SERVICE, Reply, StatusReply, StatusRequest
 
 METHOD = f"/{SERVICE}/Status"
 
@@ -76,22 +84,66 @@ def test_the_certificate_decides_who_one_is(federation: Build, tmp_path: Path) -
     make_certificates(run.spec, certs, days=2)
     secure(run, certs)
     run.start("peer0")
-    files = {name: path.read_bytes() for name, path in certificate_files(certs, "peer2").items()}
+    said = until(lambda: refusal(run, certs, shown="peer2", claimed="peer1"), 20, "an answer")
+    assert said == "the certificate is made out to `peer2`, not to `peer1`"
+
+
+def refusal(run: SmallFederation, certs: Path, shown: str, claimed: str) -> str | None:
+    """What peer0 answers to one that shows a certificate and says it is `claimed`; None while it does not listen."""
+    files = {name: path.read_bytes() for name, path in certificate_files(certs, shown).items()}
     credentials = grpc.ssl_channel_credentials(files["ca"], files["key"], files["cert"])
-    from peer.network.handshake import Identity
-    from peer.network.wire import Reply
+    hello = Identity(claimed, run.spec.digests(), "any").hello("peer0")
+    name = [("grpc.ssl_target_name_override", "peer0")]
+    try:
+        with grpc.secure_channel(run.address("peer0"), credentials, name) as channel:
+            replies = channel.stream_stream(f"/{SERVICE}/Heartbeat")(iter([hello]), timeout=5)
+            return Reply.FromString(next(replies)).refusal.detail
+    except grpc.RpcError:
+        return None
 
-    def refusal() -> str | None:
-        hello = Identity("peer1", run.spec.digests(), "any").hello("peer0")
-        name = [("grpc.ssl_target_name_override", "peer0")]
-        try:
-            with grpc.secure_channel(run.address("peer0"), credentials, name) as channel:
-                replies = channel.stream_stream(f"/{SERVICE}/Heartbeat")(iter([hello]), timeout=5)
-                return Reply.FromString(next(replies)).refusal.detail
-        except grpc.RpcError:
-            return None  # not yet listening
 
-    assert until(refusal, 20, "an answer") == "the certificate is `peer2`'s, not `peer1`'s"
+def test_only_dns_names_say_who_one_is(federation: Build, tmp_path: Path) -> None:
+    """With a CA of one's own: a certificate for something else has no DNS name, and so it is nobody's."""
+    run = federation("fibfl", patience=3)
+    certs = tmp_path / "certs"
+    certs.mkdir()
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    names: dict[str, list[x509.GeneralName]] = {
+        "monitor": [],
+        "machine": [address],
+        "peer1": [address, x509.DNSName("peer1")],
+        **{id: [x509.DNSName(id)] for id in ("peer0", "peer2")},
+    }
+    issue(certs, names)
+    secure(run, certs)
+    run.start("peer0")
+    for shown in ("monitor", "machine"):
+        said = until(lambda shown=shown: refusal(run, certs, shown, claimed="peer1"), 20, "an answer")  # type: ignore[misc]
+        assert said == "the certificate is made out to nobody, not to `peer1`"
+    said = until(lambda: refusal(run, certs, shown="peer1", claimed="peer1"), 20, "an answer")
+    assert said == "other classes, inputs or tensors"  # past the certificate: `hello` says any manifest
+
+
+def issue(directory: Path, names: dict[str, list[x509.GeneralName]]) -> None:
+    """A CA and certificates of those alternative names, as another tool would make them."""
+    now, ca_key = datetime.now(UTC), ec.generate_private_key(ec.SECP256R1())
+
+    def build(subject: str, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        called, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (subject, "CA"))
+        made = x509.CertificateBuilder().subject_name(called).issuer_name(issuer).public_key(key)
+        made = made.serial_number(x509.random_serial_number())
+        return made.not_valid_before(now - timedelta(minutes=5)).not_valid_after(now + timedelta(days=1))
+
+    ca = build("CA", ca_key.public_key()).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    (directory / "ca.pem").write_bytes(ca.sign(ca_key, hashes_of.SHA256()).public_bytes(Encoding.PEM))
+    for id, alternatives in names.items():
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = build(id, key.public_key())
+        if alternatives:
+            made = made.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        (directory / f"{id}.pem").write_bytes(made.sign(ca_key, hashes_of.SHA256()).public_bytes(Encoding.PEM))
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (directory / f"{id}.key").write_bytes(pem)
 
 
 def test_a_missing_certificate_is_no_reason_for_plaintext(federation: Build, tmp_path: Path) -> None:

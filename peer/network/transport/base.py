@@ -15,7 +15,7 @@ class Pipe(ABC):
     """An open stream of messages in both directions."""
 
     identity: str | None = None
-    """The name in the other end's certificate, where there are certificates."""
+    """The name in the other end's certificate, empty if it has none; None where there are no certificates."""
     origin: str = ""
     """From which address the other end came, for the log."""
 

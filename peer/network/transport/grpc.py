@@ -111,13 +111,15 @@ class ClientPipe(Pipe):
 class ServerPipe(Pipe):
     """The accepting end, alive as long as its handler runs."""
 
-    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
+    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]", certified: bool) -> None:
         self._context = context
         self.handler = asyncio.current_task()
         self.aborted = False
         self.origin = context.peer()
-        names = (context.auth_context() or {}).get("x509_subject_alternative_name", ())
-        self.identity = next((name.decode() for name in names), None)
+        if certified:
+            # DNS names alone, as the peers' own check of their files has it; one without any is nobody, not anybody.
+            names = (context.auth_context() or {}).get("peer_dns", ())
+            self.identity = next((name.decode() for name in names), "")
 
     async def send(self, data: bytes) -> None:
         with self._disconnections():
@@ -196,7 +198,7 @@ class GrpcTransport(Transport):
 
     def _handler(self, accept: Accept, service: Service) -> Callable[[Any, Any], Awaitable[None]]:
         async def handle(_requests: Any, context: Any) -> None:
-            pipe = ServerPipe(context)
+            pipe = ServerPipe(context, certified=self._security is not None)
             self._accepted.add(pipe)
             try:
                 await accept(service, pipe)
