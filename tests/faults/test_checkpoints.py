@@ -1,5 +1,7 @@
 """A checkpoint with a byte missing anywhere is told from a whole one."""
 
+import asyncio
+import json
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -9,9 +11,13 @@ import torch
 
 from faults.disk import Disk, half_written
 from peer.checkpoint import Checkpoints, Snapshot
+from peer.config import load_spec
+from peer.in_process import run_in_process
 from peer.learning.samples import Samples
 from peer.learning.trainer import SGD, Phase, Trainer
 from peer.learning.zoo import build
+from peer.network.codec import decode
+from peer.trace import copy
 
 
 def saved(directory: Path) -> Checkpoints:
@@ -102,3 +108,27 @@ def test_the_next_round_does_not_change_what_is_being_written() -> None:
     before = {name: tensor.clone() for name, tensor in snapshot.items()}
     trainer.train(phase, 2)
     assert all(torch.equal(tensor, before[name]) for name, tensor in snapshot.items())
+
+
+def test_messages_are_kept_in_the_order_in_which_they_are_consumed(tmp_path: Path) -> None:
+    """Records go to the right alone and vectors to both: a replaying neighbour asks for the records first."""
+    protocol = {"name": "fibfl++", "head_epochs": 1, "extractor_epochs": 1, "reorder_every": 1}
+    (tmp_path / "federation.yaml").write_text(
+        json.dumps({"rounds": 3, "protocol": protocol, "data": {"name": "digits", "limit": 200}, "model": "mlp"})
+    )
+    asyncio.run(run_in_process(load_spec(tmp_path / "federation.yaml", peers=4), tmp_path))
+    mixed = 0
+    for id in ("peer0", "peer1", "peer2", "peer3"):
+        store = Checkpoints(tmp_path / id / "checkpoint")
+        _, messages = store.load(store.rounds()[-1])
+        for frames in messages.values():
+            steps = [decode(data).key.step for _, data in frames]
+            assert steps == sorted(steps)
+            mixed += len({len(receivers) for receivers, _ in frames}) > 1
+    assert mixed
+
+
+def test_a_view_that_is_not_in_one_piece_is_kept() -> None:
+    transposed = torch.arange(6.0).reshape(2, 3).T
+    assert copy(transposed).is_contiguous()
+    assert torch.equal(copy(transposed), transposed)

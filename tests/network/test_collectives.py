@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from peer.errors import FailedError
 from peer.network.collectives import Collectives, Seat
 from peer.network.handshake import Identity
 from peer.network.manifest import Manifest, NotDeclaredError, Payload
@@ -233,3 +234,41 @@ async def test_what_is_not_declared_does_not_leave() -> None:
         with pytest.raises(NotDeclaredError, match="is no receiver"):
             await member.collectives.exchange(left, "v", torch.zeros(8), ())
         assert member.sent() == {}
+
+
+@pytest.mark.parametrize(
+    ("floats", "scalars", "name"),
+    [(7, [1.0], "v"), (0, [1.0], "v"), (8, [], "v"), (8, [1.0, 2.0], "v"), (0, [1.0], "record")],
+)
+async def test_a_message_of_another_shape_ends_its_receiver_and_names_its_sender(
+    floats: int, scalars: list[float], name: str
+) -> None:
+    """The manifest says what is the most that may travel; a collective knows exactly what belongs under its key."""
+    async with members(2, 8) as (honest, other):
+        writing = other.network.writing([honest.id], 1, 1 << 16, name, floats, scalars)
+        await writing.write_all(torch.ones(floats))
+        with pytest.raises(FailedError, match=f"peer1 sent {floats} values of `{name}` and {len(scalars)} numbers"):
+            await honest.collectives.exchange(honest.seat, "v", torch.ones(8), [1.0])
+        writing = other.network.writing([honest.id], 1, 2 << 16, name, floats, scalars)
+        await writing.write_all(torch.ones(floats))
+        with pytest.raises(FailedError, match="in round 1 where 4 of `v` and 1 belong"):
+            await honest.collectives.weighted_mean(honest.seat, "v", torch.ones(8), 1.0)
+
+
+async def test_one_heartbeat_a_pair_whichever_way_the_tensors_go() -> None:
+    """On a directed ring that is turned round, and for a peer that is started again after that."""
+    async with members(3, 1) as made:
+        ring = made[0].seat.ring[::-1]
+        for member in made:
+            seat = Seat(ring, receivers("directed ring", ring, member.id), senders("directed ring", ring, member.id))
+            member.network.use(1, seat.receivers, seat.senders)
+        beats = {
+            (member.id, other): [task.get_name() for task in tasks].count("heartbeat")
+            for member in made
+            for other, tasks in member.network._tasks.items()
+            if other
+        }
+        for member in made:
+            for other in made:
+                if member is not other:
+                    assert beats.get((member.id, other.id), 0) == (member.id < other.id)

@@ -93,3 +93,14 @@ async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], state: 
     theirs.abort()
     assert await asyncio.wait_for(said.get(), 5) == state
     await conversation
+
+
+async def test_who_comes_back_beside_one_is_minded_again() -> None:
+    """Its old farewell must not hide that it is lost."""
+    edges = Edges({"left": "left:1"})
+    edges.use(0, [], ["left"])
+    edges.use(1, [], [])
+    edges.neighbours["left"].state, edges.neighbours["left"].heard = "left", -1000.0
+    edges.use(2, [], ["left"])
+    assert edges.neighbours["left"].state == "joining"
+    assert edges.neighbours["left"].heard > -1000.0
