@@ -44,6 +44,7 @@ SCENARIOS = {
         Scenario("fibfl++ model", {"name": "fibfl++", "warmup_shares": "model", "warmup": 2, **ONCE}, peers=3),
         Scenario("restless", {"name": "tiny:Restless", **ONCE}, peers=6, rounds=6),
         Scenario("restless 2", {"name": "tiny:Restless", "every": 2, **ONCE}, peers=5, rounds=6),
+        Scenario("talkative", {"name": "tiny:Talkative", **ONCE}, peers=4),
         Scenario("rdfl", {"name": "rdfl", "epochs": 1}),
         Scenario("fedavg", {"name": "fedavg", "epochs": 1, "participation": 0.5}, peers=5),
         Scenario("fedrep", {"name": "fedrep", "head_epochs": 1, "extractor_epochs": 1}),

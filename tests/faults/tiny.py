@@ -3,10 +3,12 @@
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from peer.protocols.base import Init, Peer, Record
+from peer.protocols.blend import blend
 from peer.protocols.fibfl import FibFL
 
 CLASSES = 3
@@ -49,3 +51,17 @@ class Restless(FibFL):
             drawn = peer.shared_generator("seats").permutation(len(peer.members))
             await peer.reorder(tuple(peer.members[i] for i in drawn), 0.0, 0.0)
         await super().round(peer)
+
+
+class Talkative(FibFL):
+    """A record that goes to the right alone, then more vectors to both neighbours than one has room for at once."""
+
+    name: Literal["tiny:Talkative"] = "tiny:Talkative"  # type: ignore[assignment]
+    records: ClassVar[tuple[Record, ...]] = (Record("accuracy"),)
+
+    async def round(self, peer: Peer) -> None:
+        await peer.train(*self.local())
+        await peer.gather("accuracy", torch.tensor([await peer.accuracy()]))
+        for _ in range(12):
+            received = await peer.exchange("extractor")
+            blend(peer.extractor, 0.5, [(0.25, received[peer.left].vector), (0.25, received[peer.right].vector)])
