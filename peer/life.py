@@ -6,8 +6,8 @@ State = Literal["joining", "ready", "training", "communicating", "evaluating", "
 TRANSITIONS: dict[State, tuple[State, ...]] = {
     "joining": ("ready", "serving", "failed"),
     "ready": ("training", "communicating", "evaluating", "failed"),
-    "training": ("training", "communicating", "evaluating", "failed"),
-    "communicating": ("training", "communicating", "evaluating", "ready", "failed"),
+    "training": ("communicating", "evaluating", "failed"),
+    "communicating": ("training", "evaluating", "failed"),
     "evaluating": ("ready", "serving", "failed"),
     "serving": ("done", "failed"),
     "done": (),

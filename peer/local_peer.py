@@ -3,8 +3,9 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -124,9 +125,8 @@ class LocalPeer(Peer):
         if self.trace:
             self.trace.passes(vector)
             self.trace.facts |= scalars
-        began = self._communicating()
-        received = await self._collectives.exchange(self._seat(), share, vector, tuple(scalars.values()))
-        self.seconds.communicate += time.perf_counter() - began
+        with self._communicating():
+            received = await self._collectives.exchange(self._seat(), share, vector, tuple(scalars.values()))
         return {
             sender: Received(values.to(self.trained.device), dict(zip(scalars, numbers, strict=True)))
             for sender, (values, numbers) in received.items()
@@ -134,26 +134,22 @@ class LocalPeer(Peer):
 
     async def weighted_mean(self, share: str, weight: float) -> None:
         vector = self._outgoing(share)
-        began = self._communicating()
-        await self._collectives.weighted_mean(self._seat(), share, vector, weight)
-        self._live(share).copy_(vector)
-        self.seconds.communicate += time.perf_counter() - began
+        with self._communicating():
+            await self._collectives.weighted_mean(self._seat(), share, vector, weight)
+            self._live(share).copy_(vector)
 
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
-        began = self._communicating()
-        records = await self._collectives.gather(self._seat(), record, values.double().tolist())
-        self.seconds.communicate += time.perf_counter() - began
+        with self._communicating():
+            records = await self._collectives.gather(self._seat(), record, values.double().tolist())
         return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
 
     async def pass_token(self, share: str) -> None:
-        began = self._communicating()
-        await self._collectives.pass_token(self._seat(), share, self._outgoing(share))
-        self.seconds.communicate += time.perf_counter() - began
+        with self._communicating():
+            await self._collectives.pass_token(self._seat(), share, self._outgoing(share))
 
     async def receive_token(self, share: str) -> Tensor:
-        began = self._communicating()
-        token = await self._collectives.receive_token(self._seat(), share, self._live(share).numel())
-        self.seconds.communicate += time.perf_counter() - began
+        with self._communicating():
+            token = await self._collectives.receive_token(self._seat(), share, self._live(share).numel())
         return token.to(self.trained.device)
 
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
@@ -192,9 +188,13 @@ class LocalPeer(Peer):
             raise FailedError(f"{self.id}: its {share} is not finite in round {self.round}; lower the learning rate")
         return vector.detach().cpu()
 
-    def _communicating(self) -> float:
+    @contextmanager
+    def _communicating(self) -> Iterator[None]:
+        """The time that the block takes counts as communication."""
         self.enter("communicating")
-        return time.perf_counter()
+        began = time.perf_counter()
+        yield
+        self.seconds.communicate += time.perf_counter() - began
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)

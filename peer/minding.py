@@ -1,4 +1,7 @@
-"""What a running peer says of a neighbour that keeps it waiting: one that is lost, one that lives and sends nothing."""
+"""Beside a peer's life, for as long as it runs: who minds its neighbours.
+
+One that is lost is told of every minute, or ends the run; one that lives and sends nothing is told of.
+"""
 
 import asyncio
 from collections.abc import Callable

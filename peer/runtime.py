@@ -94,8 +94,9 @@ class Runtime:
         emit = self.telemetry.emit
         lost = asyncio.create_task(mind_the_lost(self.network.edges, self._spec, self._running, emit))
         owing = asyncio.create_task(mind_the_owing(self.network, emit))
+        tasks = (life, lost, owing)
         try:
-            done, _ = await asyncio.wait((life, lost, owing, self.network.failure), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((*tasks, self.network.failure), return_when=asyncio.FIRST_COMPLETED)
             for ended in done:
                 ended.result()
         except (FailedError, InputError) as error:
@@ -104,9 +105,9 @@ class Runtime:
             raise self._failed(cannot_write(error.filename or self._out, error)) from None
         finally:
             self.peer.trainer.stop()
-            for task in (life, lost, owing):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(life, lost, owing, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._journal.close()
             await self.network.close()
 

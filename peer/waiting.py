@@ -1,4 +1,4 @@
-"""For whom a peer waits, said to people: before the start, at the floor of every round, and at the end."""
+"""What a peer's life waits for: its neighbours at the start, the floor of every round, its neighbours at the end."""
 
 import asyncio
 from collections.abc import Callable

@@ -85,6 +85,7 @@ class Edges:
         for way, peer, first, last in edges:
             self._spans[way, peer] = Span(first, last)
             self.neighbours.setdefault(peer, Neighbour(peer, self._addresses[peer]))
+        self.changed.set()
 
     def retire(self, durable: Mapping[str, int], own: int) -> list[str]:
         """Forget edges whose last round both ends have on disk; the neighbours with which none is left."""

@@ -22,14 +22,13 @@ class Floor:
         """F."""
         return min(self.durable.values())
 
-    def learn(self, durable: Mapping[str, int]) -> bool:
-        """Merge what a neighbour knows; True if something was new."""
+    def learn(self, durable: Mapping[str, int]) -> None:
+        """Merge what a neighbour knows."""
         news = {peer: at for peer, at in durable.items() if at > self.durable.get(peer, at)}
         self.durable |= news
         if news:
             self.version += 1
             self._changed.set()
-        return bool(news)
 
     def since(self, told: Mapping[str, int]) -> dict[str, int]:
         """What has grown since the rounds in `told`."""

@@ -32,7 +32,7 @@ class Link:
         self.outbox = Outbox()
         self.rejected: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Set when the neighbour says that what was sent is not declared: this peer stops, true or not."""
-        self.up = asyncio.Event()
+        self._up = False
         self.bytes_per_second = 0.0
         self._identity, self._transport, self._traffic = identity, transport, traffic
         self._welcomed = welcomed
@@ -51,8 +51,8 @@ class Link:
                 self.neighbour.refused(str(error))
                 if error.reason == Refusal.UNDECLARED and not self.rejected.done():
                     self.rejected.set_result(str(error))
-            attempt = 0 if self.up.is_set() else attempt + 1
-            self.up.clear()
+            attempt = 0 if self._up else attempt + 1
+            self._up = False
             await asyncio.sleep(RETRY[min(attempt, len(RETRY) - 1)])
 
     async def _stream(self) -> None:
@@ -62,7 +62,7 @@ class Link:
         try:
             welcome = await introduce(pipe, self._identity.hello(self.neighbour.id))
             self._welcomed(self.neighbour.id, welcome.durable)
-            self.up.set()
+            self._up = True
             sending = asyncio.create_task(self._send(pipe, welcome))
             listening = asyncio.create_task(introduced(pipe))
             await first_of(sending, listening)

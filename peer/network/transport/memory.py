@@ -101,6 +101,7 @@ class MemoryTransport(Transport):
         self._accept: Accept | None = None
         self._streams: set[asyncio.Task[None]] = set()
         self._pipes: list[MemoryPipe] = []
+        self._dialled: list[MemoryPipe] = []
 
     async def listen(self, accept: Accept) -> None:
         if self._address in self._network.listening:
@@ -117,13 +118,14 @@ class MemoryTransport(Transport):
         far = MemoryPipe(back, there, self._address)
         for transport, pipe in ((self, near), (other, far)):
             transport._pipes = [open for open in transport._pipes if not open.broken] + [pipe]
+        self._dialled = [open for open in self._dialled if not open.broken] + [near]
         task = asyncio.get_running_loop().create_task(_serve(other._accept, service, far))
         other._streams.add(task)
         task.add_done_callback(other._streams.discard)
         return near
 
     async def renew(self, address: str) -> None:
-        for pipe in self._pipes:
+        for pipe in self._dialled:
             if pipe.origin == address:
                 pipe.abort()
 
