@@ -12,7 +12,8 @@ from torch import Tensor, isfinite
 
 from peer.errors import FailedError
 from peer.network.codec import FLOATS_PER_FRAME, frame_count
-from peer.network.network import Network, Writing
+from peer.network.network import Network
+from peer.network.writing import Writing
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from itertools import count
 from typing import Any
 
-from torch import Tensor
-
 from peer.errors import FailedError
 from peer.network.audit import Audit
-from peer.network.codec import FLOATS_PER_FRAME, Key, encode_frame, float_bytes, frame_count
+from peer.network.codec import Key, frame_count
 from peer.network.edges import Direction, Edges, Neighbour
 from peer.network.floor import Floor
 from peer.network.handshake import Identity
@@ -18,11 +16,11 @@ from peer.network.heartbeat import Heart
 from peer.network.inbox import Inbox, Message
 from peer.network.links import Link
 from peer.network.manifest import Manifest, NotDeclaredError
-from peer.network.outbox import Outbox, Outgoing
 from peer.network.reception import Reception, Report
 from peer.network.traffic import Traffic
 from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire import Reply, Resources, Welcome
+from peer.network.writing import Writing
 
 LEAVE_SECONDS = 2.0
 BEATS = "heartbeat"
@@ -92,7 +90,7 @@ class Network:
         length: int,
         scalars: Sequence[float] = (),
         offset: int = 0,
-    ) -> "Writing":
+    ) -> Writing:
         """Begin a message of `length` floats, which lie `offset` floats into the vector that `name` declares."""
         for peer in to:
             if not self.edges.allows("send", peer, round):
@@ -228,43 +226,3 @@ class Network:
         error = None if task.cancelled() else task.exception()
         if error and not self.failure.done():
             self.failure.set_exception(error)
-
-
-class Writing:
-    """A message on its way into the outboxes, block by block in order."""
-
-    def __init__(
-        self,
-        boxes: Sequence[Outbox],
-        serials: Iterator[int],
-        key: Key,
-        payload: int,
-        scalars: bytes,
-        offset: int,
-        length: int,
-    ) -> None:
-        self._boxes, self._serials, self._key, self._payload = boxes, serials, key, payload
-        self._scalars, self._offset, self._length = scalars, offset, length
-        self._index = 0
-
-    def write(self, block: Tensor) -> None:
-        """The next frame's float32 values, on the CPU; its bytes are copied once for all receivers."""
-        data = encode_frame(
-            self._key,
-            self._payload,
-            self._index,
-            self._scalars,
-            self._offset,
-            self._length,
-            float_bytes(block),
-        )
-        frame = Outgoing(next(self._serials), self._key, self._index, data)
-        for box in self._boxes:
-            box.append(frame)
-        self._index += 1
-
-    async def write_all(self, vector: Tensor) -> None:
-        """The whole message, yielding between frames so that sending begins at once."""
-        for index in range(frame_count(self._length)):
-            self.write(vector[FLOATS_PER_FRAME * index : FLOATS_PER_FRAME * (index + 1)])
-            await asyncio.sleep(0)

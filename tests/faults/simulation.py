@@ -71,7 +71,7 @@ class Outcome:
 @contextmanager
 def small_frames() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in ("codec", "inbox", "network", "all_reduce", "reception"):
+        for module in ("codec", "inbox", "writing", "all_reduce", "reception"):
             stack.enter_context(patch(f"peer.network.{module}.FLOATS_PER_FRAME", FRAME))
         yield
 
