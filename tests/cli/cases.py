@@ -7,6 +7,8 @@ from typing import Any
 Ports = Callable[[int], list[int]]
 FIRST_PORT = 9100 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 """Each worker has its own, outside the range of the `ports` fixture: `run` looks whether they are free."""
+TAKEN = f"127.0.0.1:{FIRST_PORT + 1}"
+"""The address of the right ring's second member."""
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -114,7 +116,7 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "an id of a file of the run's": (content(ring=ring(id="federation")), "over federation.yaml; rename it"),
     "a NUL in a path": (data("npz", path="a\0b"), "fed.yaml:1: `data.path` holds a NUL character; remove it"),
     "a NUL in a list": (content(ring=ring(address="a\0b:7")), "`ring.0.address` holds a NUL character"),
-    "two addresses": (content(ring=ring(address="127.0.0.1:9101")), "have the address `127.0.0.1:9101`"),
+    "two addresses": (content(ring=ring(address=TAKEN)), f"have the address `{TAKEN}`"),
     "id": (content(ring=ring(id="Peer 0")), "`ring.0.id`"),
     "address without a port": (content(ring=ring(address="127.0.0.1")), "`127.0.0.1` is no host:port"),
     "port too large": (content(ring=ring(address="127.0.0.1:65536")), "`127.0.0.1:65536` is no host:port"),

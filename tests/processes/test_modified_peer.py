@@ -32,10 +32,10 @@ class Mine(Mine):
 """
 
 FORGED = """
-from functools import cached_property
-import hashlib, json
+import asyncio, hashlib, json
 from dataclasses import asdict, replace
 from peer.network.manifest import Manifest
+from peer.network.network import Network
 
 def forged(self):
     (model,) = self.payloads
@@ -45,7 +45,11 @@ def forged(self):
     told = {"payloads": [asdict(shown)], "shape": self.shape, "classes": self.classes}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
+async def unread(*_, **__):
+    await asyncio.Event().wait()
+
 Manifest.digest = property(forged)
+Network.message = unread  # or it would stop by itself: what the honest ones send is no `model`
 """
 
 
