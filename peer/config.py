@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from peer.document import Document, nearest, refuse_nul_in, scalar, validate
-from peer.errors import InputError
+from peer.document import Document, refuse_nul_in, scalar, validate
+from peer.errors import InputError, nearest
 from peer.learning.sources import SOURCES, source_type
 from peer.learning.zoo import MODELS
 from peer.network.security import is_loopback

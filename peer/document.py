@@ -1,6 +1,5 @@
 """Reading a settings file: YAML 1.2 (so `1e-3` is a number) or JSON, with a line number for every key."""
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from peer.errors import InputError
+from peer.errors import InputError, nearest
 from peer.settings import Settings
 
 S = TypeVar("S", bound=Settings)
@@ -142,12 +141,6 @@ def validate(kind: type[S], content: Any, document: Document, at: Location = ())
         return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         raise InputError("; ".join(_sentence(e, kind, document, at) for e in error.errors()[:3])) from None
-
-
-def nearest(word: str, known: Sequence[str]) -> str:
-    """A hint for a misspelt word."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
 
 
 def _sentence(error: ErrorDetails, kind: type[Settings], document: Document, at: Location) -> str:

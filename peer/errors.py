@@ -1,5 +1,8 @@
 """The errors a person can cause or must act on; each message is one sentence that says the way out."""
 
+import difflib
+from collections.abc import Sequence
+
 
 class InputError(Exception):
     """Wrong input: a config, data file, address or directory. The process exits with 2 and creates nothing."""
@@ -7,3 +10,9 @@ class InputError(Exception):
 
 class FailedError(Exception):
     """The run cannot go on: a neighbour never came, the disk is full, the model diverged. Exit 1."""
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """A hint for a misspelt word."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from peer.errors import InputError
+from peer.learning.model import Part
 from peer.learning.trainer import Phase
-from peer.protocols.base import Init, Part, Peer, Protocol, Received
+from peer.protocols.base import Init, Peer, Protocol, Received
 from peer.topology import receivers
 
 T = TypeVar("T")

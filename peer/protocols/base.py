@@ -14,7 +14,6 @@ from peer.topology import Graph
 
 T = TypeVar("T")
 Init = Literal["shared", "independent"]
-Part = Literal["extractor", "head", "model"]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def test_registry_names_agree_with_the_classes() -> None:
 def test_unknown_names_get_the_nearest_one() -> None:
     assert source_type("mnist") is SOURCES["mnist"]
     assert source_type("my.module:load") is UserSource
-    with pytest.raises(InputError, match=r"unknown data set 'fashionmnist'; did you mean fashion-mnist\?"):
+    with pytest.raises(InputError, match=r"unknown data set `fashionmnist`; did you mean `fashion-mnist`\?"):
         source_type("fashionmnist")
 
 

@@ -1,8 +1,6 @@
 """Data sources by the names they have in a spec."""
 
-import difflib
-
-from peer.errors import InputError
+from peer.errors import InputError, nearest
 from peer.learning.sources.base import Source
 from peer.learning.sources.cifar import Cifar10, Cifar100
 from peer.learning.sources.digits import Digits
@@ -33,7 +31,5 @@ def source_type(name: str) -> type[Source]:
     if ":" in name:
         return UserSource
     if name not in SOURCES:
-        near = difflib.get_close_matches(name, SOURCES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(SOURCES)} and module:function"
-        raise InputError(f"unknown data set {name!r}; {hint}")
+        raise InputError(f"unknown data set `{name}`; {nearest(name, [*SOURCES, 'module:function'])}")
     return SOURCES[name]

@@ -1,12 +1,11 @@
 """The models a federation can name, each made for an input shape and a number of classes."""
 
-import difflib
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from peer.errors import InputError
+from peer.errors import InputError, nearest
 from peer.learning.model import Model
 from peer.learning.randomness import derive, global_stream
 from peer.learning.zoo.convolutional import cnn, cnn5, cnn_small
@@ -32,9 +31,7 @@ def maker(name: str) -> Maker:
     if ":" in name:
         return user_model(name)
     if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(MODELS)}, or your own as module:Name"
-        raise InputError(f"there is no model {name}; {hint}")
+        raise InputError(f"there is no model {name}; {nearest(name, [*MODELS, 'module:Name'])}")
     return MODELS[name]
 
 
