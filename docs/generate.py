@@ -133,10 +133,11 @@ def _protocols() -> Iterator[str]:
     for name in PROTOCOLS:
         protocol = protocol_class(name)
         shown = protocol(name=name)
+        init = "that of `like`" if name == "solo" else shown.init
         yield f"### {name}\n"
         yield f"{prose(protocol)}\n"
         yield f"Source: {protocol.paper}. Edges: {shown.graph}. Leaves the peer: {leaves(shown)}."
-        yield f"Least number of peers: {protocol.min_peers}. `init` when not given: {shown.init}.\n"
+        yield f"Least number of peers: {protocol.min_peers}. `init` when not given: {init}.\n"
         yield table(protocol, leave_out=["name"])
 
 

@@ -1,6 +1,7 @@
 """dfl-launch: the arguments, and what becomes of errors."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +15,24 @@ if TYPE_CHECKING:
     from peer.spec import Spec
 
 
+class Output(Console):
+    """Standard output; that nobody reads it any more is for `main` to say."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong input, 129 hangup, 130 Ctrl-C, 143 SIGTERM."""
     arguments = parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)
+        sys.stdout.flush()
     except InputError as error:
         return complain(str(error), 2)
     except BrokenPipeError:
+        # Or the interpreter writes what is left into the pipe at its end, and fails again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return complain("stopped, as nobody reads its output any more (`| head`?); the same command resumes a run", 1)
     except (FailedError, OSError) as error:
         return complain(str(error), 1)
@@ -112,13 +123,13 @@ def run_federation(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         certs=arguments.certs,
     )
-    return run(order, Console())
+    return run(order, Output())
 
 
 def check_federation(arguments: argparse.Namespace) -> int:
     from launcher.check import check
 
-    check(resolved(arguments), Console())
+    check(resolved(arguments), Output())
     return 0
 
 
@@ -141,14 +152,14 @@ def make_certs(arguments: argparse.Namespace) -> int:
 def compare_runs(arguments: argparse.Namespace) -> int:
     from launcher.compare import compare
 
-    compare(arguments.run, arguments.alone, arguments.json, Console())
+    compare(arguments.run, arguments.alone, arguments.json, Output())
     return 0
 
 
 def list_protocols(arguments: argparse.Namespace) -> int:
     from launcher import catalogue
 
-    catalogue.show(arguments.json, Console())
+    catalogue.show(arguments.json, Output())
     return 0
 
 

@@ -5,12 +5,35 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from pydantic import BaseModel, Field, ValidationError
+
 Event = Mapping[str, Any]
 
 PATIENT = 5.0
 """Seconds that a peer may wait for another before a person is told."""
 ENDED = ("done", "failed", "stopped", "restarting")
 """States in which there is no process."""
+
+
+class Told(BaseModel):
+    """What a line of a peer's events must be like where a view relies on it."""
+
+    event: str
+    time: float = 0.0
+    round: int | None = None
+    loss: float | None = None
+    accuracy: dict[str, float | None] | None = None
+    seconds: dict[str, float] | None = None
+    waits: list[dict[str, str]] = Field(default=[], alias="for")
+
+
+def is_told(event: Event) -> bool:
+    """Whether that is an event as peers tell them, not one that the disk or a hand has spoilt."""
+    try:
+        Told.model_validate(event, strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 @dataclass
@@ -115,7 +138,7 @@ class PeerView:
     def _hear_link(self, neighbour: str, state: str, reason: object) -> str | None:
         before = self.links.get(neighbour)
         self.links[neighbour] = state
-        if state in (before, "left") or (before is None and state == "up"):
+        if state in (before, "left") or (before in (None, "left") and state == "up"):
             return None
         return f"link {self.id} - {neighbour} is {state}" + (f" ({reason})" if reason else "")
 

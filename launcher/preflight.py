@@ -34,8 +34,8 @@ def check_addresses(spec: Spec) -> None:
             why = getattr(error, "strerror", None) or str(error)
             raise InputError(
                 f"{member.id} cannot listen at {member.address}: {why.lower()}; "
-                f"`dfl-launch run` starts every peer on this machine: give it a free address of its own under `ring`, "
-                "or with --peers another first --port"
+                "`dfl-launch run` starts every peer on this machine: end what uses the address, or give a new run "
+                "others (under `ring`, or with --peers another first --port); one that is resumed keeps its own"
             ) from None
         except OverflowError:
             raise InputError(f"{member.id}'s port {port} is above 65535; choose one below 32768") from None

@@ -57,9 +57,14 @@ def results(directory: Path, ids: Sequence[str], rounds: int) -> dict[str, dict[
             result = json.loads((directory / id / "result.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             continue
-        if result.get("rounds", rounds) == rounds:
+        if is_result(result) and result["rounds"] == rounds:
             found[id] = result
     return found
+
+
+def is_result(value: object) -> bool:
+    """Whether a JSON value is what a peer writes when it is done."""
+    return isinstance(value, dict) and {"rounds", "accuracy", "history"} <= set(value)
 
 
 def is_summary(value: object) -> bool:

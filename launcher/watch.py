@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.peer_view import ENDED, Event, PeerView, mean
+from launcher.peer_view import ENDED, Event, PeerView, is_told, mean
 from launcher.tail import Tail
 from peer.results import objects
 from peer.telemetry import printable
@@ -32,8 +32,8 @@ class Federation:
 
     def _news(self, id: str) -> list[tuple[str, Event, str]]:
         """(whose event, the event, its line) for what is new of one peer and has a line."""
-        peer = self.peers[id]
-        return [(id, event, line) for event in objects(self._tails[id].lines()) if (line := peer.hear(event))]
+        peer, told = self.peers[id], (event for event in objects(self._tails[id].lines()) if is_told(event))
+        return [(id, event, line) for event in told if (line := peer.hear(event))]
 
     def _worth_telling(self, news: list[tuple[str, Event, str]]) -> list[str]:
         told = [line for id, event, line in news if event["event"] != "link" or not self._expected(id, event)]

@@ -1,9 +1,7 @@
 """From a protocol's declarations to the manifest that the wire enforces."""
 
-from typing import cast, get_args
-
 from peer.errors import InputError
-from peer.learning.model import Model, Part
+from peer.learning.model import PARTS, Model, Part
 from peer.network.codec import MAX_DOUBLES
 from peer.network.manifest import Manifest, Payload
 from peer.protocols.base import Protocol, Record, Share
@@ -17,7 +15,7 @@ def manifest(protocol: Protocol, model: Model, rounds: int) -> Manifest:
 
 
 def _share(share: Share, model: Model, rounds: int) -> Payload:
-    part = cast(Part, share.vector) if share.vector in get_args(Part) else "model"
+    part: Part = share.vector if share.vector in PARTS else "model"
     where = model.part(part)
     head = model.part("head")
     at = range(rounds + 1) if share.rounds is None else share.rounds

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.learning.model import Model
+from peer.learning.model import PARTS, Model
 from peer.learning.randomness import derive
 from peer.learning.trainer import Phase, Trainer
 from peer.life import State
 from peer.network.collectives import Collectives, Seat
+from peer.network.manifest import NotDeclaredError
 from peer.network.network import Network
 from peer.protocols.base import Peer, Received
 from peer.topology import Graph, receivers, senders
@@ -125,11 +126,12 @@ class LocalPeer(Peer):
         if self.trace:
             self.trace.passes(vector)
             self.trace.facts |= scalars
+        numbers, length = tuple(scalars.values()), self._length(share)
         with self._communicating():
-            received = await self._collectives.exchange(self._seat(), share, vector, tuple(scalars.values()))
+            received = await self._collectives.exchange(self._seat(), share, vector, numbers, length)
         return {
-            sender: Received(values.to(self.trained.device), dict(zip(scalars, numbers, strict=True)))
-            for sender, (values, numbers) in received.items()
+            sender: Received(values.to(self.trained.device), dict(zip(scalars, theirs, strict=True)))
+            for sender, (values, theirs) in received.items()
         }
 
     async def weighted_mean(self, share: str, weight: float) -> None:
@@ -139,6 +141,10 @@ class LocalPeer(Peer):
             self._live(share).copy_(vector)
 
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        manifest = self.network.manifest
+        size = manifest.payloads[manifest.number(record, self.round)].doubles
+        if values.numel() != size:
+            raise NotDeclaredError(f"{values.numel()} numbers go into `{record}`, declared are {size}")
         with self._communicating():
             records = await self._collectives.gather(self._seat(), record, values.double().tolist())
         return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
@@ -149,7 +155,7 @@ class LocalPeer(Peer):
 
     async def receive_token(self, share: str) -> Tensor:
         with self._communicating():
-            token = await self._collectives.receive_token(self._seat(), share, self._live(share).numel())
+            token = await self._collectives.receive_token(self._seat(), share, self._length(share))
         return token.to(self.trained.device)
 
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
@@ -178,6 +184,10 @@ class LocalPeer(Peer):
     def _live(self, share: str) -> Tensor:
         views = {"extractor": self.extractor, "head": self.head, "model": self.model}
         return views[share] if share in views else self.state[share]
+
+    def _length(self, share: str) -> int | None:
+        """Of the vector in every peer; None for one of the protocol's own, which each may make as long as it likes."""
+        return self._live(share).numel() if share in PARTS else None
 
     def _outgoing(self, share: str) -> Tensor:
         """The vector as it leaves: float32 on the CPU, and finite, or nothing leaves."""

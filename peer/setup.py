@@ -13,13 +13,11 @@ from peer.config import PeerConfig
 from peer.disk import busiest_round, check_disk, disk_needed
 from peer.errors import InputError
 from peer.files import sole_use, write_atomically
-from peer.learning.model import Model, Part
+from peer.learning.model import PARTS, Model
 from peer.learning.shard import Shard, own_shard, take_shard
 from peer.learning.trainer import check_batches
 from peer.learning.zoo import build
 from peer.spec import Spec
-
-PARTS: tuple[Part, ...] = ("extractor", "head", "model")
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ and counts the bytes of what it would send, so no protocol has to say its traffi
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.learning.model import Part
+from peer.learning.model import PARTS
 from peer.learning.trainer import Phase
 from peer.protocols.base import Init, Peer, Protocol, Received
 from peer.topology import receivers
@@ -22,6 +22,8 @@ from peer.topology import receivers
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
 FLOAT32, FLOAT64 = 4, 8
+KNOWN = ("proportions", "order")
+"""Records of which a tally knows what the others tell; in all others it sees its own numbers from everybody."""
 STAND_IN = 2
 """Length of the stand-in of each part: only the true sizes are counted."""
 
@@ -96,8 +98,18 @@ class Tally(Peer):
             raise InputError(f"{name}, and does not declare that; add it to `shares`")
         if scalars > max(s.scalars for s in declared):
             raise InputError(f"{name} with {scalars} scalars, and declares fewer; say so in `shares`")
-        if share not in (*get_args(Part), *self.state):
-            raise InputError(f"{name}, which is neither {', '.join(get_args(Part))} nor kept in `peer.state`")
+        if share not in (*PARTS, *self.state):
+            raise InputError(f"{name}, which is neither {', '.join(PARTS)} nor kept in `peer.state`")
+
+    def _tells(self, record: str, numbers: int) -> None:
+        """InputError unless the protocol declares a record of that name and length."""
+        name = f"`{self._protocol.name}` gathers `{record}` in round {self.round}"
+        declared = {one.name: one.size for one in self._protocol.records}
+        if record not in declared:
+            raise InputError(f"{name}, and does not declare that; add it to `records`")
+        size = len(self.proportions) if declared[record] == "classes" else declared[record]
+        if numbers != size:
+            raise InputError(f"{name} with {numbers} numbers, and declares {size}; say so in `records`")
 
     def _bytes(self, share: str) -> int:
         return FLOAT32 * self._sizes.get(share, self._sizes["model"])
@@ -134,6 +146,7 @@ class Tally(Peer):
 
     @noted
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        self._tells(record, values.numel())
         self.calls.append((self.round, "gather", record))
         self.sent += FLOAT64 * values.numel() * (len(self.members) - 1)
         known = self._everyone if record == "proportions" else {}

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from peer.learning.fit import dry_pass
 from peer.learning.layout import HALVES, Entry, bind, counters, lay_out, rebind
 
 Part = Literal["extractor", "head", "model"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class Split(nn.Module):

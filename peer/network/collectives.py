@@ -44,15 +44,18 @@ class Collectives:
         return self._calls << 16
 
     async def exchange(
-        self, seat: Seat, name: str, vector: Tensor, scalars: Sequence[float]
+        self, seat: Seat, name: str, vector: Tensor, scalars: Sequence[float], length: int | None
     ) -> dict[str, tuple[Tensor, tuple[float, ...]]]:
-        """Send to all receivers, return what every sender sent (float32, float64 scalars), in seat order."""
+        """Send to all receivers, return what every sender sent (float32, float64 scalars), in seat order.
+
+        `length` is that of every sender's vector; None if each may send one of its own.
+        """
         step = self._step()
         writing = self._network.writing(seat.receivers, self._round, step, name, vector.numel(), scalars)
         await writing.write_all(vector)
         received = {}
         for sender in seat.senders:
-            message = await self._network.message(sender, self._round, step, name, vector.numel(), len(scalars))
+            message = await self._network.message(sender, self._round, step, name, length, len(scalars))
             received[sender] = (self._network.inbox(sender).consume(message), message.scalars)
         return received
 
@@ -61,7 +64,7 @@ class Collectives:
         await AllReduce(self._network, seat.ring, self._round, self._step(), name).run(vector, weight)
 
     async def gather(self, seat: Seat, name: str, record: Sequence[float]) -> dict[str, tuple[float, ...]]:
-        """Everybody's float64 record by id: each goes round the ring, relayed N−1 times."""
+        """Everybody's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
         step, (left, right) = self._step(), seat.beside(self._network.identity.id)
         size, position = len(seat.ring), seat.ring.index(self._network.identity.id)
         records = {seat.ring[position]: tuple(record)}
@@ -79,8 +82,8 @@ class Collectives:
         self._passed += 1
         await self._network.writing([right], self._round, step, name, vector.numel()).write_all(vector)
 
-    async def receive_token(self, seat: Seat, name: str, length: int) -> Tensor:
-        """What the left neighbour passed: so many values of that vector."""
+    async def receive_token(self, seat: Seat, name: str, length: int | None) -> Tensor:
+        """What the left neighbour passed: so many values of that vector, or, if None, as many as it likes."""
         left, _ = seat.beside(self._network.identity.id)
         step = TOKEN + self._taken
         self._taken += 1

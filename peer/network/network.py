@@ -115,22 +115,24 @@ class Network:
         round: int,
         step: int,
         name: str,
-        length: int,
+        length: int | None,
         doubles: int = 0,
         offset: int = 0,
         frames: int | None = None,
     ) -> Message:
-        """The message of that key, once it or so many of its frames are here.
+        """The message of that key, once it or so many of its frames are here; of any length that is declared, if None.
 
         FailedError if it is another vector or record than every peer sends under this key, or another part of it.
         """
-        expected = (self.manifest.number(name, round), offset, length, doubles)
-        message = await self.inbox(sender).message(self.key(round, step), frames or frame_count(length))
+        number = self.manifest.number(name, round)
+        longest = self.manifest.payloads[number].floats if length is None else length
+        message = await self.inbox(sender).message(self.key(round, step), frames or frame_count(longest))
+        expected = (number, offset, message.length if length is None else length, doubles)
         if (message.payload, message.offset, message.length, message.doubles) != expected:
             declared = self.manifest.payloads[message.payload].name
             raise FailedError(
                 f"{sender} sent {message.length} values of `{declared}` and {message.doubles} numbers in round {round} "
-                f"where {length} of `{name}` and {doubles} belong; compare its code with this peer's"
+                f"where {expected[2]} of `{name}` and {doubles} belong; compare its code with this peer's"
             )
         return message
 

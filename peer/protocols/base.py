@@ -33,6 +33,7 @@ class Record:
 
     name: str
     size: int | Literal["classes"] = 1
+    """How many numbers, no fewer and no more."""
 
 
 class Received(NamedTuple):
@@ -96,7 +97,10 @@ class Peer(ABC):
 
     @abstractmethod
     async def exchange(self, share: str, **scalars: float) -> dict[str, Received]:
-        """Send the vector called `share` as it is now to every neighbour; what each of them sent, by id."""
+        """Send the vector called `share` as it is now to every neighbour; what each of them sent, by id.
+
+        One of the protocol's own, in `state`, may be of another length at every peer, up to the model's.
+        """
 
     @abstractmethod
     async def weighted_mean(self, share: str, weight: float) -> None:

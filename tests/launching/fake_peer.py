@@ -94,6 +94,7 @@ def finish(id: str, spec: dict[str, Any], out: Path, history: list[dict[str, Any
     result = {
         "id": id,
         "samples": 100,
+        "rounds": spec["rounds"],
         "accuracy": last["accuracy"],
         "model_sha256": hashlib.sha256(id.encode()).hexdigest(),
         **{key: last[key] for key in ("bytes_sent", "bytes_received", "tensor_bytes_sent", "seconds")},

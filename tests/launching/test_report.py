@@ -36,6 +36,7 @@ def result(id: str, course: Sequence[float]) -> dict[str, Any]:
     return {
         "id": id,
         "samples": 10,
+        "rounds": len(course),
         "accuracy": accuracy(course[-1]),
         "model_sha256": "0" * 64,
         "bytes_sent": 1000,
@@ -113,7 +114,8 @@ def test_unknown_accuracies_give_no_numbers(tmp_path: Path, spec: Spec) -> None:
     for one in results:
         one["accuracy"] = one["history"][0]["accuracy"] = dict.fromkeys(accuracy(0.5))
     write_results(tmp_path, results)
-    summary = report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+    once = spec.model_copy(update={"rounds": 1})
+    summary = report.summarise(once, tmp_path, wall_seconds=1, restarts=0)
     assert [summary[key] for key in ("worst_accuracy", "gini", "r50", "plateau_sigma")] == [None] * 4
 
 
@@ -148,9 +150,10 @@ def test_missing_result_is_named(tmp_path: Path, spec: Spec) -> None:
         report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
 
 
-def test_result_that_cannot_be_read_is_no_result(tmp_path: Path, spec: Spec) -> None:
+@pytest.mark.parametrize("spoilt", ['{"id": "pee', "[]", "3", "null", "{}"])
+def test_result_that_cannot_be_read_is_no_result(tmp_path: Path, spec: Spec, spoilt: str) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
-    (tmp_path / "peer1" / "result.json").write_text('{"id": "pee')
+    (tmp_path / "peer1" / "result.json").write_text(spoilt)
     with pytest.raises(FailedError, match="no result of peer1;"):
         report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
 

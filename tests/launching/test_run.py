@@ -274,13 +274,27 @@ def test_stopped_launcher_stops_its_peers(
     assert not list(out.rglob(".*.tmp"))
 
 
-def test_output_that_nobody_reads_ends_a_run_in_a_sentence(tmp_path: Path, federation: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["run", "check", "protocols", "json", "certs"])
+def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
+    tmp_path: Path, federation: Path, command: str, unbuffered: str
+) -> None:
     """As with `| head`."""
     reads, writes = os.pipe()
     os.close(reads)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", LAUNCH, str(federation), str(tmp_path / "out"), str(HERE)]
-    ended = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, env=environment, timeout=30)
+    paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": unbuffered}
+    launcher = [sys.executable, "-m", "launcher.cli"]
+    commands = {
+        "run": [sys.executable, "-c", LAUNCH, str(federation), str(tmp_path / "out"), str(HERE)],
+        "check": [*launcher, "check", str(federation), "--peers", "3"],
+        "protocols": [*launcher, "protocols"],
+        "json": [*launcher, "protocols", "--json"],
+        "certs": [*launcher, "certs", str(federation), "--peers", "3", "--out", str(tmp_path / "certs")],
+    }
+    ended = subprocess.run(
+        commands[command], stdout=writes, stderr=subprocess.PIPE, text=True, env=environment, timeout=30
+    )
     os.close(writes)
     assert ended.returncode == 1
     assert ended.stderr.startswith("dfl-launch: stopped, as nobody reads its output any more")

@@ -86,6 +86,28 @@ def test_a_history_with_spoilt_lines(tmp_path: Path) -> None:
     assert history(tmp_path) == [{"round": 1, "loss": 0.5}, {"round": 2, "loss": 0.5}]
 
 
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"event": "state", "state": "training", "round": "x"},
+        {"event": "waiting", "time": "x", "for": []},
+        {"event": "waiting", "for": 3},
+        {"event": "waiting", "for": ["b"]},
+        {"event": "round", "round": 1, "accuracy": [1], "loss": 0.5},
+        {"event": "round", "round": 1, "accuracy": {"matched": "x"}, "loss": 0.5},
+        {"event": "round", "round": 1, "seconds": 3, "loss": 0.5},
+        {"event": "round", "round": 1, "loss": "x"},
+        {"event": ["round"]},
+    ],
+)
+def test_a_line_that_no_peer_wrote_is_passed_over(tmp_path: Path, spoilt: dict[str, Any]) -> None:
+    federation = Federation(tmp_path, ["a"], rounds=4, test="matched")
+    write(tmp_path, "a", spoilt)
+    assert federation.look(0.0) == []
+    assert (federation.round, federation.peers["a"].state) == (0, "starting")
+    federation.close()
+
+
 def test_torn_lines_are_passed_over() -> None:
     assert objects([b'{"a": 1}', b'{"a": ', b'{"a": {"b": 2}', b"[1]", b"", b"\xff"]) == [{"a": 1}]
 
@@ -167,6 +189,8 @@ def test_broken_link_is_told_and_a_finished_neighbours_is_not(tmp_path: Path) ->
     assert federation.doubted("b") == ["a"]
     write(tmp_path, "a", link | {"state": "up"})
     assert federation.look(0.0) == ["link a - b is up"]
+    write(tmp_path, "a", link | {"state": "left"}, link | {"state": "up"})
+    assert federation.look(0.0) == []  # the ring was ordered anew, and then again
     write(tmp_path, "b", {"event": "state", "state": "serving", "round": 4})
     federation.look(0.0)
     write(tmp_path, "a", link | {"state": "down", "reason": "closed"})

@@ -156,7 +156,7 @@ async def test_scalars_are_counted_beside_the_bytes_of_tensors() -> None:
     values = vectors(3, floats)
     async with members(3, floats) as made:
         await all_of(made, lambda i, m: m.collectives.gather(m.seat, "record", [1.0, 2.0, 3.0]))
-        await all_of(made, lambda i, m: m.collectives.exchange(m.seat, "v", values[i], (0.5, 0.25)))
+        await all_of(made, lambda i, m: m.collectives.exchange(m.seat, "v", values[i], (0.5, 0.25), len(values[i])))
         assert [m.network.audit.tensor_bytes for m in made] == [4 * floats] * 3
         lines = [m.network.audit.close(1) for m in made]
     record, vector = ({"bytes": 0, "scalar_bytes": 2 * 24}, {"bytes": 4 * floats, "scalar_bytes": 16})
@@ -177,7 +177,7 @@ async def test_scalars_are_counted_beside_the_bytes_of_tensors() -> None:
 async def test_exchange_brings_each_neighbour_s_vector_and_scalars(graph: Graph, size: int) -> None:
     values = vectors(size, 17)
     async with members(size, 17, graph) as made:
-        found = await all_of(made, lambda i, m: m.collectives.exchange(m.seat, "v", values[i], (float(i), 0.1 * i)))
+        found = await all_of(made, lambda i, m: m.collectives.exchange(m.seat, "v", values[i], (float(i), 0.1 * i), 17))
         sent = [m.sent() for m in made]
     for i, (member, received) in enumerate(zip(made, found, strict=True)):
         assert isinstance(received, dict)
@@ -195,9 +195,9 @@ async def test_what_was_sent_does_not_follow_later_changes() -> None:
     first = [value.clone() for value in values]
 
     async def two_passes(i: int, m: Member) -> tuple[object, object]:
-        one = await m.collectives.exchange(m.seat, "v", values[i], ())
+        one = await m.collectives.exchange(m.seat, "v", values[i], (), 8)
         values[i].mul_(2)
-        return one, await m.collectives.exchange(m.seat, "v", values[i], ())
+        return one, await m.collectives.exchange(m.seat, "v", values[i], (), 8)
 
     async with members(3, 8, "ring") as made:
         found = await all_of(made, two_passes)
@@ -232,7 +232,7 @@ async def test_what_is_not_declared_does_not_leave() -> None:
             await member.collectives.pass_token(member.seat, "v", torch.zeros(9))
         left = Seat(member.seat.ring, ("peer2",), ("peer2",))
         with pytest.raises(NotDeclaredError, match="is no receiver"):
-            await member.collectives.exchange(left, "v", torch.zeros(8), ())
+            await member.collectives.exchange(left, "v", torch.zeros(8), (), 8)
         assert member.sent() == {}
 
 
@@ -248,11 +248,20 @@ async def test_a_message_of_another_shape_ends_its_receiver_and_names_its_sender
         writing = other.network.writing([honest.id], 1, 1 << 16, name, floats, scalars)
         await writing.write_all(torch.ones(floats))
         with pytest.raises(FailedError, match=f"peer1 sent {floats} values of `{name}` and {len(scalars)} numbers"):
-            await honest.collectives.exchange(honest.seat, "v", torch.ones(8), [1.0])
+            await honest.collectives.exchange(honest.seat, "v", torch.ones(8), [1.0], 8)
         writing = other.network.writing([honest.id], 1, 2 << 16, name, floats, scalars)
         await writing.write_all(torch.ones(floats))
         with pytest.raises(FailedError, match="in round 1 where 4 of `v` and 1 belong"):
             await honest.collectives.weighted_mean(honest.seat, "v", torch.ones(8), 1.0)
+
+
+@pytest.mark.parametrize(("floats", "scalars", "name"), [(3, [], "v"), (3, [1.0, 2.0], "v"), (0, [1.0], "record")])
+async def test_of_any_length_is_not_of_any_kind(floats: int, scalars: list[float], name: str) -> None:
+    async with members(2, 8) as (honest, other):
+        writing = other.network.writing([honest.id], 1, 1 << 16, name, floats, scalars)
+        await writing.write_all(torch.ones(floats))
+        with pytest.raises(FailedError, match=r"in round 1 where \d+ of `v` and 1 belong"):
+            await honest.collectives.exchange(honest.seat, "v", torch.ones(8), [1.0], None)
 
 
 async def test_one_heartbeat_a_pair_whichever_way_the_tensors_go() -> None:

@@ -45,7 +45,8 @@ def test_mistakes_are_named(tmp_path: Path, protocol: dict[str, object], sentenc
 
 
 WRONG = """
-from peer import Protocol, Share
+import torch
+from peer import Protocol, Record, Share
 from peer.learning.trainer import SGD, Phase
 class Base(Protocol):
     paper, min_peers = "none", 3
@@ -66,6 +67,11 @@ class Forgetful(Base):
     async def round(self, peer): peer.exchange("extractor")
 class Hasty(Base):
     async def round(self, peer): peer.exchange("extractor")[peer.left]
+class Short(Base):
+    records = (Record("two", 2),)
+    async def round(self, peer): await peer.gather("two", torch.ones(1))
+class Secret(Base):
+    async def round(self, peer): await peer.gather("secret", torch.ones(1))
 class Raising(Base):
     async def round(self, peer): raise ValueError("boom")
 """
@@ -77,6 +83,8 @@ class Raising(Base):
         ("Misspelt", "sends `extractr` in round 1, which is neither", "KeyError: 'extractr'"),
         ("Undeclared", "sends `model` in round 1, and does not declare that", "no vector or record called `model`"),
         ("Talkative", "sends `extractor` in round 1 with 1 scalars, and declares", "1 scalars"),
+        ("Short", "gathers `two` in round 1 with 1 numbers, and declares 2", "1 numbers go into `two`, declared are 2"),
+        ("Secret", "gathers `secret` in round 1, and does not declare that", "no vector or record called `secret`"),
         ("Raising", "ValueError: boom (", "ValueError: boom ("),
     ],
 )
@@ -123,3 +131,42 @@ def test_what_would_stand_still_or_send_nothing_is_found_by_check(
     (tmp_path / "fed.yaml").write_text(f"protocol: uneven_ones:{name}\nrounds: 2\n")
     assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == 2
     assert sentence in capsys.readouterr().err
+
+
+UNUSUAL = """
+import torch
+from peer import Protocol, Record, Share
+class Own(Protocol):
+    paper, min_peers, records = "none", 3, (Record("samples"),)
+    def shares(self, rounds): return (Share("memory"), Share("lengths"))
+    def local(self): return ()
+    async def round(self, peer):
+        # A token that the peer had none of before, vectors as long as each likes, as many passes as all agree on.
+        if peer.id == "peer0":
+            peer.state["memory"] = torch.full((7,), 0.5)
+            await peer.pass_token("memory")
+            await peer.receive_token("memory")
+        else:
+            peer.state["memory"] = await peer.receive_token("memory") + 1
+            await peer.pass_token("memory")
+        told = await peer.gather("samples", torch.tensor([float(peer.samples)]))
+        peer.state["lengths"] = torch.ones(int(peer.id[-1]) + 1)
+        for _ in range(1 + int(max(told.values())) // 40):
+            received = await peer.exchange("lengths")
+            peer.state["seen"] = torch.tensor([float(len(one.vector)) for one in received.values()])
+"""
+
+
+def test_vectors_of_the_protocols_own_may_have_lengths_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unusual.py").write_text(UNUSUAL)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fed.yaml").write_text("protocol: unusual:Own\nrounds: 2\ndata: {name: digits, limit: 300}\n")
+    assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "4"]) == 0
+    run = federate(tmp_path / "run", {"name": "unusual:Own"}, 4, trace=False)
+    kept = [run.runtimes[peer].peer.state for peer in run.ids]
+    for i, one in enumerate(kept):
+        assert one["memory"].tolist() == [0.5 + i] * 7
+        assert sorted(one["seen"].tolist()) == sorted([float((i - 1) % 4 + 1), float((i + 1) % 4 + 1)])
+    assert {edge["to"] for record in run.audit("peer1") for edge in record["sent"]} == {"peer0", "peer2"}
