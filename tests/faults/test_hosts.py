@@ -86,6 +86,7 @@ def test_a_link_that_is_dead_for_longer_than_a_round(
     wanted = undisturbed(rounds, expected, federation)
     one = begin(hosts, federation, fork_server, rounds)
     one.await_event("peer1", "round", round=2)
+    one.await_event("peer1", "link", neighbour="peer0", state="up")  # signs of life may come after the first tensors
     cut = time.time()
     with hosts.rule(1, f"-s {hosts.addresses[0]}") if way == "one way" else hosts.pulled(1):
         shown = one.await_event("peer1", "link", 5, neighbour="peer0", state="suspected")
