@@ -1,6 +1,7 @@
 """A folder of image files, one subfolder a class; an image is decoded when a peer takes it."""
 
 import importlib
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from peer.learning.sources.arrays import Labelled, dataset, hold_out
 from peer.learning.sources.base import Source
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+DAMAGED = (OSError, SyntaxError, ValueError, LookupError, TypeError, EOFError, struct.error)
+"""Pillow's ways of telling of a damaged file, depending on the format and on how far it came."""
 
 
 class ImageFolder(Source):
@@ -83,8 +86,7 @@ class Files:
             with pillow.open(path) as image:
                 image = image.convert("RGB" if self.channels == 3 else "L")
                 image = image.resize((self.size, self.size), pillow.Resampling.BILINEAR)
-        # Pillow tells of damaged files in these ways, depending on the format.
-        except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        except (*DAMAGED, pillow.DecompressionBombError) as error:
             raise InputError(f"cannot read the image {path}: {error}") from error
         return np.asarray(image).reshape(self.size, self.size, self.channels).transpose(2, 0, 1)
 

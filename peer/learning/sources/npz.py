@@ -15,6 +15,9 @@ from peer.learning.samples import Array, Dataset
 from peer.learning.sources.arrays import Labelled, dataset, hold_out, labelled
 from peer.learning.sources.base import Source
 
+ENCRYPTED = 1
+"""In a zip member's flags."""
+
 
 class Npz(Source):
     """Arrays x_train, y_train, x_test, y_test, or x, y of which a part is held out for testing.
@@ -63,17 +66,23 @@ def read_npz(path: Path) -> dict[str, Array]:
             return {info.filename.removesuffix(".npy"): _member(path, archive, info) for info in members}
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    # zipfile tells of damage in these ways; a name that is no UTF-8 and an impossible offset are ValueErrors.
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise InputError(f"{path} is not a .npz archive, or is truncated or damaged: {error}") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
-    if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
-        content = _mapped(path, info)
-    else:
-        content = np.frombuffer(archive.read(info), np.uint8)
+    if info.flag_bits & ENCRYPTED:
+        raise zipfile.BadZipFile(f"{info.filename} is encrypted")
+    match info.compress_type:
+        case zipfile.ZIP_STORED:
+            content = _mapped(path, info)
+        case zipfile.ZIP_DEFLATED:
+            content = np.frombuffer(archive.read(info), np.uint8)
+        case _:
+            raise zipfile.BadZipFile(f"{info.filename} is compressed in another way than NumPy does")
     try:
         return _array(content)
     except ValueError as error:

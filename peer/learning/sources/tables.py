@@ -61,8 +61,9 @@ class Table(Source):
                 f"reading {self.name} files needs pandas and pyarrow ({error}); "
                 "install them with: pip install 'dfl[tables]'"
             ) from error
-        # pandas' and Arrow's own errors for what they cannot parse are ValueErrors.
-        except (OSError, EOFError, zlib.error, ValueError) as error:
+        # pandas' and Arrow's own errors for what they cannot parse are ValueErrors; in a damaged Parquet file's schema
+        # they also stumble over absent keys, unknown types and widths that Arrow has not got.
+        except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, NotImplementedError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{self.path} is no {self.name} file, or is truncated: {reason}") from error
 
