@@ -135,16 +135,16 @@ Addresses = dict[str, str]
 
 
 def process(
-    conductor: Connection, sends: bool, addresses: Addresses, streams: Addresses, port: int, floats: int
+    conductor: Connection, sends: bool, addresses: Addresses, streams: Addresses, raw: socket.socket, floats: int
 ) -> None:
     """One of the two processes: takes its turns when told to, and says what each cost it."""
     tune(1)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(take_turns(conductor, sends, addresses, streams, port, floats))
+        runner.run(take_turns(conductor, sends, addresses, streams, raw, floats))
 
 
 async def take_turns(
-    conductor: Connection, sends: bool, addresses: Addresses, streams: Addresses, port: int, floats: int
+    conductor: Connection, sends: bool, addresses: Addresses, streams: Addresses, raw: socket.socket, floats: int
 ) -> None:
     vector = torch.rand(floats)
     link = LinkEnd(network("left" if sends else "right", addresses, floats), vector, sends)
@@ -152,8 +152,8 @@ async def take_turns(
     await stream.listen()  # before the link is up, so that the other end can dial once it is
     await link.join()
     await stream.join()
-    raw = RawEnd(await asyncio.to_thread(connect, port, sends), vector, sends)
-    turns: dict[str, Turn] = {"links": link.turn, "bare gRPC": stream.turn, "raw TCP": raw.turn}
+    bare = RawEnd(raw, vector, sends)
+    turns: dict[str, Turn] = {"links": link.turn, "bare gRPC": stream.turn, "raw TCP": bare.turn}
     conductor.send("ready")
     while (name := await asyncio.to_thread(conductor.recv)) is not None:
         began, cpu = time.monotonic(), time.process_time()
@@ -163,31 +163,28 @@ async def take_turns(
     await stream.leave()
 
 
-def connect(port: int, sends: bool) -> socket.socket:
-    if not sends:
-        with socket.create_server(("127.0.0.1", port)) as server:
-            return server.accept()[0]
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port))
-        except ConnectionRefusedError:
-            time.sleep(0.05)
+def connected() -> tuple[socket.socket, socket.socket]:
+    """A sender's and a receiver's end of one TCP connection on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sending = socket.create_connection(server.getsockname())
+        return sending, server.accept()[0]
 
 
 def compare(megabytes: float, turns: int) -> dict[str, list[Cost]]:
     """Costs of the turns of each contestant."""
-    *ports, raw = free_ports(5)
+    ports = free_ports(4)
     addresses, streams = (
         {"left": f"127.0.0.1:{left}", "right": f"127.0.0.1:{right}"} for left, right in (ports[:2], ports[2:])
     )
     context, floats = get_context("spawn"), round(megabytes * 1e6 / 4)
     conductors, processes = [], []
-    for sends in (True, False):
+    for sends, raw in zip((True, False), connected(), strict=True):
         ours, theirs = context.Pipe()
         conductors.append(ours)
         told = (theirs, sends, addresses, streams, raw, floats)
         processes.append(context.Process(target=process, args=told, daemon=True))
         processes[-1].start()
+        raw.close()
 
     def turn(name: str) -> Cost:
         for conductor in conductors:
