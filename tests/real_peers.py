@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 from proxies import Proxies
 
 from launcher.processes import ForkServer, Process
@@ -157,6 +158,18 @@ def until(look: Callable[[], T | None], seconds: float, what: str) -> T:
             return found
         assert time.monotonic() < deadline, f"within {seconds} s: {what}"
         time.sleep(0.02)
+
+
+def all_gone(pids: Sequence[int], seconds: float) -> None:
+    """Within so many seconds every one of these processes has ended, whether or not anybody has reaped it."""
+    until(lambda: not any(map(alive, pids)), seconds, f"none of {pids} is left")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def digests(results: dict[str, dict[str, Any]]) -> dict[str, str]:

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from real_peers import all_gone
 
 from launcher.processes import ForkServer
 from peer.errors import FailedError
@@ -35,21 +35,6 @@ async def log_says(log: Path, text: str) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"{log} never said {text!r}")
-
-
-def alive(pid: int) -> bool:
-    """Running, as far as anyone can tell (a zombie has ended)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until_gone(pids: list[int], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline, f"{[pid for pid in pids if alive(pid)]} still run"
-        time.sleep(0.02)
 
 
 async def run(server: ForkServer, tmp_path: Path, *argv: str) -> tuple[int, str]:
@@ -122,7 +107,7 @@ async def test_leaving_the_block_ends_the_children(monkeypatch: pytest.MonkeyPat
         processes = [await server.start([name], tmp_path / name) for name in names]
         await log_says(tmp_path / "stubborn", "stubborn")
         await log_says(tmp_path / "polite", "polite")
-    wait_until_gone([server.pid, *(process.pid for process in processes)], seconds=0)
+    all_gone([server.pid, *(process.pid for process in processes)], seconds=0)
 
 
 async def test_fork_server_killed_under_its_children(server: ForkServer, tmp_path: Path) -> None:
@@ -132,7 +117,7 @@ async def test_fork_server_killed_under_its_children(server: ForkServer, tmp_pat
         await process.wait()
     with pytest.raises(FailedError, match="fork server ended"):
         await asyncio.wait_for(server.start(["exit", "0"], tmp_path / "other"), 5)
-    wait_until_gone([process.pid], seconds=5)
+    all_gone([process.pid], seconds=5)
 
 
 async def test_entry_that_cannot_be_imported(
@@ -172,4 +157,4 @@ def test_launcher_killed_leaves_nobody(tmp_path: Path, also_the_fork_server: boo
         if also_the_fork_server:
             os.kill(pids[0], signal.SIGKILL)
         launcher.kill()
-    wait_until_gone(pids, seconds=5)
+    all_gone(pids, seconds=5)

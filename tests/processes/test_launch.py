@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import psutil
 import pytest
-from real_peers import Nursery, RunningPeer, until
+from real_peers import Nursery, RunningPeer, all_gone
 
 from launcher import local
 from launcher.cli import main
@@ -152,28 +152,17 @@ def digests(summary: dict[str, Any]) -> list[str]:
 
 
 @contextmanager
-def launched(file: Path, out: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
-    """A launcher in a process of its own, and all processes under it once round 1 is over."""
+def launched(file: Path, out: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A launcher in a process of its own, and the ids of all processes under it once round 1 is over."""
     command = [sys.executable, "-m", "launcher.cli", "run", str(file), "--out", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             assert process.stdout is not None
             while "round 1/" not in (line := process.stdout.readline()):
                 assert line, "the launcher ended before round 1"
-            yield process, psutil.Process(process.pid).children(recursive=True)
+            yield process, [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         finally:
             process.kill()
-
-
-def all_gone(processes: list[psutil.Process], seconds: float) -> None:
-    until(lambda: not any(map(alive, processes)), seconds, "no process is left")
-
-
-def alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -181,14 +170,14 @@ def test_no_orphan_and_nothing_lost(
     number: signal.Signals, tmp_path: Path, ports: Ports, lent: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = write(tmp_path, ports(3), rounds=40, protocol={"name": "rdfl", "epochs": 1}), tmp_path / "out"
-    with launched(file, out) as (launcher, processes):
-        assert len(processes) == 4  # the fork server and three peers
+    with launched(file, out) as (launcher, pids):
+        assert len(pids) == 4  # the fork server and three peers
         if number == signal.SIGINT:
             os.killpg(launcher.pid, number)  # as a terminal does: the peers have sessions of their own
         else:
             launcher.send_signal(number)
         assert launcher.wait(15) == (130 if number == signal.SIGINT else -number)
-        all_gone(processes, 0 if number == signal.SIGINT else 8)
+        all_gone(pids, 0 if number == signal.SIGINT else 8)
     assert not [path for path in out.rglob("*") if path.name.endswith((".part", ".tmp"))]
     assert not (out / "summary.json").exists()
     for id in ("peer0", "peer1", "peer2"):
