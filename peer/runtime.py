@@ -90,6 +90,15 @@ class Runtime:
     async def run(self) -> None:
         """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         await self.network.listen()
+        try:
+            await self._live_or_fail()
+        except (FailedError, InputError) as error:
+            raise self._failed(str(error)) from None
+        except OSError as error:
+            raise self._failed(cannot_write(error.filename or self._out, error)) from None
+
+    async def _live_or_fail(self) -> None:
+        """Until this life ends or what minds it does; afterwards all is closed, and no link has anything to tell."""
         life = asyncio.create_task(self._live())
         emit = self.telemetry.emit
         lost = asyncio.create_task(mind_the_lost(self.network.edges, self._spec, self._running, emit))
@@ -99,10 +108,6 @@ class Runtime:
             done, _ = await asyncio.wait((*tasks, self.network.failure), return_when=asyncio.FIRST_COMPLETED)
             for ended in done:
                 ended.result()
-        except (FailedError, InputError) as error:
-            raise self._failed(str(error)) from None
-        except OSError as error:
-            raise self._failed(cannot_write(error.filename or self._out, error)) from None
         finally:
             self.peer.trainer.stop()
             for task in tasks:

@@ -19,7 +19,7 @@ def test_any_order_seconds_apart(federation: Build) -> None:
     assert first["for"] == [
         {"id": id, "address": made.address(id), "reason": "connection refused"} for id in ("peer0", "peer2")
     ]
-    assert "waiting for peer0 at" in made.log("peer1")
+    until(lambda: "waiting for peer0 at" in made.log("peer1"), 5, "the log tells a person, too")  # after the event
     made.start("peer2")
 
     def only_peer0() -> bool:
