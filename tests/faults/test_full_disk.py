@@ -1,13 +1,14 @@
 """A disk that fills up stops its peer with a message; with room again, the same command goes on to the same bits."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from real_peers import Build, digests
+from real_peers import Build, digests, until
 
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 SPEC = {"peers": 3, "rounds": 12}
@@ -27,6 +28,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+def fill(filler: Path) -> None:
+    """Put zeros at the end of that file while they fit."""
+    # Unbuffered: what a buffer still held would be written when it closes, and fail there.
+    with filler.open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 20))
+
+
 def test_a_full_disk(small_disk: Path, federation: Build) -> None:
     expected = digests(federation(PROTOCOL, **SPEC).run())
     one = federation(PROTOCOL, **SPEC)
@@ -34,12 +43,17 @@ def test_a_full_disk(small_disk: Path, federation: Build) -> None:
     (one.directory / "peer1").symlink_to(small_disk / "peer1")
     one.start()
     one.await_event("peer1", "round", round=2)
-    filler = small_disk / "filler"
-    # Unbuffered: what a buffer still held would be written when it closes, and fail there.
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(1 << 16))
-    assert one.peers["peer1"].wait(30) == 1
+    peer, filler = one.peers["peer1"], small_disk / "filler"
+
+    def ended() -> bool:
+        fill(filler)  # again and again: a checkpoint that is no longer needed makes room for the next one
+        return not peer.running
+
+    peer.signal(signal.SIGSTOP)  # or it may be over before the disk is full
+    fill(filler)
+    peer.signal(signal.SIGCONT)
+    until(ended, 30, "peer1 ends on a full disk")
+    assert peer.wait() == 1
     last = one.log("peer1").strip().splitlines()[-1]
     assert "cannot write" in last
     assert "make room and start this peer again" in last
