@@ -79,6 +79,7 @@ def federation(tmp_path: Path, fork_server: Nursery, ports: Callable[[int], list
 
     yield build
     for federation in made:
+        print(federation.account())  # pytest shows it when the test has failed
         federation.end()
 
 

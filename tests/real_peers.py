@@ -117,14 +117,19 @@ class SmallFederation:
         """All peers from start to end; their results by id."""
         self.start()
         codes = self.wait()
-        assert codes == dict.fromkeys(self.ids, 0), "\n".join(self.log(id) for id in self.ids)
+        assert codes == dict.fromkeys(self.ids, 0), self.account()
         return self.results()
 
     def results(self) -> dict[str, dict[str, Any]]:
         return {id: json.loads((self.directory / id / "result.json").read_text()) for id in self.ids}
 
     def log(self, id: str) -> str:
-        return f"--- {id}\n{(self.directory / f'{id}.log').read_text()}"
+        return (self.directory / f"{id}.log").read_text()
+
+    def account(self) -> str:
+        """Of every peer that was started: whether it runs, or its exit code, and its log."""
+        how = {id: "runs" if peer.running else f"ended with {peer.wait()}" for id, peer in self.peers.items()}
+        return "\n".join(f"--- {id} {how[id]}\n{self.log(id)}" for id in how)
 
     def events(self, id: str, *names: str) -> list[dict[str, Any]]:
         """The events of a peer so far, of all kinds or of those named."""

@@ -32,8 +32,8 @@ class Chain:
     expires: datetime
 
     @property
-    def server(self) -> "grpc.ServerCertificateConfiguration":
-        return grpc.ssl_server_certificate_configuration([(self.key, self.cert)], root_certificates=self.ca)
+    def server(self) -> grpc.ServerCredentials:
+        return grpc.ssl_server_credentials([(self.key, self.cert)], self.ca, require_client_auth=True)
 
     @property
     def channel(self) -> grpc.ChannelCredentials:
@@ -103,14 +103,14 @@ class Security:
 
     @property
     def server(self) -> grpc.ServerCredentials:
-        """Asks every caller for a certificate of the CA; looks up the current files at every handshake."""
-        return grpc.dynamic_ssl_server_credentials(self._chain.server, lambda: self._chain.server, True)
+        """Asks every caller for a certificate of the CA."""
+        return self._chain.server
 
     @property
     def channel(self) -> grpc.ChannelCredentials:
         return self._chain.channel
 
-    async def watch(self, renewed: Callable[[], Awaitable[None]]) -> None:
+    async def watch(self, renew: Callable[[], Awaitable[None]]) -> None:
         """Take up new files when they appear; half-written or wrong ones are reported and passed over."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
@@ -123,8 +123,17 @@ class Security:
             except InputError as error:
                 self._report("certificates", sentence=f"the new certificates are not used: {error}")
                 continue
+            await self._until_renewed(renew)
             self._report("certificates", sentence=f"new certificates, valid until {self._chain.expires:%Y-%m-%d}")
-            await renewed()
+
+    async def _until_renewed(self, renew: Callable[[], Awaitable[None]]) -> None:
+        """Should somebody take the peer's address in the moment between two servers, it waits for that to end."""
+        while True:
+            try:
+                return await renew()
+            except InputError as error:
+                self._report("certificates", sentence=str(error))
+                await asyncio.sleep(CHECK_SECONDS)
 
 
 def certificate_names(cert: x509.Certificate) -> list[str]:

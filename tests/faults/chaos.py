@@ -1,4 +1,4 @@
-"""Random kill -9, pauses and link cuts over real federations of ten, then thousands of simulated ones.
+"""Random kill -9, pauses, cuts and new certificates over real federations of ten, then thousands of simulated ones.
 
     python -m tests.faults.chaos --minutes 10 --seed 1
 
@@ -25,6 +25,7 @@ from real_peers import Nursery, SmallFederation, digests
 from faults.gates import Gates
 from faults.plans import check
 from faults.scenarios import SCENARIOS
+from launcher.certificates import certificate_files, make_certificates
 from peer.config import load_spec
 
 PEERS = 10
@@ -75,10 +76,10 @@ class Figures:
 
 
 class Ordeal:
-    """One federation and what is done to it."""
+    """One federation, secured by certificates or in plaintext, and what is done to it."""
 
     def __init__(
-        self, directory: Path, protocol: dict[str, Any], rounds: int, nursery: Nursery, random: Random
+        self, directory: Path, protocol: dict[str, Any], rounds: int, nursery: Nursery, random: Random, secured: bool
     ) -> None:
         self.random, self.protocol, self.rounds = random, protocol, rounds
         dialled = [FIRST_PORT + i for i in range(PEERS)]
@@ -95,8 +96,12 @@ class Ordeal:
         }
         (directory / "federation.yaml").write_text(json.dumps(content))
         self.federation = SmallFederation(directory, load_spec(directory / "federation.yaml"), nursery)
+        self.certs = directory / "certs" if secured else None
+        self.renew_certificates()
         for id, port in zip(self.federation.ids, listening, strict=True):
-            self.federation.configure(id, listen=f"127.0.0.1:{port}")
+            files = certificate_files(self.certs, id) if self.certs else {}
+            tls = {"tls": {name: str(path) for name, path in files.items()}} if files else {}
+            self.federation.configure(id, listen=f"127.0.0.1:{port}", **tls)
         self.gates = Gates(dict(zip(dialled, listening, strict=True)))
         self.due: list[tuple[float, Callable[[], object]]] = []
         self.killed: list[tuple[str, float]] = []
@@ -129,7 +134,8 @@ class Ordeal:
     def strike(self, now: float) -> None:
         ids = self.federation.ids
         victim = self.random.randrange(PEERS)
-        what = self.random.choice(["kill", "kill", "kill two", "kill some", "pause", "reset", "shut"])
+        renewal = ["renew"] if self.certs else []
+        what = self.random.choice(["kill", "kill", "kill two", "kill some", "pause", "reset", "shut", *renewal])
         match what:
             case "kill":
                 self.kill(now, [ids[victim]])
@@ -143,6 +149,9 @@ class Ordeal:
                 self.counts["connections reset"] += self.gates.reset(self.port[ids[victim]]) // 2
             case "shut":
                 self.shut(now, ids[victim], self.random.uniform(0.2, 8))
+            case "renew":
+                self.renew_certificates()
+                self.counts["certificates renewed"] += 1
 
     def kill(self, now: float, victims: list[str]) -> None:
         for id in victims:
@@ -167,6 +176,11 @@ class Ordeal:
         self.away.setdefault(id, []).append((now, now + seconds))
         self.counts["links shut"] += 1
         self.due.append((now + seconds, lambda: self.gates.unshut(self.port[id])))
+
+    def renew_certificates(self) -> None:
+        """Another CA and others of its certificates in the place of those that the peers use."""
+        if self.certs:
+            make_certificates(self.federation.spec, self.certs, days=2)
 
     def measure(self, figures: Figures) -> None:
         """Detection and recovery, from the peers' events."""
@@ -247,14 +261,15 @@ def real(minutes: float, seed: int, every: float, figures: Figures) -> None:
                 protocol = PROTOCOLS[number % len(PROTOCOLS)]
                 if protocol["name"] not in expected:
                     expected[protocol["name"]] = quiet(Path(place) / f"quiet{number}", protocol, nursery)
-                ordeal = Ordeal(Path(place) / f"chaos{number}", protocol, ROUNDS, nursery, random)
+                ordeal = Ordeal(Path(place) / f"chaos{number}", protocol, ROUNDS, nursery, random, number % 2 == 1)
                 began = time.time()
                 try:
                     finished = ordeal.run(end, every)
                     judge(ordeal, finished, expected[protocol["name"]], figures)
                 finally:
                     ordeal.close()
-                print(f"{protocol['name']}: {time.time() - began:.0f} s, {dict(ordeal.counts)}", flush=True)
+                secured = " with certificates" if ordeal.certs else ""
+                print(f"{protocol['name']}{secured}: {time.time() - began:.0f} s, {dict(ordeal.counts)}", flush=True)
                 number += 1
     finally:
         nursery.close()
@@ -264,7 +279,7 @@ ROUNDS = 30
 
 
 def quiet(directory: Path, protocol: dict[str, Any], nursery: Nursery) -> dict[str, str]:
-    ordeal = Ordeal(directory, protocol, ROUNDS, nursery, Random(0))
+    ordeal = Ordeal(directory, protocol, ROUNDS, nursery, Random(0), secured=False)
     try:
         began = time.time()
         ordeal.run(0.0 + began, 1e9)
@@ -280,7 +295,7 @@ def judge(ordeal: Ordeal, finished: bool, expected: dict[str, str], figures: Fig
     figures.counts["federations"] += 1
     codes = {id: peer.wait(1) for id, peer in ordeal.federation.peers.items() if not peer.running}
     if not finished or any(codes.values()):
-        logs = "\n".join(ordeal.federation.log(id)[-1500:] for id in ordeal.federation.ids)
+        logs = "\n".join(f"--- {id}\n{ordeal.federation.log(id)[-1500:]}" for id in ordeal.federation.ids)
         figures.wrong.append(f"{name}: not finished, exit codes {codes}\n{logs}")
         return
     results = ordeal.federation.results()

@@ -56,7 +56,7 @@ def begin(hosts: Hosts, build: Build, nursery: Nursery, rounds: int) -> SmallFed
 
 def end(federation: SmallFederation) -> dict[str, str]:
     codes = federation.wait(90)
-    assert codes == dict.fromkeys(federation.ids, 0), "\n".join(federation.log(id) for id in federation.ids)
+    assert codes == dict.fromkeys(federation.ids, 0), federation.account()
     return digests(federation.results())
 
 

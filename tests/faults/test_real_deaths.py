@@ -63,7 +63,7 @@ def finish(federation: SmallFederation, killed: Sequence[str]) -> dict[str, str]
         assert federation.peers[id].wait(40) == -signal.SIGKILL, federation.log(id)
     federation.start(*killed)
     codes = federation.wait()
-    assert codes == dict.fromkeys(federation.ids, 0), "\n".join(federation.log(id) for id in federation.ids)
+    assert codes == dict.fromkeys(federation.ids, 0), federation.account()
     return digests(federation.results())
 
 

@@ -1,5 +1,6 @@
 """What is refused at the start, and why: never a silent fall-back to plaintext."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from launcher.certificates import certificate_files, make_certificates
 from peer.config import load_peer, load_spec
 from peer.errors import InputError
+from peer.network import security
 from peer.network.security import Certificates, is_loopback
 
 SPEC = "protocol: fibfl\nring:\n" + "".join(f"  - {{id: peer{i}, address: '127.0.0.1:{7700 + i}'}}\n" for i in range(3))
@@ -64,6 +66,31 @@ def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     make_certificates(load_spec(tmp_path / "federation.yaml"), tmp_path / "old", days=0)
     with pytest.raises(InputError, match="expired on"):
         read(tmp_path / "old")
+
+
+async def test_an_address_that_was_taken_meanwhile_is_waited_for(
+    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer with new certificates opens its server again, and between the two somebody else may take the address."""
+    monkeypatch.setattr(security, "CHECK_SECONDS", 0.01)
+    said, answers = asyncio.Queue[str](), [InputError("cannot listen at 127.0.0.1:7700"), None]
+
+    async def renew() -> None:
+        if answer := answers.pop(0):
+            raise answer
+
+    def report(_event: str, sentence: str) -> None:
+        said.put_nowait(sentence)
+
+    in_use = security.Security(Certificates("peer0", **certificate_files(certs, "peer0")), {}, report)
+    watching = asyncio.create_task(in_use.watch(renew))
+    make_certificates(load_spec(tmp_path / "federation.yaml"), certs, days=60)
+    heard = ""
+    while not heard.startswith("new certificates, valid until"):
+        heard, before = await asyncio.wait_for(said.get(), 20), heard
+    assert before == "cannot listen at 127.0.0.1:7700"
+    assert not answers
+    watching.cancel()
 
 
 @pytest.mark.parametrize("address", ["10.0.0.3:7700", "[2001:db8::1]:7700", "hospital-a.example:7700", "0.0.0.0:7700"])

@@ -155,12 +155,19 @@ class GrpcTransport(Transport):
         self, listen: str, status: Status, security: "Security | None" = None, probes: str | None = None
     ) -> None:
         self._listen, self._status, self._security, self._probes = listen, status, security, probes
-        self._servers: list[grpc.aio.Server] = []
+        self._servers: dict[str, grpc.aio.Server] = {}
         self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
         self._accepted: WeakSet[ServerPipe] = WeakSet()
         self._watching: asyncio.Task[None] | None = None
 
     async def listen(self, accept: Accept) -> None:
+        await self._listen_for_peers(accept)
+        if self._probes:
+            await self._serve(grpc.aio.server(options=SERVER), self._probes, None)
+        if self._security:
+            self._watching = asyncio.create_task(self._security.watch(lambda: self._renew_all(accept)))
+
+    async def _listen_for_peers(self, accept: Accept) -> None:
         server = grpc.aio.server(options=SERVER)
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             service: grpc.stream_stream_rpc_method_handler(self._handler(accept, service))
@@ -170,10 +177,6 @@ class GrpcTransport(Transport):
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
         await self._serve(server, self._listen, self._security)
-        if self._probes:
-            await self._serve(grpc.aio.server(options=SERVER), self._probes, None)
-        if self._security:
-            self._watching = asyncio.create_task(self._security.watch(self._renew_all))
 
     async def _serve(self, server: grpc.aio.Server, address: str, security: "Security | None") -> None:
         check_free(address)
@@ -191,7 +194,7 @@ class GrpcTransport(Transport):
             ) from None
         await server.start()
         await checks.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-        self._servers.append(server)
+        self._servers[address] = server
 
     async def _answer_status(self, request: bytes, context: Any) -> bytes:
         return await self._status(request)
@@ -227,19 +230,26 @@ class GrpcTransport(Transport):
         for key in [key for key in self._channels if key[0] == address]:
             await self._channels.pop(key).close()
 
-    async def _renew_all(self) -> None:
-        """The certificates are new ones: open every connection again, so that nobody goes on with an old one."""
+    async def _renew_all(self, accept: Accept) -> None:
+        """The certificates are new ones: open every connection again, so that nobody goes on with an old one.
+
+        The server, too, is a new one. gRPC can exchange the certificate of a server that runs, but frees the old one
+        while handshakes still use it (grpc/grpc issue 36693), and the peer dies.
+        """
         for address in {address for address, _ in self._channels}:
             await self.renew(address)
         for pipe in [*self._accepted]:
             pipe.abort()
+        if server := self._servers.pop(self._listen, None):
+            await server.stop(grace=None)
+        await self._listen_for_peers(accept)
 
     async def close(self) -> None:
         if self._watching:
             self._watching.cancel()
         for channel in self._channels.values():
             await channel.close()
-        for server in self._servers:
+        for server in self._servers.values():
             await server.stop(grace=0.5)
         # gRPC writes a traceback into the log when the loop ends before its handlers have.
         handlers = [pipe.handler for pipe in self._accepted if pipe.handler and not pipe.handler.done()]
