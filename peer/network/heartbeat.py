@@ -47,14 +47,28 @@ class Heart:
         self._state, self._resources = state, resources
         self._clock = asyncio.get_running_loop().time
         self._accepted: dict[str, Pipe] = {}
-        self.leaving = asyncio.Event()
-        """Once set, every stream ends after one last beat."""
+        self._leaving = asyncio.Event()
+        self._told: set[str] = set()
+        """To whom this peer has said farewell."""
+        self._conversations = 0
+        self._ended = asyncio.Event()
+        """Set when one of them ends."""
         self.closing = False
+
+    async def part(self) -> None:
+        """Say farewell to all neighbours and wait until they have heard it, or have left themselves."""
+        self._leaving.set()
+        while self._conversations or not all(map(self._parted, self._edges.neighbours.values())):
+            self._ended.clear()
+            await self._ended.wait()
+
+    def _parted(self, neighbour: Neighbour) -> bool:
+        return self._leaving.is_set() and (neighbour.id in self._told or neighbour.state == "left")
 
     async def run(self, neighbour: Neighbour) -> None:
         """Keep a heartbeat stream to a neighbour open."""
         attempt = 0
-        while not self.leaving.is_set():
+        while not self._parted(neighbour):
             try:
                 dialled = await self._transport.dial(neighbour.address, "Heartbeat")
                 pipe = Counted(dialled, neighbour.id, self._traffic)
@@ -62,6 +76,7 @@ class Heart:
                     await introduce(pipe, self._identity.hello(neighbour.id))
                     attempt = 0
                     await self._converse(neighbour.id, pipe, pipe.send, _beat_in_reply)
+                    attempt = len(RETRY)  # one of the two has said farewell: should that end come back, it is not now
                 finally:
                     pipe.abort()
             except (DisconnectedError, RefusedError) as error:
@@ -69,7 +84,8 @@ class Heart:
                 if isinstance(error, NoAnswerError):
                     await self._transport.renew(neighbour.address)
             attempt += 1
-            await asyncio.sleep(RETRY[min(attempt, len(RETRY) - 1)])
+            if not self._parted(neighbour):
+                await asyncio.sleep(RETRY[min(attempt, len(RETRY) - 1)])
 
     async def accept(self, pipe: Counted) -> None:
         """The accepting end of such a stream, after its welcome; the newest replaces the one before."""
@@ -124,19 +140,30 @@ class Heart:
         send: Callable[[bytes], Awaitable[None]],
         read: Callable[[bytes], Beat],
     ) -> None:
+        """Until one of the two has heard the other's farewell; DisconnectedError if they are cut off before."""
+
         async def beat_to_the_end() -> None:
             await self._beat(send)
+            self._told.add(other)
             await pipe.finish()  # while listening goes on: a read that is cancelled would take the last beat with it
+            # Who has read the last beat ends the stream. Were it ended here, a beat that comes from there would fail,
+            # and gRPC then drops what has not been read: the last beats, for which that peer waits to its `patience`.
+            await asyncio.wait((listening,))
 
+        self._conversations += 1
         beating = asyncio.create_task(beat_to_the_end())
         listening = asyncio.create_task(self._listen(other, pipe, read))
-        await first_of(beating, listening)
+        try:
+            await first_of(beating, listening)
+        finally:
+            self._conversations -= 1
+            self._ended.set()
 
     async def _beat(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         told: dict[str, int] = {}
         advertised = -RESOURCES_EVERY
         while True:
-            last = self.leaving.is_set()
+            last = self._leaving.is_set()
             version = self._floor.version
             state, round = self._state()
             beat = Beat(durable=self._floor.since(told), state=FAREWELL if last else state, round=round)
@@ -151,7 +178,7 @@ class Heart:
 
     async def _until_news(self, version: int) -> None:
         news = asyncio.create_task(self._floor.beyond(version))
-        leaving = asyncio.create_task(self.leaving.wait())
+        leaving = asyncio.create_task(self._leaving.wait())
         try:
             await asyncio.wait((news, leaving), timeout=INTERVAL, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -174,9 +201,8 @@ class Heart:
                 self._reminded(beat.durable[self._identity.id])
             self._floor.learn(self._credible(other, beat.durable))
             if beat.state == FAREWELL:
-                self._now(other, "left", "finished")
-            else:
-                self._now(other, "up", "")
+                return self._now(other, "left", "finished")
+            self._now(other, "up", "")
 
     def _credible(self, teller: str, durable: Mapping[str, int]) -> dict[str, int]:
         """What a neighbour may tell: its own round, and those of peers from whom this one does not hear itself."""
@@ -185,7 +211,7 @@ class Heart:
 
     def _now(self, other: str, state: LinkState, reason: str) -> None:
         neighbour = self._edges.neighbours.get(other)
-        if neighbour is None or (state == "down" and self.leaving.is_set()):
+        if neighbour is None or (state == "down" and self._leaving.is_set()):
             return
         if state == "down" and other not in self._edges.current():
             state, reason = "left", "no neighbour any more"  # the two sit elsewhere now: it was the first to forget

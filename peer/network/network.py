@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -22,7 +23,8 @@ from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire import Reply, Resources, Welcome
 from peer.network.writing import Writing
 
-LEAVE_SECONDS = 2.0
+LEAVE_SECONDS = 5.0
+"""How long a peer that has finished tries to tell a neighbour so: it may be paused, or gone for good."""
 BEATS = "heartbeat"
 """Name of the tasks that send signs of life."""
 
@@ -151,11 +153,9 @@ class Network:
         self.floor.learn({self.identity.id: durable})
 
     async def leave(self) -> None:
-        """Tell the neighbours the last news, then close everything."""
-        self._heart.leaving.set()
-        hearts = [task for tasks in self._tasks.values() for task in tasks if task.get_name() == BEATS]
-        if hearts:
-            await asyncio.wait(hearts, timeout=LEAVE_SECONDS)
+        """Tell the neighbours the last news, and close everything when they have heard it."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._heart.part(), LEAVE_SECONDS)
         await self.close()
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from peer.network.links import Link
 from peer.network.reception import Report
 from peer.network.traffic import Counted, Traffic
 from peer.network.transport import Accept, Pipe, Service, Transport
-from peer.network.wire import Beat, Resources
+from peer.network.wire import Beat, Reply, Resources, Welcome
 
 
 class Silent(Transport):
@@ -32,6 +32,19 @@ class Silent(Transport):
         self.renewed.put_nowait(address)
 
     async def close(self) -> None: ...
+
+
+class Answering(Silent):
+    """The other ends of all streams are in `dialled`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dialled: asyncio.Queue[Pipe] = asyncio.Queue()
+
+    async def dial(self, address: str, service: Service) -> Pipe:
+        near, far = pipes()
+        self.dialled.put_nowait(far)
+        return near
 
 
 IDENTITY = Identity("me", {}, MANIFEST.digest)
@@ -104,3 +117,55 @@ async def test_who_comes_back_beside_one_is_minded_again() -> None:
     edges.use(2, [], ["left"])
     assert edges.neighbours["left"].state == "joining"
     assert edges.neighbours["left"].heard > -1000.0
+
+
+async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
+    """Were it ended before, what the other end is just sending would fail, and gRPC drops what that has not read."""
+    one, _ = heart(Silent())
+    theirs, ours = pipes()
+    accepting = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+    assert Reply.FromString(await theirs.receive()).beat.state == "training"
+    parting = asyncio.create_task(one.part())
+    assert Reply.FromString(await theirs.receive()).beat.state == "done"
+    for _ in range(3):
+        await theirs.send(Beat(state="ready").SerializeToString())
+    assert not accepting.done()
+    assert not parting.done()
+    theirs.abort()
+    await asyncio.wait_for(asyncio.gather(accepting, parting), 5)
+
+
+@pytest.mark.parametrize("end", ["dialling", "accepting"])
+async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
+    said: asyncio.Queue[str] = asyncio.Queue()
+    transport = Answering()
+    one, edges = heart(transport, lambda event, **fields: said.put_nowait(fields["state"]))
+    farewell = Beat(state="done")
+    if end == "dialling":
+        task = asyncio.create_task(one.run(edges.neighbours["left"]))
+        theirs = await transport.dialled.get()
+        await theirs.receive()
+        await theirs.send(Reply(welcome=Welcome()).SerializeToString())
+        await theirs.send(Reply(beat=farewell).SerializeToString())
+    else:
+        theirs, ours = pipes()
+        task = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+        await theirs.send(farewell.SerializeToString())
+    assert await asyncio.wait_for(said.get(), 5) == "left"
+    await asyncio.wait_for(one.part(), 5)  # nobody is left to be told, and no stream to be ended
+    await asyncio.wait_for(task, 5)
+
+
+async def test_who_is_cut_off_when_a_peer_leaves_is_told_on_the_next_stream() -> None:
+    transport = Answering()
+    one, edges = heart(transport)
+    running = asyncio.create_task(one.run(edges.neighbours["left"]))
+    (await transport.dialled.get()).abort()
+    parting = asyncio.create_task(one.part())
+    theirs = await asyncio.wait_for(transport.dialled.get(), 5)
+    await theirs.receive()
+    await theirs.send(Reply(welcome=Welcome()).SerializeToString())
+    assert Beat.FromString(await theirs.receive()).state == "done"
+    assert not parting.done()
+    theirs.abort()
+    await asyncio.wait_for(asyncio.gather(parting, running), 5)
