@@ -253,7 +253,7 @@ class Runtime:
             if behind:
                 self.telemetry.emit("left", sentence=f"left without hearing that {', '.join(behind)} finished")
             else:
-                self._complete.touch()  # started once more, this peer has nobody to wait for
+                self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
         self._become("done")
         self.telemetry.emit("done")

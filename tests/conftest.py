@@ -78,9 +78,12 @@ def federation(tmp_path: Path, fork_server: Nursery, ports: Callable[[int], list
         return federation
 
     yield build
-    for federation in made:
-        print(federation.account())  # pytest shows it when the test has failed
-        federation.end()
+    try:
+        for federation in made:
+            print(federation.account())  # pytest shows it when the test has failed
+    finally:
+        for federation in made:
+            federation.end()
 
 
 @pytest.fixture

@@ -88,9 +88,12 @@ class Edges:
         self.changed.set()
 
     def retire(self, durable: Mapping[str, int], own: int) -> list[str]:
-        """Forget edges whose last round both ends have on disk; the neighbours with which none is left."""
+        """Forget edges when both ends have a round after their last on disk; the neighbours with which none is left.
+
+        With the last round itself an edge would go in the moment in which its end has that round's news to pass on.
+        """
         for edge, span in [*self._spans.items()]:
-            if span.last is not None and min(own, durable[edge[1]]) >= span.last:
+            if span.last is not None and min(own, durable[edge[1]]) > span.last:
                 del self._spans[edge]
         gone = [peer for peer in self.neighbours if not any(peer == other for _, other in self._spans)]
         for peer in gone:

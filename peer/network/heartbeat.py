@@ -49,14 +49,14 @@ class Heart:
         self._accepted: dict[str, Pipe] = {}
         self._leaving = asyncio.Event()
         self._told: set[str] = set()
-        """To whom this peer has said farewell."""
+        """To whom this peer has written its farewell: that it arrived cannot be known of a stream that broke then."""
         self._conversations = 0
         self._ended = asyncio.Event()
         """Set when one of them ends."""
         self.closing = False
 
     async def part(self) -> None:
-        """Say farewell to all neighbours and wait until they have heard it, or have left themselves."""
+        """Say farewell to all neighbours and wait for the end of all streams: who hears it ends them."""
         self._leaving.set()
         while self._conversations or not all(map(self._parted, self._edges.neighbours.values())):
             self._ended.clear()
@@ -76,7 +76,7 @@ class Heart:
                     await introduce(pipe, self._identity.hello(neighbour.id))
                     attempt = 0
                     await self._converse(neighbour.id, pipe, pipe.send, _beat_in_reply)
-                    attempt = len(RETRY)  # one of the two has said farewell: should that end come back, it is not now
+                    attempt = len(RETRY)  # it has said farewell: should it come back, that is not now
                 finally:
                     pipe.abort()
             except (DisconnectedError, RefusedError) as error:
@@ -140,7 +140,7 @@ class Heart:
         send: Callable[[bytes], Awaitable[None]],
         read: Callable[[bytes], Beat],
     ) -> None:
-        """Until one of the two has heard the other's farewell; DisconnectedError if they are cut off before."""
+        """Until the other end says farewell; DisconnectedError once it has heard this end's, or is cut off."""
 
         async def beat_to_the_end() -> None:
             await self._beat(send)
@@ -211,7 +211,7 @@ class Heart:
 
     def _now(self, other: str, state: LinkState, reason: str) -> None:
         neighbour = self._edges.neighbours.get(other)
-        if neighbour is None or (state == "down" and self._leaving.is_set()):
+        if neighbour is None or (state in ("down", "suspected") and self._leaving.is_set()):
             return
         if state == "down" and other not in self._edges.current():
             state, reason = "left", "no neighbour any more"  # the two sit elsewhere now: it was the first to forget

@@ -59,6 +59,7 @@ class Network:
     async def listen(self) -> None:
         """Open the server; InputError when the address is in use."""
         await self._transport.listen(self._accept)
+        self._spawn("", self._transport.watch())
         self._spawn("", self._heart.watch())
         self._spawn("", self._watch_floor())
 
@@ -153,7 +154,7 @@ class Network:
         self.floor.learn({self.identity.id: durable})
 
     async def leave(self) -> None:
-        """Tell the neighbours the last news, and close everything when they have heard it."""
+        """Tell the neighbours the last news, and close everything once they have ended their streams."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._heart.part(), LEAVE_SECONDS)
         await self.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from peer.errors import InputError
@@ -86,6 +87,11 @@ class Certificates:
             key = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError):
             raise InputError(f"{self.key}: is not an unencrypted private key in PEM") from None
+        known = isinstance(key, rsa.RSAPrivateKey) or (
+            isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1)
+        )
+        if not known:  # the server would not open, or every handshake fail
+            raise InputError(f"{self.key}: is a kind of key that gRPC does not take; make one of RSA, P-256 or P-384")
         form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         if key.public_key().public_bytes(*form) != cert.public_key().public_bytes(*form):
             raise InputError(f"{self.key}: is not the key of {self.cert}")
@@ -111,29 +117,28 @@ class Security:
         return self._chain.channel
 
     async def watch(self, renew: Callable[[], Awaitable[None]]) -> None:
-        """Take up new files when they appear; half-written or wrong ones are reported and passed over."""
+        """Take up new files when they appear; half-written or wrong ones are reported and passed over.
+
+        Should somebody take the peer's address in the moment between two servers, it says so until that has ended.
+        """
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             version = self._certificates.version
             if version == self._version:
                 continue
-            self._version = version
             try:
                 self._chain = self._certificates.read()
             except InputError as error:
+                self._version = version
                 self._report("certificates", sentence=f"the new certificates are not used: {error}")
                 continue
-            await self._until_renewed(renew)
-            self._report("certificates", sentence=f"new certificates, valid until {self._chain.expires:%Y-%m-%d}")
-
-    async def _until_renewed(self, renew: Callable[[], Awaitable[None]]) -> None:
-        """Should somebody take the peer's address in the moment between two servers, it waits for that to end."""
-        while True:
             try:
-                return await renew()
+                await renew()
             except InputError as error:
                 self._report("certificates", sentence=str(error))
-                await asyncio.sleep(CHECK_SECONDS)
+                continue
+            self._version = version
+            self._report("certificates", sentence=f"new certificates, valid until {self._chain.expires:%Y-%m-%d}")
 
 
 def certificate_names(cert: x509.Certificate) -> list[str]:

@@ -84,7 +84,7 @@ class Quiet(Telemetry):
         self._heard = heard
 
     def emit(self, event: str, **fields: Any) -> None:
-        if event in ("conflict", "refused"):
+        if event in ("conflict", "refused", "left"):
             self._heard.append((event, fields))
         if self._path and event == "round":
             with self._path.open("a") as file:
@@ -102,6 +102,8 @@ class Simulation:
         self.wires = Wires(self.loop, Random(seed + 2), weather)
         self.disk = Disk()
         self.kills = list(kills)
+        self.calm = not kills and not weather.cut and not weather.stalls
+        """Nothing is done to anybody: then nobody may wait in vain at the end."""
         self.steps: dict[str, Counter[str]] = {id: Counter() for id in self.spec.ids}
         self.announced = dict.fromkeys(self.spec.ids, -1)
         self.lives: dict[str, Life] = {}
@@ -183,7 +185,8 @@ class Simulation:
 
     def _check_beats(self, id: str) -> None:
         for event, fields in self.heard[id]:
-            if event == "conflict" or (event == "refused" and "no neighbour" not in fields["reason"]):
+            refused = event == "refused" and "no neighbour" not in fields["reason"]
+            if event == "conflict" or refused or (event == "left" and self.calm):
                 self._fault(f"{id} reports {event} {fields}")
 
     def _fatal(self, life: Life, kind: str, _count: int) -> bool:

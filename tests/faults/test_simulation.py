@@ -46,6 +46,13 @@ def test_the_undisturbed_run_ends_like_the_real_in_process_network(name: str, tm
     assert {id: runtime.setup.model.sha256() for id, runtime in runtimes.items()} == undisturbed(name).digests
 
 
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_undisturbed_nobody_waits_in_vain_at_the_end(name: str) -> None:
+    for seed in range(6):
+        outcome = simulate(name, seed, [], Weather(slowest=(0.002, 0.02, 0.2)[seed % 3]))
+        assert not outcome.faults, (seed, outcome.faults)
+
+
 def died_at(name: str, kind: str, count: int, **how: Any) -> Outcome:
     """peer1 dies at that step; with nothing else wrong, the bits are the undisturbed run's."""
     outcome = simulate(name, 1, [Kill("peer1", kind, count, **how)])

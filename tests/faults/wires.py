@@ -174,6 +174,8 @@ class SimulatedTransport(Transport):
         self.accept = accept
         self.wires.listening[self.address] = self
 
+    async def watch(self) -> None: ...
+
     async def dial(self, address: str, service: Service) -> Pipe:
         await asyncio.sleep(self.wires.random.expovariate(200))
         other = self.wires.listening.get(address)

@@ -25,6 +25,8 @@ class Silent(Transport):
 
     async def listen(self, accept: Accept) -> None: ...
 
+    async def watch(self) -> None: ...
+
     async def dial(self, address: str, service: Service) -> Pipe:
         return pipes()[0]
 

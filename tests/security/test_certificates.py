@@ -1,14 +1,14 @@
 """What is refused at the start, and why: never a silent fall-back to plaintext."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from launcher.certificates import certificate_files, make_certificates
 from peer.config import load_peer, load_spec
 from peer.errors import InputError
-from peer.network import security
 from peer.network.security import Certificates, is_loopback
 
 SPEC = "protocol: fibfl\nring:\n" + "".join(f"  - {{id: peer{i}, address: '127.0.0.1:{7700 + i}'}}\n" for i in range(3))
@@ -68,29 +68,14 @@ def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "old")
 
 
-async def test_an_address_that_was_taken_meanwhile_is_waited_for(
-    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A peer with new certificates opens its server again, and between the two somebody else may take the address."""
-    monkeypatch.setattr(security, "CHECK_SECONDS", 0.01)
-    said, answers = asyncio.Queue[str](), [InputError("cannot listen at 127.0.0.1:7700"), None]
-
-    async def renew() -> None:
-        if answer := answers.pop(0):
-            raise answer
-
-    def report(_event: str, sentence: str) -> None:
-        said.put_nowait(sentence)
-
-    in_use = security.Security(Certificates("peer0", **certificate_files(certs, "peer0")), {}, report)
-    watching = asyncio.create_task(in_use.watch(renew))
-    make_certificates(load_spec(tmp_path / "federation.yaml"), certs, days=60)
-    heard = ""
-    while not heard.startswith("new certificates, valid until"):
-        heard, before = await asyncio.wait_for(said.get(), 20), heard
-    assert before == "cannot listen at 127.0.0.1:7700"
-    assert not answers
-    watching.cancel()
+@pytest.mark.parametrize("curve", [ec.SECP521R1(), ec.SECP256K1()])
+def test_a_key_that_grpc_does_not_take_is_refused(certs: Path, tmp_path: Path, curve: ec.EllipticCurve) -> None:
+    """The server would not open, or every handshake fail: after a rotation, a peer that nobody reaches any more."""
+    key = ec.generate_private_key(curve)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "odd.key").write_bytes(pem)
+    with pytest.raises(InputError, match=r"odd.key: is a kind of key that gRPC does not take; make one of RSA, P-256"):
+        read(certs, key=tmp_path / "odd.key")
 
 
 @pytest.mark.parametrize("address", ["10.0.0.3:7700", "[2001:db8::1]:7700", "hospital-a.example:7700", "0.0.0.0:7700"])

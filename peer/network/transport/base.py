@@ -49,6 +49,10 @@ class Transport(ABC):
         """Serve until `close`; `accept` is called for every incoming stream. InputError: address in use."""
 
     @abstractmethod
+    async def watch(self) -> None:
+        """What has to be minded while it listens; cancelled before `close`."""
+
+    @abstractmethod
     async def dial(self, address: str, service: Service) -> Pipe:
         """Open a stream; an unreachable address may show itself only at the first send or receive."""
 

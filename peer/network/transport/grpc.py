@@ -158,19 +158,24 @@ class GrpcTransport(Transport):
         self._servers: dict[str, grpc.aio.Server] = {}
         self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
         self._accepted: WeakSet[ServerPipe] = WeakSet()
-        self._watching: asyncio.Task[None] | None = None
+        self._accept: Accept | None = None
 
     async def listen(self, accept: Accept) -> None:
-        await self._listen_for_peers(accept)
+        self._accept = accept
+        await self._listen_for_peers()
         if self._probes:
             await self._serve(grpc.aio.server(options=SERVER), self._probes, None)
-        if self._security:
-            self._watching = asyncio.create_task(self._security.watch(lambda: self._renew_all(accept)))
 
-    async def _listen_for_peers(self, accept: Accept) -> None:
+    async def watch(self) -> None:
+        """Take up new certificates."""
+        if self._security:
+            await self._security.watch(self._renew_all)
+
+    async def _listen_for_peers(self) -> None:
+        assert self._accept
         server = grpc.aio.server(options=SERVER)
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            service: grpc.stream_stream_rpc_method_handler(self._handler(accept, service))
+            service: grpc.stream_stream_rpc_method_handler(self._handler(self._accept, service))
             for service in ("Tensors", "Heartbeat")
         }
         methods["Status"] = grpc.unary_unary_rpc_method_handler(self._answer_status)
@@ -230,23 +235,29 @@ class GrpcTransport(Transport):
         for key in [key for key in self._channels if key[0] == address]:
             await self._channels.pop(key).close()
 
-    async def _renew_all(self, accept: Accept) -> None:
-        """The certificates are new ones: open every connection again, so that nobody goes on with an old one.
+    async def _renew_all(self) -> None:
+        """The certificates are new ones: open every connection again, so that nobody goes on with an old one."""
+        renewing = asyncio.create_task(self._serve_anew())
+        try:
+            await asyncio.shield(renewing)
+        finally:
+            await renewing  # also when this peer ends: gRPC stumbles over a server whose start or end is cancelled
 
-        The server, too, is a new one. gRPC can exchange the certificate of a server that runs, but frees the old one
-        while handshakes still use it (grpc/grpc issue 36693), and the peer dies.
+    async def _serve_anew(self) -> None:
+        """Close everything and listen again; if that fails and is tried again, there is nothing to close any more.
+
+        gRPC can exchange the certificate of a server that runs, but frees the old one while handshakes still use it
+        (grpc/grpc issue 36693), and the peer dies.
         """
-        for address in {address for address, _ in self._channels}:
-            await self.renew(address)
-        for pipe in [*self._accepted]:
-            pipe.abort()
         if server := self._servers.pop(self._listen, None):
+            for address in {address for address, _ in self._channels}:
+                await self.renew(address)
+            for pipe in [*self._accepted]:
+                pipe.abort()
             await server.stop(grace=None)
-        await self._listen_for_peers(accept)
+        await self._listen_for_peers()
 
     async def close(self) -> None:
-        if self._watching:
-            self._watching.cancel()
         for channel in self._channels.values():
             await channel.close()
         for server in self._servers.values():

@@ -109,6 +109,9 @@ class MemoryTransport(Transport):
         self._accept = accept
         self._network.listening[self._address] = self
 
+    async def watch(self) -> None:
+        """There is nothing to mind."""
+
     async def dial(self, address: str, service: Service) -> Pipe:
         other = self._network.listening.get(address)
         if other is None or other._accept is None:

@@ -1,0 +1,82 @@
+"""New certificates while the transport serves, in one process: a taken address, and an end at a bad moment."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.certificates import certificate_files, make_certificates
+from peer.config import load_spec
+from peer.errors import InputError
+from peer.network import security
+from peer.network.security import Certificates, Security
+from peer.network.transport import DisconnectedError, Pipe, Service
+from peer.network.transport.grpc import GrpcTransport, check_free
+from peer.spec import Spec
+
+SPEC = "{protocol: fedavg, ring: [{id: peer0, address: '127.0.0.1:7700'}, {id: peer1, address: '127.0.0.1:7701'}]}"
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
+    """With certificates of it in `certs`, which are looked at all the time."""
+    monkeypatch.setattr(security, "CHECK_SECONDS", 0.002)
+    (tmp_path / "federation.yaml").write_text(SPEC)
+    spec = load_spec(tmp_path / "federation.yaml")
+    make_certificates(spec, tmp_path / "certs", days=30)
+    return spec
+
+
+def in_use(certs: Path, names: dict[str, str], said: Callable[[str], None]) -> Security:
+    def report(_event: str, sentence: str) -> None:
+        said(sentence)
+
+    return Security(Certificates("peer0", **certificate_files(certs, "peer0")), names, report)
+
+
+async def test_an_address_that_was_taken_meanwhile_is_waited_for(spec: Spec, tmp_path: Path) -> None:
+    """A peer with new certificates opens its server again, and between the two somebody else may take the address."""
+    said, answers = asyncio.Queue[str](), [InputError("cannot listen at 127.0.0.1:7700"), None]
+
+    async def renew() -> None:
+        if answer := answers.pop(0):
+            raise answer
+
+    watching = asyncio.create_task(in_use(tmp_path / "certs", {}, said.put_nowait).watch(renew))
+    make_certificates(spec, tmp_path / "certs", days=60)
+    assert await asyncio.wait_for(said.get(), 20) == "cannot listen at 127.0.0.1:7700"
+    assert (await asyncio.wait_for(said.get(), 20)).startswith("new certificates, valid until")
+    watching.cancel()
+
+
+async def status(_request: bytes) -> bytes:
+    return b""
+
+
+async def echo(_service: Service, pipe: Pipe) -> None:
+    try:
+        while True:
+            await pipe.send(await pipe.receive())
+    except DisconnectedError:
+        return
+
+
+async def test_a_peer_can_end_while_its_certificates_are_renewed(
+    spec: Spec, tmp_path: Path, ports: Callable[[int], list[int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"127.0.0.1:{ports(1)[0]}"
+    for attempt in range(40):
+        transport = GrpcTransport(address, status, in_use(tmp_path / "certs", {address: "peer0"}, lambda _: None))
+        await transport.listen(echo)
+        watching = asyncio.create_task(transport.watch())
+        pipe = await transport.dial(address, "Tensors")
+        await pipe.send(b"hello")
+        assert await pipe.receive() == b"hello"
+        make_certificates(spec, tmp_path / "certs", days=30)
+        await asyncio.sleep(attempt * 0.0002)  # somewhere in the renewal, which takes some milliseconds
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await transport.close()
+        check_free(address)
+    assert not caplog.records
