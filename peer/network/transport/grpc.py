@@ -240,8 +240,9 @@ class GrpcTransport(Transport):
         renewing = asyncio.create_task(self._serve_anew())
         try:
             await asyncio.shield(renewing)
-        finally:
-            await renewing  # also when this peer ends: gRPC stumbles over a server whose start or end is cancelled
+        except asyncio.CancelledError:
+            await asyncio.wait((renewing,))  # gRPC stumbles over a server whose start or end is cancelled
+            raise
 
     async def _serve_anew(self) -> None:
         """Close everything and listen again; if that fails and is tried again, there is nothing to close any more.
