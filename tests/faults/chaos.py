@@ -301,8 +301,7 @@ def judge(ordeal: Ordeal, finished: bool, expected: dict[str, str], figures: Fig
     figures.counts["federations"] += 1
     codes = {id: peer.wait(1) for id, peer in ordeal.federation.peers.items() if not peer.running}
     if not finished or any(codes.values()):
-        logs = "\n".join(f"--- {id}\n{ordeal.federation.log(id)[-1500:]}" for id in ordeal.federation.ids)
-        figures.wrong.append(f"{name}: not finished, exit codes {codes}\n{logs}")
+        figures.wrong.append(f"{name}: not finished\n{ordeal.federation.account()}")
         return
     results = ordeal.federation.results()
     if digests(results) != expected:

@@ -52,8 +52,12 @@ def replace(certs: Path, new: Path) -> None:
 
 def taken_up(run: SmallFederation, id: str) -> None:
     """Waits until a peer uses the files that were replaced; it may have seen half of them before."""
-    sentences = lambda: [event["sentence"] for event in run.events(id, "certificates")]  # noqa: E731
-    until(lambda: any(said.startswith("new certificates, valid") for said in sentences()), 30, f"{id} takes them up")
+
+    def used() -> bool:
+        said = [event["sentence"] for event in run.events(id, "certificates")]
+        return any(sentence.startswith("new certificates, valid") for sentence in said)
+
+    until(used, 30, f"{id} takes them up")
 
 
 def hashes(results: dict[str, dict[str, Any]]) -> dict[str, str]:
@@ -93,7 +97,7 @@ def test_certificates_are_rotated_without_stopping(federation: Build, tmp_path: 
 
 
 def test_many_handshakes_at_once_harm_nobody(federation: Build, tmp_path: Path) -> None:
-    """gRPC's own way to exchange a certificate dies of it (grpc/grpc issue 36693): one in a few hundred starts."""
+    """gRPC's own way to exchange a certificate dies of it (grpc/grpc issue 36693)."""
     run = federation("fibfl", patience=60)
     certs, new = tmp_path / "certs", tmp_path / "new"
     make_certificates(run.spec, certs, days=2)
