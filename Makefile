@@ -4,7 +4,7 @@
 VENV = .venv
 PY = $(VENV)/bin/python
 INSTALLED = $(VENV)/installed
-STUBS = peer/network/stubs
+STUBS = peer/network/wire/stubs
 PIP_INSTALL = pip install --quiet --disable-pip-version-check -c constraints.txt
 PROTOC = $(PY) -m grpc_tools.protoc -Iproto dfl/v1/peer.proto
 JOBS = $$(n=`nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2`; [ "$$n" -le 8 ] || n=8; echo "$$n")

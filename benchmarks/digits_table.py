@@ -20,8 +20,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from peer.config import load_spec
-from peer.in_process import run_in_process
+from peer.runtime.in_process import run_in_process
+from peer.spec.peer import load_spec
 
 PEERS, ROUNDS = 5, 10
 

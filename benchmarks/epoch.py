@@ -23,11 +23,11 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from peer.errors import InputError
-from peer.learning.model import Part
-from peer.learning.samples import Samples
-from peer.learning.trainer import Adam, Phase, Trainer
+from peer.learning.data.samples import Samples
+from peer.learning.model.model import Part
+from peer.learning.model.zoo import build
+from peer.learning.training.trainer import Adam, Phase, Trainer
 from peer.learning.vision import torchvision
-from peer.learning.zoo import build
 
 SAMPLES, BATCH = 6000, 64
 PARTS: tuple[Part, ...] = ("model", "extractor")

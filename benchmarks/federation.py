@@ -27,9 +27,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import peers
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
-from peer.learning.samples import Samples
-from peer.learning.trainer import Adam, Phase, Trainer
-from peer.learning.zoo import build
+from peer.learning.data.samples import Samples
+from peer.learning.model.zoo import build
+from peer.learning.training.trainer import Adam, Phase, Trainer
 
 PEERS, SHARD, ROUNDS, HEAD, EXTRACTOR, BATCH, LR = 10, 300, 4, 1, 20, 64, 0.01
 

@@ -22,14 +22,14 @@ from torch import Tensor
 
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
 from benchmarks.peers import free_ports
-from peer.network.codec import FLOATS_PER_FRAME, float_bytes
-from peer.network.collectives import Collectives, Seat
-from peer.network.handshake import Identity
-from peer.network.manifest import Manifest, Payload
+from peer.network.collectives.collectives import Collectives, Seat
 from peer.network.network import Network
+from peer.network.streams.handshake import Identity
 from peer.network.transport import Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.wire import Resources
+from peer.network.wire.frames import FLOATS_PER_FRAME, float_bytes
+from peer.network.wire.manifest import Manifest, Payload
+from peer.network.wire.messages import Resources
 from peer.process import tune
 
 CONTESTANTS = ("links", "bare gRPC", "raw TCP")

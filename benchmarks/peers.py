@@ -12,8 +12,8 @@ import numpy as np
 import psutil
 
 from benchmarks.measure import Cost
-from launcher.processes import ForkServer, Process
-from peer.document import dump_yaml
+from launcher.engines.local import ForkServer, Process
+from peer.spec.document import dump_yaml
 
 PIXELS, CLASSES = (28, 28), 10
 

@@ -1,7 +1,7 @@
 """A fibfl whose peers write no checkpoint: what benchmarks.checkpoints compares with."""
 
-from peer.journal import Journal
 from peer.protocols.fibfl import FibFL
+from peer.runtime.checkpointer import Journal
 
 
 class Unsaved(FibFL):

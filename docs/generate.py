@@ -11,15 +11,15 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from peer.config import TLS, PeerConfig
-from peer.learning.partition import PARTITIONS
-from peer.learning.sources import SOURCES, Source, UserSource
-from peer.learning.zoo import MODELS
-from peer.life import MEANING, TRANSITIONS
-from peer.network.codec import HEADER
+from peer.learning.data.partition import PARTITIONS
+from peer.learning.data.sources import SOURCES, Source, UserSource
+from peer.learning.model.zoo import MODELS
+from peer.network.wire.frames import HEADER
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
-from peer.spec import Member, Spec
+from peer.runtime.lifecycle import MEANING, TRANSITIONS
+from peer.spec.federation import Member, Spec
+from peer.spec.peer import TLS, PeerConfig
 
 HERE = Path(__file__).parent
 SUPPLIED = {"init": "the protocol's own", "ring": "from `--peers N`", "data": "digits"}
@@ -81,8 +81,8 @@ def pages() -> dict[Path, str]:
     return {
         HERE / "configuration.md": configuration(),
         readme: filled(readme, "examples/my_protocol.py", f"```python\n{protocol}```\n"),
-        architecture: filled(architecture, "peer.life", life()),
-        wire: filled(wire, "peer.network.codec", header()),
+        architecture: filled(architecture, "peer.runtime.lifecycle", life()),
+        wire: filled(wire, "peer.network.wire.frames", header()),
     }
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 
 from peer import Peer, Protocol, Share
-from peer.learning.trainer import SGD, Phase
+from peer.learning.training.trainer import SGD, Phase
 
 
 class RingMedian(Protocol):

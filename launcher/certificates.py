@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from peer.errors import InputError
-from peer.spec import Spec
+from peer.spec.federation import Spec
 
 
 def make_certificates(spec: Spec, directory: Path, days: int) -> None:

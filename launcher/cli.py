@@ -12,7 +12,7 @@ from rich.console import Console
 from peer.errors import FailedError, InputError
 
 if TYPE_CHECKING:
-    from peer.spec import Spec
+    from peer.spec.federation import Spec
 
 
 class Output(Console):
@@ -102,7 +102,7 @@ def spec_arguments(command: argparse.ArgumentParser) -> None:
 
 def resolved(arguments: argparse.Namespace) -> "Spec":
     """The spec that `spec_arguments` stand for."""
-    from peer.config import load_spec
+    from peer.spec.peer import load_spec
 
     return load_spec(
         arguments.federation,
@@ -114,7 +114,7 @@ def resolved(arguments: argparse.Namespace) -> "Spec":
 
 
 def run_federation(arguments: argparse.Namespace) -> int:
-    from launcher.local import Order, run
+    from launcher.commands.run import Order, run
 
     order = Order(
         spec=resolved(arguments),
@@ -127,7 +127,7 @@ def run_federation(arguments: argparse.Namespace) -> int:
 
 
 def check_federation(arguments: argparse.Namespace) -> int:
-    from launcher.check import check
+    from launcher.commands.check import check
 
     check(resolved(arguments), Output())
     return 0
@@ -150,16 +150,16 @@ def make_certs(arguments: argparse.Namespace) -> int:
 
 
 def compare_runs(arguments: argparse.Namespace) -> int:
-    from launcher.compare import compare
+    from launcher.commands.compare import compare
 
     compare(arguments.run, arguments.alone, arguments.json, Output())
     return 0
 
 
 def list_protocols(arguments: argparse.Namespace) -> int:
-    from launcher import catalogue
+    from launcher.commands import protocols
 
-    catalogue.show(arguments.json, Output())
+    protocols.show(arguments.json, Output())
     return 0
 
 

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import InputError
-from peer.learning.trainer import check_batches
-from peer.learning.zoo import build
-from peer.spec import Spec
-from peer.tally import KNOWN, Tally
-from peer.user_code import in_words
+from peer.learning.model.zoo import build
+from peer.learning.training.trainer import check_batches
+from peer.plugins import in_words
+from peer.runtime.dry_run import KNOWN, Tally
+from peer.spec.federation import Spec
 
 Counts = NDArray[np.int64]
 ROUNDS = 200

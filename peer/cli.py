@@ -10,15 +10,15 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from peer.config import load_peer
 from peer.errors import FailedError, InputError
-from peer.logs import start_logging
-from peer.network.security import Certificates, Security
 from peer.network.transport.grpc import GrpcTransport
+from peer.network.transport.tls import Certificates, Security
 from peer.process import tune
-from peer.runtime import Runtime
-from peer.setup import Setup, prepare
-from peer.telemetry import Telemetry
+from peer.runtime.runtime import Runtime
+from peer.runtime.setup import Setup, prepare
+from peer.spec.peer import load_peer
+from peer.telemetry.events import Telemetry
+from peer.telemetry.logs import start_logging
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 

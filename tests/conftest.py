@@ -12,7 +12,7 @@ import pytest
 from proxies import Proxies
 from real_peers import Build, BuildWatched, Nursery, SmallFederation
 
-from peer.config import load_spec
+from peer.spec.peer import load_spec
 
 FIRST_PORT, LAST_PORT, WORKERS = 10_000, 32_000, 16
 """Below the ephemeral ports, or an outgoing connection takes a dead peer's; each xdist worker has a part."""

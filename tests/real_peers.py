@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import psutil
 from proxies import Proxies
 
-from launcher.processes import ForkServer, Process
-from peer.document import dump_yaml
-from peer.spec import Spec
+from launcher.engines.local import ForkServer, Process
+from peer.spec.document import dump_yaml
+from peer.spec.federation import Spec
 
 MINUTE = 60.0
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from ruamel.yaml import YAML
 
 from launcher import cli as launcher
 from peer import cli as peer
-from peer.config import load_peer, load_spec
-from peer.in_process import run_in_process
-from peer.network.codec import HEADER, Key, encode_frame
+from peer.network.wire.frames import HEADER, Key, encode_frame
+from peer.runtime.in_process import run_in_process
+from peer.spec.peer import load_peer, load_spec
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

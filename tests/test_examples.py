@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from peer.config import load_spec
-from peer.in_process import run_in_process
 from peer.protocols.registry import PROTOCOLS
-from peer.spec import Spec
+from peer.runtime.in_process import run_in_process
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted(EXAMPLES.glob("*.yaml"))

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.files import sync, write_atomically
-from peer.learning.model import Model
-from peer.learning.zoo import build
+from peer.learning.model.model import Model
+from peer.learning.model.zoo import build
 
 
 def save_model(model: Model, path: str | Path) -> None:

@@ -6,14 +6,14 @@ Suspicion is only shown and counted; it never changes the run.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from peer.network.edges import Edges, LinkState, Neighbour
-from peer.network.floor import Floor
-from peer.network.handshake import Identity, NoAnswerError, RefusedError, introduce, read_reply
-from peer.network.links import RETRY, first_of
-from peer.network.reception import Report
-from peer.network.traffic import Counted, Traffic
+from peer.network.membership.durability import Floor
+from peer.network.membership.edges import Edges, LinkState, Neighbour
+from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce, read_reply
+from peer.network.streams.link import RETRY, first_of
+from peer.network.streams.receiver import Report
+from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import DisconnectedError, Pipe, Transport
-from peer.network.wire import Beat, DecodeError, Reply, Resources
+from peer.network.wire.messages import Beat, DecodeError, Reply, Resources
 
 INTERVAL = 0.5
 LOOK = 0.1

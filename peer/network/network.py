@@ -8,20 +8,20 @@ from itertools import count
 from typing import Any
 
 from peer.errors import FailedError
-from peer.network.audit import Audit
-from peer.network.codec import Key, frame_count
-from peer.network.edges import Direction, Edges, Neighbour
-from peer.network.floor import Floor
-from peer.network.handshake import Identity
 from peer.network.heartbeat import Heart
-from peer.network.inbox import Inbox, Message
-from peer.network.links import Link
-from peer.network.manifest import Manifest, NotDeclaredError
-from peer.network.reception import Reception, Report
-from peer.network.traffic import Traffic
+from peer.network.membership.durability import Floor
+from peer.network.membership.edges import Direction, Edges, Neighbour
+from peer.network.streams.audit import Audit
+from peer.network.streams.handshake import Identity
+from peer.network.streams.inbox import Inbox, Message
+from peer.network.streams.link import Link
+from peer.network.streams.message_writer import Writing
+from peer.network.streams.receiver import Reception, Report
+from peer.network.streams.traffic import Traffic
 from peer.network.transport import DisconnectedError, Pipe, Service, Transport
-from peer.network.wire import Reply, Resources, Welcome
-from peer.network.writing import Writing
+from peer.network.wire.frames import Key, frame_count
+from peer.network.wire.manifest import Manifest, NotDeclaredError
+from peer.network.wire.messages import Reply, Resources, Welcome
 
 LEAVE_SECONDS = 5.0
 """How long a peer that has finished tries to tell a neighbour so: it may be paused, or gone for good."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 from torch import Tensor
 
-from peer.learning.trainer import Phase
+from peer.learning.training.trainer import Phase
 from peer.settings import Settings
-from peer.topology import Graph
+from peer.topology.graphs import Graph
 
 T = TypeVar("T")
 Init = Literal["shared", "independent"]

@@ -3,9 +3,9 @@
 from typing import ClassVar, Literal
 
 from peer.protocols.base import Init, Peer, Protocol, Share
-from peer.protocols.participation import Participation
-from peer.protocols.training import PlainSGD
-from peer.topology import Graph
+from peer.protocols.blocks.participation import Participation
+from peer.protocols.blocks.training import PlainSGD
+from peer.topology.graphs import Graph
 
 
 class FedAvg(PlainSGD, Participation, Protocol):

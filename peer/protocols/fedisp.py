@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from peer.learning.optimiser import SGD
-from peer.learning.trainer import Phase
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.trainer import Phase
 from peer.protocols.base import Init, Peer, Protocol, Share
-from peer.protocols.participation import Participation
-from peer.protocols.training import BatchSize, Rate, Share01
-from peer.topology import Graph
+from peer.protocols.blocks.participation import Participation
+from peer.protocols.blocks.training import BatchSize, Rate, Share01
+from peer.topology.graphs import Graph
 
 Schedule = Literal["fixed", "equispaced", "exponential", "linear", "cosine", "harmonic"]
 

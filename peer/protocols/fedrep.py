@@ -2,12 +2,12 @@
 
 from typing import ClassVar, Literal
 
-from peer.learning.optimiser import SGD
-from peer.learning.trainer import Phase
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.trainer import Phase
 from peer.protocols.base import Init, Peer, Protocol, Share
-from peer.protocols.participation import Participation
-from peer.protocols.training import BatchSize, Epochs, Rate, Share01
-from peer.topology import Graph
+from peer.protocols.blocks.participation import Participation
+from peer.protocols.blocks.training import BatchSize, Epochs, Rate, Share01
+from peer.topology.graphs import Graph
 
 
 class FedRep(Participation, Protocol):

@@ -4,8 +4,8 @@ from math import sqrt
 from typing import ClassVar, Literal
 
 from peer.protocols.base import Init, Peer, Protocol, Received, Share
-from peer.protocols.blend import blend
-from peer.protocols.training import Share01, TwoPhase
+from peer.protocols.blocks.blend import blend
+from peer.protocols.blocks.training import Share01, TwoPhase
 
 PHI = (1 + sqrt(5)) / 2
 ALPHA, BETA = 1 / PHI, 1 / PHI**2

@@ -3,8 +3,8 @@
 from typing import ClassVar, Literal
 
 from peer.protocols.base import Init, Peer, Protocol, Share
+from peer.protocols.blocks.training import Share01, TwoPhase
 from peer.protocols.fibfl import ALPHA, BETA, ring_blend
-from peer.protocols.training import Share01, TwoPhase
 
 
 def gated_weights(left: float, right: float, tau: float) -> tuple[float, float] | None:

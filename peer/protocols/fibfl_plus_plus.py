@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from peer.learning.optimiser import Adam
-from peer.learning.trainer import Phase
+from peer.learning.training.optimiser import Adam
+from peer.learning.training.trainer import Phase
 from peer.protocols.base import Init, Peer, Protocol, Record, Share
+from peer.protocols.blocks.training import Share01, TwoPhase
 from peer.protocols.fibfl import ring_blend
 from peer.protocols.fibfl_plus import gated_weights
-from peer.protocols.training import Share01, TwoPhase
-from peer.topology import RingCost, ring_cost, similarity, two_opt
+from peer.topology.graphs import RingCost, ring_cost, similarity, two_opt
 
 
 class FibFLPlusPlus(TwoPhase, Protocol):

@@ -3,9 +3,9 @@
 from typing import ClassVar, Literal
 
 from peer.protocols.base import Peer, Protocol, Share
-from peer.protocols.blend import blend
-from peer.protocols.training import Epochs, PlainSGD
-from peer.topology import Graph
+from peer.protocols.blocks.blend import blend
+from peer.protocols.blocks.training import Epochs, PlainSGD
+from peer.topology.graphs import Graph
 
 
 class GossipSGD(PlainSGD, Protocol):

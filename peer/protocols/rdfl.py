@@ -3,8 +3,8 @@
 from typing import ClassVar, Literal
 
 from peer.protocols.base import Init, Peer, Protocol, Share
-from peer.protocols.blend import blend
-from peer.protocols.training import PlainSGD, Share01
+from peer.protocols.blocks.blend import blend
+from peer.protocols.blocks.training import PlainSGD, Share01
 
 
 class RDFL(PlainSGD, Protocol):

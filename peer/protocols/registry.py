@@ -1,8 +1,8 @@
 """The protocols there are, by name; a user's own is `module:Name`."""
 
 from peer.errors import InputError
+from peer.plugins import imported
 from peer.protocols.base import Protocol
-from peer.user_code import imported
 
 PROTOCOLS = {
     "fibfl": "peer.protocols.fibfl:FibFL",

@@ -154,7 +154,7 @@ MODULES = {
     "unfinished": """from typing import ClassVar
 
 from peer import Protocol
-from peer.learning.trainer import SGD, Phase
+from peer.learning.training.trainer import SGD, Phase
 
 
 class Abstract(Protocol):

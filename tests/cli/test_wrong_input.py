@@ -15,8 +15,8 @@ from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, ring
 
 from launcher.cli import main as launch
 from peer.cli import main as peer
-from peer.config import load_peer, load_spec
-from peer.setup import own_directory, prepare
+from peer.runtime.setup import own_directory, prepare
+from peer.spec.peer import load_peer, load_spec
 
 
 class Place:

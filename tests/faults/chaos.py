@@ -26,7 +26,7 @@ from faults.gates import Gates
 from faults.plans import check
 from faults.scenarios import SCENARIOS
 from launcher.certificates import certificate_files, make_certificates
-from peer.config import load_spec
+from peer.spec.peer import load_spec
 
 PEERS = 10
 FIRST_PORT = 21_000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from real_peers import Nursery
 
-from launcher.processes import ForkServer
+from launcher.engines.local import ForkServer
 
 TESTS = Path(__file__).parents[1]
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from faults.clock import here
 from peer import files
-from peer.checkpoint import Checkpoints
+from peer.runtime.checkpoint import Checkpoints
 
 
 class Disk:
@@ -30,8 +30,8 @@ class Disk:
             here("disk")
 
         with (
-            patch("peer.checkpoint.write_atomically", self.write),
-            patch("peer.checkpoint.sync", self.sync),
+            patch("peer.runtime.checkpoint.write_atomically", self.write),
+            patch("peer.runtime.checkpoint.sync", self.sync),
             patch.object(Checkpoints, "_set_aside", loosely),
         ):
             yield

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "network"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 SEEDS = 6
 """Kinds of input; the first byte chooses."""
@@ -27,11 +27,11 @@ def targets() -> Callable[[bytes], None]:
     """Imports what is fuzzed (atheris watches the import) and returns the function that takes the bytes."""
     from strangers import Door, frame, hello  # noqa: F401
 
-    from peer.network.codec import HEADER, BadFrameError, decode, xxhash
-    from peer.network.handshake import read_hello, read_reply
-    from peer.network.manifest import NotDeclaredError
+    from peer.network.streams.handshake import read_hello, read_reply
     from peer.network.transport import DisconnectedError
-    from peer.network.wire import Beat, DecodeError
+    from peer.network.wire.frames import HEADER, BadFrameError, decode, xxhash
+    from peer.network.wire.manifest import NotDeclaredError
+    from peer.network.wire.messages import Beat, DecodeError
 
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)

@@ -13,18 +13,18 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import peer.checkpoint
+import peer.runtime.checkpoint
 from faults.disk import half_written
 from peer import files
 from peer.cli import main as peer_main
-from peer.learning.trainer import Trainer
-from peer.network import links
-from peer.network.all_reduce import AllReduce
-from peer.network.collectives import Collectives
+from peer.learning.training.trainer import Trainer
+from peer.network.collectives.all_reduce import AllReduce
+from peer.network.collectives.collectives import Collectives
 from peer.network.network import Network
-from peer.network.reception import Reception
+from peer.network.streams import link as links
+from peer.network.streams.receiver import Reception
 from peer.network.transport.grpc import ClientPipe
-from peer.runtime import Runtime
+from peer.runtime.runtime import Runtime
 
 LARGE = 1 << 16
 
@@ -110,7 +110,7 @@ def checkpoint(fault: Fault) -> None:
         files.write_atomically(path, content)
         fault.hit()
 
-    peer.checkpoint.write_atomically = write  # type: ignore[attr-defined]
+    peer.runtime.checkpoint.write_atomically = write  # type: ignore[attr-defined]
 
 
 def acknowledgement(fault: Fault) -> None:

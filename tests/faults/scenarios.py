@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from peer.config import load_spec
-from peer.spec import Spec
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
 
 PATIENCE = 60.0
 HERE = Path(__file__).parent

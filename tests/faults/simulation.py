@@ -23,12 +23,12 @@ from faults.clock import Life, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
 from faults.scenarios import specification
 from faults.wires import Weather, Wires, factory
-from peer.config import PeerConfig
-from peer.network.floor import WINDOW
-from peer.network.wire import Resources
-from peer.runtime import Runtime
-from peer.setup import prepare
-from peer.telemetry import Telemetry
+from peer.network.membership.durability import WINDOW
+from peer.network.wire.messages import Resources
+from peer.runtime.runtime import Runtime
+from peer.runtime.setup import prepare
+from peer.spec.peer import PeerConfig
+from peer.telemetry.events import Telemetry
 
 FRAME = 6
 """Floats in a frame: messages of the tiny model have several."""
@@ -71,7 +71,13 @@ class Outcome:
 @contextmanager
 def small_frames() -> Iterator[None]:
     with ExitStack() as stack:
-        for module in ("codec", "inbox", "writing", "all_reduce", "reception"):
+        for module in (
+            "wire.frames",
+            "streams.inbox",
+            "streams.message_writer",
+            "collectives.all_reduce",
+            "streams.receiver",
+        ):
             stack.enter_context(patch(f"peer.network.{module}.FLOATS_PER_FRAME", FRAME))
         yield
 
@@ -265,7 +271,7 @@ def simulate(
     directory = Path(tempfile.mkdtemp(prefix="simulated-", dir=place))
     resources = Resources(cpus=1, samples=1)
     try:
-        with small_frames(), patch("peer.runtime.measure", lambda *_: resources):
+        with small_frames(), patch("peer.runtime.runtime.measure", lambda *_: resources):
             simulation = Simulation(name, seed, kills, weather or Weather(), directory)
             simulation.look = look
             # Seconds are written into checkpoints: with the real ones, no two of them would have the same bytes.
@@ -273,7 +279,7 @@ def simulate(
             with (
                 simulation.disk.under(),
                 patch("time.perf_counter", simulation.loop.time),
-                patch("peer.setup.sole_use", nullcontext),
+                patch("peer.runtime.setup.sole_use", nullcontext),
             ):
                 return simulation.run()
     finally:

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from faults.disk import Disk, half_written
-from peer.checkpoint import Checkpoints, Snapshot
-from peer.config import load_spec
-from peer.in_process import run_in_process
-from peer.learning.samples import Samples
-from peer.learning.trainer import SGD, Phase, Trainer
-from peer.learning.zoo import build
-from peer.network.codec import decode
-from peer.trace import copy
+from peer.learning.data.samples import Samples
+from peer.learning.model.zoo import build
+from peer.learning.training.trainer import SGD, Phase, Trainer
+from peer.network.wire.frames import decode
+from peer.runtime.checkpoint import Checkpoints, Snapshot
+from peer.runtime.in_process import run_in_process
+from peer.spec.peer import load_spec
+from peer.telemetry.trace import copy
 
 
 def saved(directory: Path) -> Checkpoints:
@@ -89,7 +89,7 @@ def test_a_power_cut_brings_no_name_back_with_other_content(tmp_path: Path) -> N
     with patch("faults.disk.here"), disk.under():
         checkpoints = saved(tmp_path)
         checkpoints.prune(floor=1)
-        with patch("peer.checkpoint.write_atomically", write_and_die), pytest.raises(InterruptedError):
+        with patch("peer.runtime.checkpoint.write_atomically", write_and_die), pytest.raises(InterruptedError):
             checkpoints.save(Snapshot(3, {"another model": torch.arange(9.0)}, {}), [(["peer1"], b"short")])
         disk.power_cut(tmp_path, Worst())
     assert checkpoints.damage(2) is checkpoints.damage(1) is None

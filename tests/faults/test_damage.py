@@ -12,11 +12,11 @@ import pytest
 
 from faults.scenarios import SCENARIOS, specification
 from faults.simulation import Kill, simulate, undisturbed
-from peer.checkpoint import Checkpoints
 from peer.errors import FailedError
-from peer.in_process import run_in_process
-from peer.results import history
-from peer.spec import Spec
+from peer.runtime.checkpoint import Checkpoints
+from peer.runtime.in_process import run_in_process
+from peer.spec.federation import Spec
+from peer.telemetry.results import history
 
 END = 5
 """The rounds of the scenario `fibfl`; the runs here are stopped two rounds before and taken up again."""

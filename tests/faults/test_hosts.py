@@ -10,7 +10,7 @@ import pytest
 from real_peers import Build, Nursery, SmallFederation, digests
 
 from faults.hosts import Hosts, missing
-from peer.network.floor import WINDOW
+from peer.network.membership.durability import WINDOW
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 PEERS = 3

@@ -15,8 +15,8 @@ from faults.plans import check
 from faults.scenarios import SCENARIOS, specification
 from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.wires import Stall, Weather
-from peer.in_process import run_in_process
-from peer.journal import Journal
+from peer.runtime.checkpointer import Journal
+from peer.runtime.in_process import run_in_process
 
 SEEDS = 8
 

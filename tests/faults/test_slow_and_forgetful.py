@@ -4,7 +4,7 @@ from pathlib import Path
 
 from real_peers import BuildWatched, SmallFederation, digests
 
-from peer.in_process import run_in_process
+from peer.runtime.in_process import run_in_process
 
 PROTOCOL = {"name": "fibfl+", "head_epochs": 1, "extractor_epochs": 1, "tau": 0.05}
 

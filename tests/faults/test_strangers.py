@@ -9,7 +9,7 @@ import psutil
 import pytest
 from real_peers import Build, digests
 
-from peer.network.wire import SERVICE, Hello
+from peer.network.wire.messages import SERVICE, Hello
 
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 2}
 CONNECTIONS = 1000

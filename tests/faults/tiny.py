@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from peer.protocols.base import Init, Peer, Record
-from peer.protocols.blend import blend
+from peer.protocols.blocks.blend import blend
 from peer.protocols.fibfl import FibFL
 
 CLASSES = 3

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from peer.errors import FailedError, InputError
 from peer.learning.export import export_state_dict, load_model, save_model, state_dict
-from peer.learning.zoo import build
+from peer.learning.model.zoo import build
 
 
 def test_a_saved_model_predicts_the_same_after_three_lines(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_installed_torchvision_gives_models_and_data_sets() -> None:
 
 
 def test_sources_and_samples_do_not_import_it() -> None:
-    program = "import sys, peer.learning.sources as s; s.SOURCES['digits'](name='digits').load(); "
+    program = "import sys, peer.learning.data.sources as s; s.SOURCES['digits'](name='digits').load(); "
     program += "print([n for n in ('torchvision', 'sklearn', 'pandas', 'pyarrow', 'PIL') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

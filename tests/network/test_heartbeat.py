@@ -5,16 +5,16 @@ import asyncio
 import pytest
 from strangers import MANIFEST, pipes
 
-from peer.network import handshake
-from peer.network.edges import Edges
-from peer.network.floor import Floor
-from peer.network.handshake import Identity
 from peer.network.heartbeat import Heart
-from peer.network.links import Link
-from peer.network.reception import Report
-from peer.network.traffic import Counted, Traffic
+from peer.network.membership.durability import Floor
+from peer.network.membership.edges import Edges
+from peer.network.streams import handshake
+from peer.network.streams.handshake import Identity
+from peer.network.streams.link import Link
+from peer.network.streams.receiver import Report
+from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import Accept, Pipe, Service, Transport
-from peer.network.wire import Beat, Reply, Resources, Welcome
+from peer.network.wire.messages import Beat, Reply, Resources, Welcome
 
 
 class Silent(Transport):

@@ -11,8 +11,8 @@ from proxies import Connection, edges
 from real_peers import BuildWatched, digests
 from torch import Tensor
 
-from peer.in_process import run_in_process
-from peer.learning.trainer import Phase, Trainer
+from peer.learning.training.trainer import Phase, Trainer
+from peer.runtime.in_process import run_in_process
 
 Windows = NDArray[np.uint64]
 QUICK = {"head_epochs": 1, "extractor_epochs": 1}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from real_peers import Build, BuildWatched, SmallFederation, digests
 
-from peer.in_process import run_in_process
+from peer.runtime.in_process import run_in_process
 
 QUICK = {"head_epochs": 1, "extractor_epochs": 1, "tau": 0.05}
 

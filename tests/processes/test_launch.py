@@ -17,10 +17,10 @@ import psutil
 import pytest
 from real_peers import Nursery, RunningPeer, all_gone
 
-from launcher import local
 from launcher.cli import main
-from peer.config import load_spec
-from peer.in_process import run_in_process
+from launcher.commands import run as local
+from peer.runtime.in_process import run_in_process
+from peer.spec.peer import load_spec
 
 Ports = Callable[[int], list[int]]
 SUMMARY = {

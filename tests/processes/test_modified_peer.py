@@ -34,7 +34,7 @@ class Mine(Mine):
 FORGED = """
 import asyncio, hashlib, json
 from dataclasses import asdict, replace
-from peer.network.manifest import Manifest
+from peer.network.wire.manifest import Manifest
 from peer.network.network import Network
 
 def forged(self):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from real_peers import Build, digests
 
-from peer.in_process import run_in_process
+from peer.runtime.in_process import run_in_process
 
 SGD = {"epochs": 1}
 ADAM = {"head_epochs": 1, "extractor_epochs": 1}

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from real_peers import Build, SmallFederation, until
 
-from peer.network.wire import SERVICE, StatusReply, StatusRequest
+from peer.network.wire.messages import SERVICE, StatusReply, StatusRequest
 
 
 @pytest.fixture

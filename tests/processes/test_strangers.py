@@ -7,12 +7,12 @@ import pytest
 from real_peers import Build, SmallFederation, until
 from wire_client import Caller
 
-from peer.config import Spec
-from peer.declaration import manifest
-from peer.learning.zoo import build
-from peer.network.codec import FLOATS_PER_FRAME, Key, encode_frame
-from peer.network.manifest import Manifest
-from peer.network.wire import VERSION, Beat, Hello, Refusal
+from peer.learning.model.zoo import build
+from peer.network.wire.frames import FLOATS_PER_FRAME, Key, encode_frame
+from peer.network.wire.manifest import Manifest
+from peer.network.wire.messages import VERSION, Beat, Hello, Refusal
+from peer.runtime.manifest import manifest
+from peer.spec.peer import Spec
 
 EXTRACTOR, MODEL = 116_352, 117_642
 

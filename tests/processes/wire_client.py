@@ -7,7 +7,7 @@ from typing import Self
 
 import grpc
 
-from peer.network.wire import SERVICE, Reply
+from peer.network.wire.messages import SERVICE, Reply
 
 
 class Caller:

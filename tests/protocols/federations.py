@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import nn
 
-from peer.config import load_spec
-from peer.in_process import run_in_process
-from peer.runtime import Runtime
-from peer.spec import Spec
+from peer.runtime.in_process import run_in_process
+from peer.runtime.runtime import Runtime
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
 
 Vector = NDArray[np.float64]
 

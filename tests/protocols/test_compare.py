@@ -11,8 +11,8 @@ import safetensors.numpy
 from federations import federate
 
 from launcher.cli import main
-from launcher.report import summarise, write
-from peer.config import load_spec
+from launcher.reports.summary import summarise, write
+from peer.spec.peer import load_spec
 
 ALONE = {"name": "solo", "like": "fedavg"}
 

@@ -9,7 +9,7 @@ from federations import Run, Trace, federate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.learning.zoo import build
+from peer.learning.model.zoo import build
 from peer.protocols.fedavg import FedAvg
 
 UNEQUAL = {"name": "digits", "limit": 120, "partition": {"kind": "quantity", "delta": 2}}

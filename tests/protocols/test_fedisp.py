@@ -11,11 +11,11 @@ from federations import Run, federate
 from torch import Tensor, nn
 from torch.nn import functional
 
+from peer.learning.model.zoo import build
 from peer.learning.randomness import torch_generator
-from peer.learning.trainer import Phase
-from peer.learning.zoo import build
-from peer.local_peer import LocalPeer
+from peer.learning.training.trainer import Phase
 from peer.protocols.fedisp import FedISP, Schedule
+from peer.runtime.local_peer import LocalPeer
 
 SIZE = 0.05
 

@@ -7,9 +7,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from launcher.certificates import certificate_files, make_certificates
-from peer.config import load_peer, load_spec
 from peer.errors import InputError
-from peer.network.security import Certificates, is_loopback
+from peer.network.transport.tls import Certificates, is_loopback
+from peer.spec.peer import load_peer, load_spec
 
 SPEC = "protocol: fibfl\nring:\n" + "".join(f"  - {{id: peer{i}, address: '127.0.0.1:{7700 + i}'}}\n" for i in range(3))
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from peer.config import load_spec
 from peer.errors import FailedError
-from peer.in_process import run_in_process
-from peer.network.codec import decode
-from peer.network.manifest import NotDeclaredError
-from peer.network.reception import Reception
-from peer.spec import Spec
+from peer.network.streams.receiver import Reception
+from peer.network.wire.frames import decode
+from peer.network.wire.manifest import NotDeclaredError
+from peer.runtime.in_process import run_in_process
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
 
 
 def spec(directory: Path) -> Spec:

@@ -21,8 +21,8 @@ from cryptography.x509.oid import NameOID
 from real_peers import Build, SmallFederation, until
 
 from launcher.certificates import certificate_files, make_certificates
-from peer.network.handshake import Identity
-from peer.network.wire import SERVICE, Reply, StatusReply, StatusRequest
+from peer.network.streams.handshake import Identity
+from peer.network.wire.messages import SERVICE, Reply, StatusReply, StatusRequest
 
 METHOD = f"/{SERVICE}/Status"
 

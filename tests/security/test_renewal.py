@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from launcher.certificates import certificate_files, make_certificates
-from peer.config import load_spec
 from peer.errors import InputError
-from peer.network import security
-from peer.network.security import Certificates, Security
 from peer.network.transport import DisconnectedError, Pipe, Service
+from peer.network.transport import tls as security
 from peer.network.transport.grpc import GrpcTransport, check_free
-from peer.spec import Spec
+from peer.network.transport.tls import Certificates, Security
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
 
 SPEC = "{protocol: fedavg, ring: [{id: peer0, address: '127.0.0.1:7700'}, {id: peer1, address: '127.0.0.1:7701'}]}"
 

@@ -17,9 +17,9 @@ from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
 from peer.errors import InputError
-from peer.network.codec import MAX_FRAME
 from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Status, Transport
-from peer.network.wire import SERVICE
+from peer.network.wire.frames import MAX_FRAME
+from peer.network.wire.messages import SERVICE
 
 LIMITS = [
     ("grpc.max_send_message_length", MAX_FRAME + 4096),
@@ -63,7 +63,7 @@ REASONS = {
     "handshak": "TLS handshake failed",
 }
 if TYPE_CHECKING:
-    from peer.network.security import Security
+    from peer.network.transport.tls import Security
 
     Call = grpc.aio.StreamStreamCall[bytes, bytes]
 

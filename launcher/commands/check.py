@@ -1,0 +1,58 @@
+"""`dfl-launch check`: what a federation would need, without starting any of it."""
+
+import asyncio
+from collections.abc import Mapping
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from launcher.formatting import plural, quantity
+from launcher.plan import Plan, plan, traffic
+from peer.runtime.disk import disk_needed
+from peer.spec.federation import Spec
+
+SHOWN = 16
+"""Peers whose traffic is counted and shown; the others of a larger federation are like them."""
+SPLIT = ("extractor", "head")
+
+
+def check(spec: Spec, console: Console) -> None:
+    """Prints shapes, and each peer's samples, bytes and disk. InputError if the federation cannot run."""
+    made = plan(spec)
+    sent = asyncio.run(traffic(made, spec.ids[:SHOWN]))
+    for line in heading(made, sent):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(peers(made, sent))
+    if len(spec.ids) > SHOWN:
+        console.print(f"and {plural(len(spec.ids) - SHOWN, 'more peer')}", highlight=False)
+
+
+def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
+    spec, protocol, number = made.spec, made.spec.protocol, len(made.spec.ids)
+    parts = (f"{part} {made.sizes[part]:,} values ({quantity(4 * made.sizes[part])})" for part in SPLIT)
+    start = np.mean([setup for setup, *_ in sent.values()])
+    mean = np.mean([np.mean(rounds) for _, *rounds in sent.values()])
+    disk = disk_needed(spec, made.sizes["model"], max(max(counts) for counts in sent.values()))
+    return [
+        f"{spec.name}: {protocol.name}, {plural(number, 'peer')}, {plural(spec.rounds, 'round')}, seed {spec.seed}",
+        f"data: {spec.data.name}, input {made.shape}, {len(made.counts[spec.ids[0]])} classes, "
+        f"split {spec.data.partition.kind}",
+        f"model: {spec.model.name}, {', '.join(parts)}",
+        f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}",
+        f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
+        f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",
+    ]
+
+
+def peers(made: Plan, sent: Mapping[str, list[int]]) -> Table:
+    """Samples and bytes of each peer; the bytes are tensors and records, without framing (1 % at most)."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("peer", "samples", "classes", "sends at the start", "sends a round", "at most"):
+        table.add_column(name, justify="left" if name == "peer" else "right", no_wrap=True)
+    for id, (setup, *rounds) in sent.items():
+        held = made.counts[id]
+        sizes = (setup, sum(rounds) / len(rounds), max(rounds))
+        table.add_row(id, str(held.sum()), str(np.count_nonzero(held)), *map(quantity, sizes))
+    return table

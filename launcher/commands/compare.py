@@ -1,0 +1,105 @@
+"""What collaborating gained: a run beside one of the same peers alone (MCG and CGS: CYCle's)."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from rich.console import Console
+from safetensors import SafetensorError
+
+from launcher.formatting import share
+from launcher.monitor.peer_view import headline
+from launcher.reports.summary import is_summary
+from peer.errors import InputError
+from peer.learning.training import metrics
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
+
+
+def compare(run: Path, alone: Path, as_json: bool, console: Console) -> None:
+    """Print what the run in `run` gained over the one in `alone`; InputError if they do not go together."""
+    ours, theirs = _spec(run), _spec(alone)
+    if theirs.protocol.name != "solo":
+        raise InputError(f"{alone} is a run of `{theirs.protocol.name}`; give one of `solo` in second place")
+    differing = [key for key in ("data", "model", "seed", "init") if ours.digests()[key] != theirs.digests()[key]]
+    differing += ["ring"] if ours.ids != theirs.ids else []
+    differing += ["rounds"] if ours.rounds != theirs.rounds else []
+    differing += ["local training (`like`)"] if ours.protocol.local() != theirs.protocol.local() else []
+    if differing:
+        raise InputError(f"{run} and {alone} differ in {', '.join(differing)}; run `solo` with those of {run}")
+    test = ours.test
+    together, solo = _accuracies(run, ours, test), _accuracies(alone, theirs, test)
+    gains = gained(together, solo) | {"weight_divergence": _weight_divergence(run, list(together))}
+    if as_json:
+        console.print_json(json.dumps({"test": test} | gains))
+        return
+    for line in lines(gains, test):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def gained(together: Mapping[str, float], solo: Mapping[str, float]) -> dict[str, Any]:
+    """The figures of accuracies in 0..1 by id; None where one is undefined."""
+    ours, theirs = list(together.values()), [solo[id] for id in together]
+    return {
+        "mcg": metrics.mcg(ours, theirs),
+        "cgs": metrics.cgs(ours, theirs),
+        "pearson": metrics.pearson(ours, theirs),
+        "gain": {id: together[id] - solo[id] for id in together},
+    }
+
+
+def lines(gains: Mapping[str, Any], test: str) -> list[str]:
+    """For a person, a line each."""
+    said = [f"{id}: {gain:+.4f}" for id, gain in gains["gain"].items()]
+    pearson, divergence = (
+        "undefined" if gains[name] is None else f"{gains[name]:{form}}"
+        for name, form in (("pearson", "+.4f"), ("weight_divergence", ".3g"))
+    )
+    return [
+        f"gain over training alone ({test}), by peer: {', '.join(said)}",
+        f"mean collaboration gain (MCG): {gains['mcg']:+.4f}",
+        f"its spread (CGS): {share(gains['cgs'])}",
+        f"Pearson's correlation of the two accuracies: {pearson}",
+        f"weight divergence between the peers' models, mean over the weights: {divergence}",
+    ]
+
+
+def _spec(directory: Path) -> Spec:
+    file = directory / "federation.yaml"
+    if not file.is_file():
+        raise InputError(f"{directory} holds no run: there is no federation.yaml in it")
+    return load_spec(file)
+
+
+def _accuracies(directory: Path, spec: Spec, test: str) -> dict[str, float]:
+    try:
+        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        summary = None
+    if not is_summary(summary) or summary["rounds"] != spec.rounds:
+        raise InputError(f"{directory} holds no finished run: there is no whole summary.json in it")
+    found = {peer["id"]: headline(peer["accuracy"], test) for peer in summary["per_peer"]}
+    if missing := [id for id, accuracy in found.items() if accuracy is None]:
+        raise InputError(f"{directory}: {', '.join(missing)} have no accuracy on the `{test}` test")
+    return {id: accuracy for id, accuracy in found.items() if accuracy is not None}
+
+
+def _weight_divergence(run: Path, ids: list[str]) -> float | None:
+    """The mean over all weights of Eq. 11 of FedISP; None for one peer, or where models differ in shape."""
+    vectors = [_weights(run / id / "model.safetensors") for id in ids]
+    if len({len(vector) for vector in vectors}) > 1 or len(vectors) < 2:
+        return None
+    return float(metrics.weight_divergence(vectors).mean())
+
+
+def _weights(path: Path) -> NDArray[np.floating[Any]]:
+    """Every floating-point number of a model, parameters and buffers, in the order of their names."""
+    try:
+        tensors = safetensors.numpy.load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} cannot be read ({error})") from None
+    return np.concatenate([tensors[name].ravel() for name in sorted(tensors) if tensors[name].dtype.kind == "f"])

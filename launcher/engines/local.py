@@ -1,0 +1,188 @@
+"""Child processes of a fork server, for asyncio: start, signal, wait.
+
+    async with ForkServer() as server:
+        process = await server.start(["--config", "peer3.yaml"], log=Path("peer3/log.txt"))
+        code = await process.wait()
+
+Leaving the block ends every child that still runs (SIGTERM, after the grace SIGKILL), and so does the death
+of this process by whatever cause: the fork server and its children read a pipe that closes with it.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from peer.errors import FailedError
+from peer.process import raise_open_files
+from peer.protocols.registry import PROTOCOLS
+
+# The first Adam imports torch._dynamo, for more than a second of CPU.
+PRELOAD = (
+    *("numpy", "torch", "torch._dynamo", "grpc.aio", "uvloop"),
+    *(reference.partition(":")[0] for reference in PROTOCOLS.values()),
+)
+"""What every peer imports, once for all of them: 14 MB a peer are the protocols' alone."""
+
+
+class Process:
+    """One child of the fork server. `returncode` is None while it runs, and -n after signal n."""
+
+    def __init__(self, pid: int, server: "ForkServer"):
+        self.pid = pid
+        self.returncode: int | None = None
+        self._server = server
+        self._ended = asyncio.Event()
+
+    async def wait(self) -> int:
+        """The exit code, once there is one. Raises FailedError if the fork server is lost before."""
+        await self._ended.wait()
+        if self.returncode is None:
+            raise FailedError(self._server.lost)
+        return self.returncode
+
+    def signal(self, number: int) -> None:
+        """Sends the signal, unless the process has ended."""
+        if self.returncode is None:
+            self._server.order({"do": "signal", "pid": self.pid, "signal": int(number)})
+
+    def end(self, code: int | None) -> None:
+        self.returncode = code
+        self._ended.set()
+
+
+def abandon(waiting: asyncio.Future[Any]) -> None:
+    """Tells whoever waits, if anybody does, that nothing will come."""
+    if not waiting.done():
+        waiting.set_exception(FailedError(ForkServer.lost))
+        waiting.exception()
+
+
+class ForkServer:
+    """A `launcher.engines.forkserver` process and its children.
+
+    entry: `module:function` that a child calls with its argv; it returns the exit code.
+    preload: modules imported once, before the first child.
+    grace: seconds between the SIGTERM and the SIGKILL of children that outlive this process.
+    keep: descriptors that the fork server and every child hold open as long as they live (a lock, say).
+    """
+
+    lost = "The fork server ended before its peers; run again, they resume."
+
+    def __init__(
+        self,
+        *,
+        entry: str = "peer.cli:main",
+        preload: Sequence[str] = PRELOAD,
+        grace: float = 5.0,
+        keep: Sequence[int] = (),
+    ):
+        self.entry, self.preload, self.grace, self.keep = entry, tuple(preload), grace, tuple(keep)
+        self._numbers = itertools.count()
+        self._starting: dict[int, asyncio.Future[Process]] = {}
+        self._running: dict[int, Process] = {}
+        self._ready: asyncio.Future[int] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Starts the fork server; the first `start` waits until its imports are done."""
+        raise_open_files()  # the fork server and its children inherit it
+        ours, theirs = socket.socketpair()
+        end, self._lifeline = os.pipe()
+        command = [sys.executable, "-P", "-m", "launcher.engines.forkserver"]
+        command += ["--control", str(theirs.fileno()), "--lifeline", str(end), "--grace", str(self.grace)]
+        command += ["--entry", self.entry, "--preload", ",".join(self.preload)]
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), end, *self.keep),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(end)
+        self._ready = asyncio.get_running_loop().create_future()
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._listener = asyncio.create_task(self._listen())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._let_go()
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+        await self._process.wait()
+        await self._listener
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def start(
+        self,
+        argv: Sequence[str],
+        log: Path,
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        """Starts `entry(argv)` with its output appended to `log` and `env` added to the environment.
+
+        Raises FailedError if the log cannot be opened, no process can be had or the fork server is gone.
+        """
+        assert self._ready is not None, "start inside `async with`"
+        await asyncio.shield(self._ready)
+        if self._lifeline < 0:
+            raise FailedError(self.lost)
+        number = next(self._numbers)
+        started: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
+        self._starting[number] = started
+        place = {"cwd": None if cwd is None else str(cwd), "env": dict(env or {})}
+        self.order({"do": "start", "number": number, "argv": list(argv), "log": str(log), **place})
+        return await started
+
+    def order(self, order: dict[str, Any]) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(json.dumps(order).encode() + b"\n")
+
+    async def _listen(self) -> None:
+        with suppress(ConnectionError):
+            async for line in self._reader:
+                self._hear(json.loads(line))
+        self._let_go()
+        assert self._ready is not None
+        abandon(self._ready)
+        for started in self._starting.values():
+            abandon(started)
+        for process in self._running.values():
+            process.end(None)
+
+    def _hear(self, notice: dict[str, Any]) -> None:
+        if "ready" in notice:
+            assert self._ready is not None
+            self._ready.set_result(notice["ready"])
+        elif "exited" in notice:
+            self._running.pop(notice["exited"]).end(notice["code"])
+        elif "started" in notice:
+            process = self._running[notice["pid"]] = Process(notice["pid"], self)
+            started = self._starting.pop(notice["started"])
+            if not started.done():
+                started.set_result(process)
+        elif not (refused := self._starting.pop(notice["refused"])).done():
+            why = f"a peer could not be started ({notice['why']}); mend that and run again"
+            refused.set_exception(FailedError(why))
+
+    def _let_go(self) -> None:
+        """Closes the lifeline: whoever still runs ends."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1

@@ -1,0 +1,57 @@
+"""The audits that the peers of a run have left, read again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, StrictInt, ValidationError
+
+from peer.telemetry.results import AUDIT, objects
+
+
+class Line(BaseModel):
+    """Bytes of one vector or record along one edge."""
+
+    vector: str
+    bytes: StrictInt
+    head_bytes: StrictInt = 0
+    scalar_bytes: StrictInt = 0
+
+
+class Sent(Line):
+    to: str
+
+
+class Received(Line):
+    sender: str = Field(alias="from")
+
+
+class Record(BaseModel):
+    """One round of one peer."""
+
+    round: StrictInt
+    edges: dict[str, list[str]]
+    sent: list[Sent]
+    received: list[Received]
+
+
+def audits(directory: Path, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Every peer's audit, by id: {"rounds": [...]}, each round once, as it was last written.
+
+    A line that is spoilt is left out; the round that it told of is then missing.
+    """
+    found = {}
+    for id in ids:
+        path = directory / id / AUDIT
+        if path.exists():
+            records = [one for one in objects(path.read_bytes().splitlines()) if _is_whole(one)]
+            found[id] = {"rounds": list({record["round"]: record for record in records}.values())}
+    return found
+
+
+def _is_whole(record: dict[str, Any]) -> bool:
+    try:
+        Record.model_validate(record)
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""The end of a run in words: how good, how fair, how private, and where the models are."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from launcher.formatting import duration, plural, quantity, share
+from launcher.monitor.peer_view import headline
+from peer.spec.federation import Spec
+
+Summary = Mapping[str, Any]
+
+
+def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> None:
+    """Prints the summary of a finished run."""
+    console.print(per_peer(summary, spec.test))
+    for line in lines(summary, spec, directory):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def per_peer(summary: Summary, test: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("peer", "samples", test, "sent", "train", "communicate", "evaluate"):
+        table.add_column(name, justify="left" if name == "peer" else "right", no_wrap=True)
+    for peer in summary["per_peer"]:
+        seconds = [f"{peer['seconds'][name]:.1f} s" for name in ("train", "communicate", "evaluate")]
+        accuracy = share(headline(peer["accuracy"], test))
+        table.add_row(peer["id"], str(peer["samples"]), accuracy, quantity(peer["bytes_sent"]), *seconds)
+    return table
+
+
+def lines(summary: Summary, spec: Spec, directory: Path) -> list[str]:
+    """Everything but the table, a line each."""
+    test, model = spec.test, spec.model.name
+    average = headline(summary["mean_accuracy"], test)
+    restarts = f", {plural(summary['restarts'], 'restart')}" if summary["restarts"] else ""
+    said = [
+        f"{summary['name']}: {summary['protocol']}, {summary['peers']} peers, {summary['rounds']} rounds "
+        f"in {duration(summary['wall_seconds'])}{restarts}",
+        f"accuracy ({test}): mean {share(average)}, worst {share(summary['worst_accuracy'])}, "
+        f"Gini {share(summary['gini'])}, one half passed in round {summary['r50'] or '–'}",
+    ]
+    cost = summary["ring_cost"]
+    if cost.get("before") is not None:
+        said.append(f"ring cost: {cost['before']:.4f} before, {cost['after']:.4f} after ordering")
+    said += verdict(summary["privacy"])
+    first = summary["per_peer"][0]["id"]
+    said.append(f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json")
+    own = f', user_model="{model}"' if ":" in model else ""
+    load = f'load_model("{directory}/{first}/model.safetensors"{own})'
+    said.append(f"to load one: from peer import load_model; model = {load}")
+    return said
+
+
+def verdict(privacy: Mapping[str, Any]) -> list[str]:
+    """The privacy proof in a line, and each violation in one more (ten at most)."""
+    violations = privacy["violations"]
+    met = [name for name, holds in privacy["definitions"].items() if holds]
+    head = privacy["head_bytes_sent"]
+    said = f"privacy: {quantity(head)} of heads sent, {len(privacy['edges_used'])} directed edges used, "
+    said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
+    said += f"; Definitions met: {', '.join(met) or 'none'}"
+    shown = [
+        f"  {one['reason']}"
+        if one["round"] is None
+        else f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
+        for one in violations[:10]
+    ]
+    return [said, *shown, *([f"  and {len(violations) - 10} more"] if len(violations) > 10 else [])]

@@ -1,0 +1,147 @@
+"""All audits together as a proof of FIRMA's Definitions 3.1 to 3.3 for one run.
+
+3.1, head privacy: no byte of a head left its peer.
+3.2, no server: both ends of every edge are members, and no member is a hub, that is, the one through whom all
+     others talk. (A ring neighbour that blends two vectors is no server by the paper's own Proposition 5.6.)
+3.3, ring: all edges along which a vector went in a round fit on one ring, so that each peer talked to two
+     neighbours at most. The order may change between rounds, and within one by records.
+
+Whether the definitions are met is a property of the protocol. A *violation* is a byte that left against the
+protocol's own declaration: an edge not authorised in that round, a head it calls private. What a sender wrote
+down must be what its receiver wrote down: a difference is a violation too, and so is an audit that is missing
+or lacks rounds, for it proves nothing.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from launcher.reports.definitions import Edge, fit_on_a_ring, server_free
+
+Audit = Mapping[str, Any]
+Violation = dict[str, Any]
+Flow = tuple[int, str, str, str]
+"""Round, sender, receiver, name of the vector."""
+
+
+def privacy(
+    members: Sequence[str], audits: Mapping[str, Audit], rounds: int, private: Callable[[int], bool]
+) -> dict[str, Any]:
+    """The `privacy` block of summary.json from every member's audit of a run of so many rounds.
+
+    private: whether the protocol declares that heads stay at home in a round (0: the set-up).
+
+    Returns head_bytes_sent (bytes), edges_used ([from, to] pairs, in the members' order), violations (each
+    {round, from, to, vector, bytes, reason}) and definitions ({"3.1": met, "3.2": met, "3.3": met}).
+    """
+    sent = sum_flows(audits, "sent")
+    violations = [
+        *(gaps := list(missing(members, audits, rounds))),
+        *undeclared(members, audits, private),
+        *mismatches(audits, "bytes"),
+        *mismatches(audits, "scalar_bytes"),
+    ]
+    head = sum(entry.get("head_bytes", 0) for _, _, entry in entries(audits, "sent"))
+    place = {id: position for position, id in enumerate(members)}
+    edges_used = sorted(
+        {(source, target) for _, source, target, _ in sent},
+        key=lambda edge: [(place.get(id, len(place)), id) for id in edge],
+    )
+    used = edges_by(sent, lambda round, vector: (round,))
+    by_vector = edges_by(sent, lambda round, vector: (round, vector))
+    complete = not gaps
+    return {
+        "head_bytes_sent": head,
+        "edges_used": [list(edge) for edge in edges_used],
+        "violations": violations,
+        "definitions": {
+            "3.1": complete and head == 0,
+            "3.2": complete and all(server_free(edges, members) for edges in used),
+            "3.3": complete and all(fit_on_a_ring(edges, members) for edges in by_vector),
+        },
+    }
+
+
+def entries(audits: Mapping[str, Audit], direction: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """(whose audit, the round's record, one line of it) for every line of "sent" or "received"."""
+    for id, audit in audits.items():
+        for record in audit["rounds"]:
+            for entry in record[direction]:
+                yield id, record, entry
+
+
+def sum_flows(audits: Mapping[str, Audit], direction: str, kind: str = "bytes") -> Counter[Flow]:
+    """Bytes by round, sender, receiver and vector, as the senders or as the receivers counted them.
+
+    kind: "bytes" of tensors, or "scalar_bytes", those of the numbers beside a tensor or in a record.
+    """
+    flows: Counter[Flow] = Counter()
+    for id, record, entry in entries(audits, direction):
+        source, target = (id, entry["to"]) if direction == "sent" else (entry["from"], id)
+        flows[record["round"], source, target, entry["vector"]] += entry.get(kind, 0)
+    return flows
+
+
+def missing(members: Sequence[str], audits: Mapping[str, Audit], rounds: int) -> Iterator[Violation]:
+    """Members without an audit, or with one that lacks rounds; round 0 is the set-up and always written down."""
+    for id in members:
+        if id not in audits:
+            yield violation((None, id, None, None), 0, f"{id} left no audit")
+            continue
+        lacking = set(range(rounds + 1)) - {record["round"] for record in audits[id]["rounds"]}
+        if lacking:
+            named = ", ".join(map(str, sorted(lacking)[:10]))
+            yield violation((None, id, None, None), 0, f"{id}'s audit lacks rounds, so nothing is proven: {named}")
+
+
+def undeclared(
+    members: Sequence[str], audits: Mapping[str, Audit], private: Callable[[int], bool]
+) -> Iterator[Violation]:
+    """Lines of an audit against what the protocol declared for that round."""
+    for id, record, entry in entries(audits, "sent"):
+        flow = (record["round"], id, entry["to"], entry["vector"])
+        for reason in reasons(record, entry, members, private):
+            yield violation(flow, entry["bytes"], reason)
+    for id, record, entry in entries(audits, "received"):
+        if "receive" not in record["edges"].get(entry["from"], ()):
+            flow = (record["round"], entry["from"], id, entry["vector"])
+            yield violation(flow, entry["bytes"], f"{id} was not to receive from {entry['from']} in this round")
+
+
+def reasons(
+    record: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    members: Sequence[str],
+    private: Callable[[int], bool],
+) -> Iterator[str]:
+    if entry["to"] not in members:
+        yield "the receiver is not a member of the federation"
+    if "send" not in record["edges"].get(entry["to"], ()):
+        yield "the edge was not authorised in this round"
+    if entry.get("head_bytes", 0) and private(record["round"]):
+        yield f"{entry['head_bytes']} bytes of a private head"
+
+
+def mismatches(audits: Mapping[str, Audit], kind: str) -> Iterator[Violation]:
+    """Flows whose two ends counted differently; where one end left no record there is nothing to compare."""
+    sent, received = sum_flows(audits, "sent", kind), sum_flows(audits, "received", kind)
+    recorded = {(id, record["round"]) for id, audit in audits.items() for record in audit["rounds"]}
+    for flow in sorted(set(sent) | set(received)):
+        round, source, target, _ = flow
+        if {(source, round), (target, round)} <= recorded and sent[flow] != received[flow]:
+            what = "bytes" if kind == "bytes" else "bytes of scalars"
+            reason = f"{source} counted {sent[flow]} {what} sent, {target} {received[flow]} received"
+            yield violation(flow, sent[flow], reason)
+
+
+def violation(flow: Flow | tuple[None, str, None, None], size: int, reason: str) -> Violation:
+    round, source, target, vector = flow
+    return {"round": round, "from": source, "to": target, "vector": vector, "bytes": size, "reason": reason}
+
+
+def edges_by(sent: Iterable[Flow], key: Callable[[int, str], tuple[Any, ...]]) -> Iterable[set[Edge]]:
+    """The edges used, in groups of equal `key(round, vector)`."""
+    groups: dict[tuple[Any, ...], set[Edge]] = {}
+    for round, source, target, vector in sent:
+        groups.setdefault(key(round, vector), set()).add((source, target))
+    return groups.values()

@@ -1,0 +1,74 @@
+"""What would make every peer refuse to start, found before anything is created."""
+
+import socket
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from launcher.certificates import certificate_files
+from launcher.plan import Plan, plan
+from peer.errors import InputError
+from peer.network.transport.tls import Certificates
+from peer.runtime.disk import busiest_round, check_disk, disk_needed
+from peer.runtime.setup import choose_device
+from peer.spec.federation import Spec
+from peer.spec.peer import PeerConfig, check_plaintext
+
+
+def check_device(device: str | None) -> None:
+    """Whether `--device` is one that a peer's config can name, and this machine has it."""
+    try:
+        PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device or "auto")
+    except ValidationError:
+        raise InputError(f"--device {device}: choose auto, cpu, mps, cuda or cuda:N") from None
+    choose_device(device or "auto")
+
+
+def check_addresses(spec: Spec) -> None:
+    """Whether every peer could listen at its address on this machine now."""
+    for member in spec.ring:
+        host, _, port = member.address.rpartition(":")
+        try:
+            listen_once(host.strip("[]"), int(port))
+        except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be a host name at all
+            why = getattr(error, "strerror", None) or str(error)
+            raise InputError(
+                f"{member.id} cannot listen at {member.address}: {why.lower()}; "
+                "`dfl-launch run` starts every peer on this machine: end what uses the address, or give a new run "
+                "others (under `ring`, or with --peers another first --port); one that is resumed keeps its own"
+            ) from None
+        except OverflowError:
+            raise InputError(f"{member.id}'s port {port} is above 65535; choose one below 32768") from None
+
+
+def listen_once(host: str, port: int) -> None:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        probe.listen(1)
+
+
+def check_certificates(spec: Spec, certs: Path | None) -> None:
+    """Whether every peer's certificate is there, valid and made out to it."""
+    if certs:
+        for id in spec.ids:
+            Certificates(id, **certificate_files(certs, id)).read()
+
+
+def check_room(made: Plan, out: Path) -> None:
+    """Whether the disk has room for what all peers together write; each looks for itself alone."""
+    spec, (first, counts) = made.spec, next(iter(made.counts.items()))
+    samples = int(counts.sum())
+    busiest = busiest_round(spec, first, made.sizes, counts / samples, samples)
+    check_disk(out, len(spec.ring) * disk_needed(spec, made.sizes["model"], busiest))
+
+
+def check(spec: Spec, out: Path, device: str | None, certs: Path | None) -> None:
+    """All of it: device, certificates, addresses, whether data and model go together, room. Raises InputError."""
+    check_device(device)
+    if not certs:
+        check_plaintext(PeerConfig(federation=Path("federation.yaml"), id=spec.ids[0]), spec)
+    check_certificates(spec, certs)
+    check_addresses(spec)
+    check_room(plan(spec), out)

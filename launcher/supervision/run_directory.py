@@ -1,0 +1,173 @@
+"""A run's directory: who may use it, what is in it, and when it may be used again.
+
+DIR/federation.yaml   the spec as resolved      DIR/<id>.yaml   one peer's config, to start it by hand
+DIR/<id>/             one peer's files          DIR/summary.json
+DIR/.lock             held by the launcher      DIR/.peers      held by the fork server and every peer
+DIR/.launcher.json    what the launches so far have taken
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from launcher.certificates import certificate_files
+from launcher.reports.summary import is_summary
+from peer.errors import InputError
+from peer.files import write_atomically
+from peer.spec.document import dump_yaml
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
+
+
+class RunDirectory:
+    """One run's directory, from the claim on it to its files. Every refusal is an InputError.
+
+    peers_lock: a descriptor for the fork server to `keep`, so that a later launcher can tell when the last
+    peer of an earlier one is gone.
+    """
+
+    def __init__(self, path: Path, patience: float = 15.0):
+        self.path, self.patience = path.absolute(), patience
+        self.peers_lock = -1
+        self._lock = -1
+        self._made: list[Path] = []
+
+    @property
+    def federation(self) -> Path:
+        return self.path / "federation.yaml"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def spent(self) -> Path:
+        return self.path / ".launcher.json"
+
+    def config(self, id: str) -> Path:
+        return self.path / f"{id}.yaml"
+
+    def log(self, id: str) -> Path:
+        return self.path / id / "log.txt"
+
+    def is_run(self) -> bool:
+        """Whether a launcher has been here before."""
+        return (self.path / ".lock").exists()
+
+    def check(self) -> None:
+        """Whether the directory can be used, without creating anything."""
+        try:
+            there = next(place for place in (self.path, *self.path.parents) if place.exists())
+            foreign = there == self.path and there.is_dir() and not self.is_run() and any(there.iterdir())
+        except OSError as error:
+            raise self._unwritable(error) from None
+        if not there.is_dir():
+            raise InputError(f"{there} is a file, so nothing can be written below it; choose another --out")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise InputError(f"{there} cannot be written to; choose another directory with --out")
+        if foreign:
+            raise InputError(f"{self.path} holds files that are no run's; choose another directory with --out")
+
+    def _unwritable(self, error: OSError) -> InputError:
+        why = error.strerror or str(error)
+        return InputError(f"{self.path} cannot be written to ({why}); choose another directory with --out")
+
+    def claim(self) -> None:
+        """Creates the directory if need be, keeps other launchers out, waits for an earlier one's peers."""
+        if self._lock >= 0:
+            return
+        try:
+            self._make()
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self.peers_lock = os.open(self.path / ".peers", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            self._undo()
+            raise self._unwritable(error) from None
+        self._lock_out()
+
+    def _lock_out(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another dfl-launch is at work in {self.path}; wait for it or choose another --out"
+            ) from None
+        # No timeout can be given to flock: wait in a thread that need not be waited for.
+        waiting = threading.Thread(target=fcntl.flock, args=(self.peers_lock, fcntl.LOCK_EX), daemon=True)
+        waiting.start()
+        waiting.join(self.patience)
+        if waiting.is_alive():
+            raise InputError(f"peers of an earlier launch still run in {self.path}; end them first")
+
+    def _make(self) -> None:
+        missing = [place for place in (self.path, *self.path.parents) if not place.exists()]
+        for place in reversed(missing):
+            place.mkdir(exist_ok=True)
+            self._made.append(place)
+
+    def _undo(self) -> None:
+        self.release()
+        for place in reversed(self._made):
+            with suppress(OSError):
+                (place / ".lock").unlink(missing_ok=True)
+                place.rmdir()
+
+    def release(self) -> None:
+        for descriptor in (self._lock, self.peers_lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._lock = self.peers_lock = -1
+
+    def earlier(self) -> Spec | None:
+        """The spec of the run that is already here, if one is."""
+        if not self.federation.exists():
+            return None
+        try:
+            return load_spec(self.federation)
+        except InputError as error:
+            raise InputError(f"{error} (an earlier run's; --fresh discards it)") from None
+
+    def compare(self, spec: Spec) -> None:
+        """Refuses a directory of another run, naming the keys that differ."""
+        earlier = self.earlier()
+        if earlier is None:
+            return
+        if obstacle := spec.obstacle(earlier.digests(), earlier.rounds):
+            raise InputError(
+                f"{self.path} holds another run: {obstacle}; choose another --out, or discard it with --fresh"
+            )
+
+    def finished(self, rounds: int) -> dict[str, Any] | None:
+        """The summary, if the run has come to its end; with more rounds than then, it has not."""
+        try:
+            summary = json.loads(self.summary.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return summary if is_summary(summary) and summary["rounds"] >= rounds else None
+
+    def discard(self) -> None:
+        """Removes what a run wrote; anything else in the directory stays."""
+        self.summary.unlink(missing_ok=True)
+        self.spent.unlink(missing_ok=True)
+        for config in self.path.glob("*.yaml"):
+            if (self.path / config.stem).is_dir():
+                shutil.rmtree(self.path / config.stem)
+                config.unlink()
+        self.federation.unlink(missing_ok=True)
+
+    def write(self, spec: Spec, device: str | None, certs: Path | None) -> None:
+        """The spec as resolved, and for every peer a config and a directory."""
+        for member in spec.ring:
+            # `listen` as the others know it: on loopback, nobody outside this machine can knock.
+            (self.path / member.id).mkdir(exist_ok=True)
+            config: dict[str, object] = {"federation": "federation.yaml", "id": member.id, "listen": member.address}
+            config |= {"device": device or "auto", "out": member.id}
+            if certs:
+                config["tls"] = {name: str(path) for name, path in certificate_files(certs, member.id).items()}
+            write_atomically(self.config(member.id), dump_yaml(config).encode())
+        write_atomically(self.federation, spec.dump().encode())

@@ -1,0 +1,125 @@
+"""Keeps the peers of a run alive: starts them, notices who dies, starts crashed ones again, ends them all."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from launcher.engines.local import ForkServer, Process
+from launcher.monitor.federation_view import Federation
+from launcher.monitor.tail import last_lines
+from launcher.supervision.restart import STOPPED, Restarts
+from launcher.supervision.run_directory import RunDirectory
+
+LOG_LINES = 15
+
+
+@dataclass
+class Supervisor:
+    """Runs every peer of a federation to its end.
+
+    say: told, in one line or several, what a person should know at once.
+    grace: seconds between SIGTERM and SIGKILL when the peers are ended; they write a checkpoint meanwhile.
+    codes: the exit code of each peer that will not be started again.
+    """
+
+    server: ForkServer
+    directory: RunDirectory
+    federation: Federation
+    say: Callable[[str], None]
+    grace: float = 20.0
+    policy: Callable[[], Restarts] = Restarts
+    codes: dict[str, int] = field(default_factory=dict)
+    restarts: int = 0
+    _running: dict[str, Process] = field(default_factory=dict)
+
+    async def run(self, ids: Sequence[str], stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Returns when no peer runs any more: all have ended, one has failed for good, or `stop` was set.
+
+        hurry: set to kill at once whoever is still being waited for.
+        """
+        keepers = {asyncio.create_task(self._keep(id), name=id) for id in ids}
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            pending = keepers
+            while pending and not self._lost():
+                done, _ = await asyncio.wait({*pending, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                for keeper in done - {stopping}:
+                    keeper.result()
+                pending = pending - done
+                if stopping in done:
+                    break
+        finally:
+            await self._end(keepers, hurry)
+            stopping.cancel()
+
+    def _lost(self) -> bool:
+        """Whether a peer has failed for good, so that the others cannot finish."""
+        return any(code != 0 and code not in STOPPED for code in self.codes.values())
+
+    async def _keep(self, id: str) -> None:
+        """One peer, from its first start to the end that is not followed by another."""
+        view, policy = self.federation.peers[id], self.policy()
+        while True:
+            view.state, view.failure = "starting", None
+            policy.started(view.completed, time.monotonic())
+            process = await self.server.start(["--config", str(self.directory.config(id))], self.directory.log(id))
+            self._running[id] = process
+            code = await process.wait()
+            del self._running[id]
+            for line in self.federation.look_at(id):
+                self.say(line)
+            delay = policy.delay(code, view.failure is not None, view.completed, time.monotonic())
+            if delay is None:
+                self._ended(id, code)
+                return
+            view.state, view.restarts = "restarting", policy.total
+            self.restarts += 1
+            self.say(f"{self._obituary(id, code)}\n{id} starts again in {delay:g} s")
+            await asyncio.sleep(delay)
+
+    def _ended(self, id: str, code: int) -> None:
+        self.codes[id] = code
+        view = self.federation.peers[id]
+        if code == 0:
+            view.state = "done"
+        elif code in STOPPED:
+            view.state = "stopped"
+            self.say(f"{id} was stopped; to go on: dfl-peer --config {self.directory.config(id)}")
+        else:
+            view.state = "failed"
+            self.say(f"{self._obituary(id, code)}\n{id} is not started again, so the run ends")
+
+    def _obituary(self, id: str, code: int) -> str:
+        cause = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        last = "".join(f"\n    {line}" for line in last_lines(self.directory.log(id), LOG_LINES))
+        return f"{id} {cause}; the end of {self.directory.log(id)}:{last or ' (empty)'}"
+
+    async def _end(self, keepers: set[asyncio.Task[None]], hurry: asyncio.Event) -> None:
+        """Ends whoever still runs: SIGTERM, and after the grace or in a hurry SIGKILL."""
+        self.federation.ending = True
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+        for process in self._running.values():
+            process.signal(signal.SIGTERM)
+        everyone = asyncio.create_task(self._everyone())
+        hurried = asyncio.create_task(hurry.wait())
+        await asyncio.wait({everyone, hurried}, timeout=self.grace, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        for process in self._running.values():
+            process.signal(signal.SIGKILL)  # reaches only those that have not ended
+        await everyone
+
+    async def _everyone(self) -> None:
+        """Waits for all that still run; a lost fork server has been reported by the keepers."""
+        await asyncio.gather(*(process.wait() for process in self._running.values()), return_exceptions=True)
+        for id, process in self._running.items():
+            if process.returncode is not None:
+                self.codes[id] = process.returncode
+
+
+def signal_name(number: int) -> str:
+    """Such as SIGKILL; real-time signals have numbers only."""
+    return signal.Signals(number).name if number in [*signal.Signals] else f"signal {number}"

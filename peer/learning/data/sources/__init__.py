@@ -1,0 +1,35 @@
+"""Data sources by the names they have in a spec."""
+
+from peer.errors import InputError, nearest
+from peer.learning.data.sources.base import Source
+from peer.learning.data.sources.cifar import Cifar10, Cifar100
+from peer.learning.data.sources.digits import Digits
+from peer.learning.data.sources.folder import ImageFolder
+from peer.learning.data.sources.idx import Emnist, FashionMnist, Mnist
+from peer.learning.data.sources.npz import Npz
+from peer.learning.data.sources.tables import Csv, Parquet
+from peer.learning.data.sources.user import UserSource
+
+SOURCES: dict[str, type[Source]] = {
+    "digits": Digits,
+    "mnist": Mnist,
+    "fashion-mnist": FashionMnist,
+    "emnist": Emnist,
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "npz": Npz,
+    "csv": Csv,
+    "parquet": Parquet,
+    "image-folder": ImageFolder,
+}
+
+__all__ = ["SOURCES", "Source", "UserSource", "source_type"]
+
+
+def source_type(name: str) -> type[Source]:
+    """The settings class of a data set's name, `module:function` included; InputError for an unknown one."""
+    if ":" in name:
+        return UserSource
+    if name not in SOURCES:
+        raise InputError(f"unknown data set `{name}`; {nearest(name, [*SOURCES, 'module:function'])}")
+    return SOURCES[name]

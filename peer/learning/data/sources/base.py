@@ -1,0 +1,47 @@
+"""What every data source has in common: its name, its order and its split."""
+
+from abc import abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from pydantic import Field
+
+from peer.learning.data.partition import AnyPartition, Iid
+from peer.learning.data.samples import Dataset
+from peer.learning.data.sources.arrays import Rows
+from peer.settings import Settings
+
+
+class Source(Settings):
+    """Where samples come from. One class a kind of source; `load` reads what it names."""
+
+    name: str
+    """Which data set: a name from the list of data sets, or `module:function` of your own."""
+    seed: int = Field(default=42, ge=0)
+    """Fixes the order of the samples, what is held out and the split; the federation's `seed` does not touch
+    them."""
+    partition: AnyPartition = Iid()
+    """How the samples are dealt to the peers; `kind: iid` when not given."""
+    limit: int | None = Field(default=None, ge=1)
+    """Use only this many training samples, drawn by `seed`, for quick runs; not given, all."""
+
+    def relative_to(self, base: Path) -> Self:
+        """A copy whose relative paths are taken from the folder `base`; `~` is the home folder."""
+        paths = {key: value for key, value in self if isinstance(value, Path)}
+        return self.model_copy(update={key: base / path.expanduser() for key, path in paths.items()})
+
+    def load(self) -> Dataset:
+        """Open the data; large sets stay on disk until samples are taken. InputError when they are no use."""
+        dataset = self._read()
+        if self.limit is None or self.limit >= len(dataset.train_labels):
+            return dataset
+        drawn = np.random.default_rng(self.seed).permutation(len(dataset.train_labels))[: self.limit]
+        kept = np.sort(drawn)
+        inputs = Rows(dataset.train_inputs, kept)
+        return replace(dataset, train_inputs=inputs, train_labels=dataset.train_labels[kept])
+
+    @abstractmethod
+    def _read(self) -> Dataset:
+        """The data set as it lies on disk."""

@@ -1,0 +1,125 @@
+"""Arrays in a NumPy .npz archive, memory-mapped where they are stored uncompressed."""
+
+import io
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from peer.errors import InputError
+from peer.learning.data.samples import Array, Dataset
+from peer.learning.data.sources.arrays import Labelled, dataset, hold_out, labelled
+from peer.learning.data.sources.base import Source
+
+ENCRYPTED = 1
+"""In a zip member's flags."""
+
+
+class Npz(Source):
+    """Arrays x_train, y_train, x_test, y_test, or x, y of which a part is held out for testing.
+
+    uint8 arrays are pixels: (n, H, W), (n, H, W, C) or (n, C, H, W), scaled to [0, 1]. Others are taken as
+    they are, as float32. Labels are integers from 0.
+    """
+
+    name: Literal["npz"]
+    """A NumPy archive of your own."""
+    path: Path
+    """The .npz file."""
+    holdout: float = Field(default=0.2, gt=0, lt=1)
+    """Share of the samples held out for testing where the file has no x_test and y_test."""
+    classes: int | None = Field(default=None, ge=1)
+    """Number of classes, when the largest does not occur in the file; not given, the largest label plus 1."""
+
+    def _read(self) -> Dataset:
+        where = str(self.path)
+        arrays = read_npz(self.path)
+        train = _pair(arrays, ("x_train", "y_train") if "x_train" in arrays else ("x", "y"), where)
+        if {"x_test", "y_test"} & arrays.keys():
+            test = _pair(arrays, ("x_test", "y_test"), where)
+        else:
+            train, test = hold_out(train, self.holdout, self.seed, where)
+        return dataset(train, test, where, self.classes)
+
+
+def _pair(arrays: dict[str, Array], keys: tuple[str, str], where: str) -> Labelled:
+    x, y = keys
+    absent = [key for key in keys if key not in arrays]
+    if absent:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise InputError(
+            f"{where}: there is no array {absent[0]}; it must hold x_train, y_train, x_test and y_test, "
+            f"or x and y, and holds {found}"
+        )
+    return labelled(arrays[x], arrays[y], where, x, y)
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Every array of the archive by name; InputError when it is missing, damaged or holds Python objects."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+            return {info.filename.removesuffix(".npy"): _member(path, archive, info) for info in members}
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    # zipfile tells of damage in these ways; a name that is no UTF-8 and an impossible offset are ValueErrors.
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
+        raise InputError(f"{path} is not a .npz archive, or is truncated or damaged: {error}") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+    if info.flag_bits & ENCRYPTED:
+        raise zipfile.BadZipFile(f"{info.filename} is encrypted")
+    match info.compress_type:
+        case zipfile.ZIP_STORED:
+            content = _mapped(path, info)
+        case zipfile.ZIP_DEFLATED:
+            content = np.frombuffer(archive.read(info), np.uint8)
+        case _:
+            raise zipfile.BadZipFile(f"{info.filename} is compressed in another way than NumPy does")
+    try:
+        return _array(content)
+    except ValueError as error:
+        raise InputError(f"{path}: {info.filename} is no plain array ({error})") from error
+
+
+def _mapped(path: Path, info: zipfile.ZipInfo) -> Array:
+    """The bytes of an uncompressed member, memory-mapped and checked against its CRC."""
+    with open(path, "rb") as file:
+        file.seek(info.header_offset)
+        local = file.read(30)
+    if len(local) < 30:
+        raise zipfile.BadZipFile(f"{info.filename} lies outside the file")
+    # The local header repeats the name and has extra fields of its own, whose lengths only it knows.
+    name_length, extra_length = struct.unpack("<26x2H", local)
+    start = info.header_offset + 30 + name_length + extra_length
+    if info.file_size == 0 or start + info.file_size > path.stat().st_size:
+        raise zipfile.BadZipFile(f"{info.filename} is cut off")
+    content = np.memmap(path, np.uint8, "r", offset=start, shape=(info.file_size,))
+    if zlib.crc32(content.data) != info.CRC:
+        raise zipfile.BadZipFile(f"bad CRC-32 for file {info.filename!r}")
+    return content
+
+
+def _array(content: Array) -> Array:
+    """View the bytes of a .npy file as its array; ValueError for anything but a complete plain array."""
+    head = io.BytesIO(content[: 1 << 16].tobytes())
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(np.lib.format.read_magic(head))
+    if read_header is None:
+        raise ValueError("its .npy version is unknown")
+    shape, column_major, dtype = read_header(head)
+    if dtype.hasobject:
+        raise ValueError("it holds pickled Python objects, which are never loaded; save numbers")
+    data = content[head.tell() :]
+    if dtype.itemsize == 0 or len(data) != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
+        raise ValueError(f"{len(data)} bytes are not {shape} of {dtype}")
+    return data.view(dtype).reshape(shape, order="F" if column_major else "C")

@@ -1,0 +1,147 @@
+"""With whom this peer may speak, and about which rounds (rule R7)."""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from peer.network.wire.messages import Resources
+
+Direction = Literal["send", "receive"]
+LinkState = Literal["joining", "up", "suspected", "down", "left"]
+
+
+@dataclass
+class Neighbour:
+    """What is known of the peer at the other end of an edge."""
+
+    id: str
+    address: str
+    state: LinkState = "joining"
+    reason: str = "not yet connected"
+    resources: Resources | None = None
+    doing: str = ""
+    """What it last said that it does, such as "training in round 3"."""
+    heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    """When its last sign of life came, or it became a neighbour, by the loop's clock."""
+    introduced: set[Direction] = field(default_factory=set)
+    """In which directions a handshake has been made."""
+    refusal: str | None = None
+    """Why the two did not go together when they last spoke."""
+
+    def refused(self, why: str) -> None:
+        """One of the two has turned the other away."""
+        self.refusal = self.reason = why
+
+    def returned(self) -> None:
+        """It has a seat beside this peer, perhaps again."""
+        if self.state == "left":
+            self.state, self.reason, self.heard = "joining", "not yet connected", asyncio.get_running_loop().time()
+
+    def unreachable(self, why: str) -> None:
+        """Nobody answers now; what was said before that tells more."""
+        self.reason = f"{why} (before that: {self.refusal})" if self.refusal else why
+
+
+@dataclass
+class Span:
+    """The rounds in which an edge is used; `last` is open while the edge is current."""
+
+    first: int
+    last: int | None = None
+
+    def holds(self, round: int) -> bool:
+        return self.first <= round and (self.last is None or round <= self.last)
+
+
+class Edges:
+    """The edges of the current topology, and older ones until both of their ends are past them."""
+
+    def __init__(self, addresses: Mapping[str, str]) -> None:
+        self._addresses = addresses
+        self._spans: dict[tuple[Direction, str], Span] = {}
+        self.neighbours: dict[str, Neighbour] = {}
+        self.changed = asyncio.Event()
+        """Set by every change: of an edge, or of what is known about one."""
+
+    def use(self, round: int, receivers: Collection[str], senders: Collection[str]) -> None:
+        """From `round` on the edges are these; others of that round stay until it is over."""
+        current: list[tuple[Direction, str]] = [("send", peer) for peer in receivers]
+        current += [("receive", peer) for peer in senders]
+        for edge in current:
+            self._spans.setdefault(edge, Span(round)).last = None
+            self.neighbours.setdefault(edge[1], Neighbour(edge[1], self._addresses[edge[1]])).returned()
+        for edge in self._spans.keys() - set(current):
+            span = self._spans[edge]
+            span.last = round if span.last is None else span.last
+        self.changed.set()
+
+    def dump(self) -> list[tuple[Direction, str, int, int | None]]:
+        """All edges with their rounds, for the checkpoint."""
+        return [(way, peer, span.first, span.last) for (way, peer), span in self._spans.items()]
+
+    def load(self, edges: Iterable[tuple[Direction, str, int, int | None]]) -> None:
+        """Take over what `dump` gave."""
+        for way, peer, first, last in edges:
+            self._spans[way, peer] = Span(first, last)
+            self.neighbours.setdefault(peer, Neighbour(peer, self._addresses[peer]))
+        self.changed.set()
+
+    def retire(self, durable: Mapping[str, int], own: int) -> list[str]:
+        """Forget edges when both ends have a round after their last on disk; the neighbours with which none is left.
+
+        With the last round itself an edge would go in the moment in which its end has that round's news to pass on.
+        """
+        for edge, span in [*self._spans.items()]:
+            if span.last is not None and min(own, durable[edge[1]]) > span.last:
+                del self._spans[edge]
+        gone = [peer for peer in self.neighbours if not any(peer == other for _, other in self._spans)]
+        for peer in gone:
+            del self.neighbours[peer]
+        self.changed.set()
+        return gone
+
+    def allows(self, direction: Direction, peer: str, round: int) -> bool:
+        span = self._spans.get((direction, peer))
+        return span is not None and span.holds(round)
+
+    def knows(self, peer: str) -> bool:
+        """Whether that is a member of the federation, neighbour or not."""
+        return peer in self._addresses
+
+    def has(self, direction: Direction, peer: str) -> bool:
+        return (direction, peer) in self._spans
+
+    def peers(self, direction: Direction) -> list[str]:
+        return [peer for way, peer in self._spans if way == direction]
+
+    def current(self) -> set[str]:
+        """With whom messages are exchanged now; older neighbours only wait for a repeat."""
+        return {peer for (_, peer), span in self._spans.items() if span.last is None}
+
+    def missing(self) -> list[Neighbour]:
+        """Neighbours with whom a handshake has not been made in every direction that is used.
+
+        An edge that is only kept for what may be asked for again is not waited for: its other end may be past it.
+        """
+        return [
+            self.neighbours[peer]
+            for (direction, peer), span in self._spans.items()
+            if span.last is None and direction not in self.neighbours[peer].introduced
+        ]
+
+    def introduce(self, direction: Direction, peer: str) -> None:
+        """A handshake has been made."""
+        self.neighbours[peer].introduced.add(direction)
+        self.neighbours[peer].refusal = None
+        self.changed.set()
+
+    async def complete(self) -> None:
+        """Wait until none is missing."""
+        while self.missing():
+            await self.change()
+
+    async def change(self) -> None:
+        """Wait for the next change."""
+        self.changed.clear()
+        await self.changed.wait()

@@ -1,0 +1,81 @@
+"""What left this peer and what reached it: by round, neighbour and vector. The proof of privacy is made of it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from peer.network.wire.manifest import Payload
+
+Line = tuple[str, str]
+"""The other peer, and the name of the vector or record."""
+
+
+@dataclass
+class RoundAudit:
+    """Bytes of one round; a message counts when it is written, so a repeat after a cut counts once.
+
+    Scalars stand beside the tensors: the theory's bytes are those of tensors alone, and a record has no others.
+    """
+
+    edges: dict[str, list[str]] = field(default_factory=dict)
+    sent: Counter[Line] = field(default_factory=Counter)
+    head: Counter[Line] = field(default_factory=Counter)
+    sent_scalars: Counter[Line] = field(default_factory=Counter)
+    received: Counter[Line] = field(default_factory=Counter)
+    received_scalars: Counter[Line] = field(default_factory=Counter)
+
+
+class Audit:
+    """The rounds under way; a finished one is closed and written away, so that memory stays flat."""
+
+    def __init__(self) -> None:
+        self._rounds: defaultdict[int, RoundAudit] = defaultdict(RoundAudit)
+        self.tensor_bytes = 0
+        """Sent in all rounds."""
+
+    def authorise(self, round: int, receivers: Iterable[str], senders: Iterable[str]) -> None:
+        """The edges that the protocol declares for a round."""
+        edges = self._rounds[round].edges
+        for direction, peers in (("send", receivers), ("receive", senders)):
+            for peer in peers:
+                if direction not in edges.setdefault(peer, []):
+                    edges[peer].append(direction)
+
+    def wrote(self, round: int, to: Iterable[str], payload: Payload, offset: int, floats: int, doubles: int) -> None:
+        start, end = payload.private
+        head = max(0, min(offset + floats, end) - max(offset, start))
+        audit = self._rounds[round]
+        for peer in to:
+            audit.sent[peer, payload.name] += 4 * floats
+            audit.head[peer, payload.name] += 4 * head
+            audit.sent_scalars[peer, payload.name] += 8 * doubles
+            self.tensor_bytes += 4 * floats
+
+    def read(self, round: int, sender: str, payload: Payload, count: int, scalars: int) -> None:
+        """So many bytes of the vector and of the scalars beside it."""
+        audit = self._rounds[round]
+        audit.received[sender, payload.name] += count
+        audit.received_scalars[sender, payload.name] += scalars
+
+    def close(self, round: int) -> dict[str, Any]:
+        """The finished round as one line of audit.jsonl."""
+        audit = self._rounds.pop(round, RoundAudit())
+        sent, received = audit.sent_scalars, audit.received_scalars
+        return {
+            "round": round,
+            "edges": audit.edges,
+            "sent": [
+                _entry("to", line, count, head_bytes=audit.head[line], scalar_bytes=sent[line])
+                for line, count in sorted(audit.sent.items())
+            ],
+            "received": [
+                _entry("from", line, count, scalar_bytes=received[line])
+                for line, count in sorted(audit.received.items())
+            ],
+        }
+
+
+def _entry(way: str, line: Line, count: int, **parts: int) -> dict[str, Any]:
+    peer, name = line
+    return {way: peer, "vector": name, "bytes": count, **parts}

@@ -1,0 +1,96 @@
+"""The first message on every stream: who speaks to whom, about which federation."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from peer.network.transport import DisconnectedError, Pipe
+from peer.network.wire.frames import BadFrameError
+from peer.network.wire.messages import VERSION, DecodeError, Hello, Refusal, Reply, Welcome
+
+ANSWER_SECONDS = 20.0
+"""How long a handshake may take on a connection that stands."""
+
+
+class RefusedError(Exception):
+    """The other end answered and refused; `reason` is one of Refusal's, the text says why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(explain(refusal))
+        self.reason = refusal.reason
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this peer is and what it must agree on with everyone it talks to."""
+
+    id: str
+    spec: Mapping[str, str]
+    """sha256 of each key of the spec."""
+    manifest: str
+    """sha256 of the manifest."""
+    view: int = 0
+
+    def hello(self, to: str) -> bytes:
+        return Hello(
+            version=VERSION, id=self.id, to=to, view=self.view, spec=self.spec, manifest=self.manifest
+        ).SerializeToString()
+
+    def judge(self, hello: Hello, certificate: str | None) -> Refusal | None:
+        """Why the sender of `hello` is refused; None if it is of this federation."""
+        if hello.version != VERSION:
+            return Refusal(reason=Refusal.VERSION, detail=f"this peer speaks version {VERSION}, not {hello.version}")
+        if hello.to != self.id:
+            return Refusal(reason=Refusal.IDENTITY, detail=f"this is `{self.id}`, not `{hello.to}`")
+        if certificate is not None and certificate != hello.id:
+            owner = f"`{certificate}`" if certificate else "nobody"
+            detail = f"the certificate is made out to {owner}, not to `{hello.id}`"
+            return Refusal(reason=Refusal.IDENTITY, detail=detail)
+        theirs, ours = dict(hello.spec), dict(self.spec)
+        differing = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
+        if differing:
+            return Refusal(reason=Refusal.FEDERATION, detail="different federation", keys=differing)
+        if hello.manifest != self.manifest:
+            return Refusal(reason=Refusal.MANIFEST, detail="other classes, inputs or tensors")
+        if hello.view != self.view:
+            return Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
+        return None
+
+
+def explain(refusal: Refusal) -> str:
+    """A refusal in words."""
+    if refusal.reason == Refusal.FEDERATION:
+        return f"refused: its federation differs in {', '.join(f'`{key}`' for key in refusal.keys)}"
+    return f"refused: {refusal.detail}"
+
+
+class NoAnswerError(DisconnectedError):
+    """The connection seems to stand and nothing comes: it may be forgotten on the way, and has to be made anew."""
+
+
+async def introduce(pipe: Pipe, hello: bytes) -> Welcome:
+    """Say hello and return the welcome; RefusedError otherwise, DisconnectedError also when nobody answers."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await pipe.send(hello)
+            reply = read_reply(await pipe.receive())
+    except TimeoutError:
+        raise NoAnswerError(f"no answer in {ANSWER_SECONDS:.0f} s") from None
+    if reply.HasField("refusal"):
+        raise RefusedError(reply.refusal)
+    return reply.welcome
+
+
+def read_hello(data: bytes) -> Hello:
+    """Raise BadFrameError for bytes that are no Hello."""
+    try:
+        return Hello.FromString(data)
+    except DecodeError:
+        raise BadFrameError("its first message is no Hello") from None
+
+
+def read_reply(data: bytes) -> Reply:
+    try:
+        return Reply.FromString(data)
+    except DecodeError:
+        raise DisconnectedError("it answered with bytes that are no Reply") from None

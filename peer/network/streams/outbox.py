@@ -1,0 +1,58 @@
+"""What one neighbour may still ask for: every frame since its last durable round (rules R2 and R4)."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from peer.network.wire.frames import Key
+
+
+class Outgoing(NamedTuple):
+    """A frame as it goes on the wire; its bytes are shared by the outboxes of all receivers and never change."""
+
+    serial: int
+    """Of the frame among all that this peer writes, to whomever: a receiver consumes messages in this order."""
+    key: Key
+    number: int
+    """Of the frame within its message."""
+    data: bytes
+
+
+class Outbox:
+    """Frames in the order they were written, numbered from the first one ever."""
+
+    def __init__(self) -> None:
+        self._frames: list[Outgoing] = []
+        self._first = 0
+        self._released = -1
+        self._grown = asyncio.Event()
+
+    def append(self, frame: Outgoing) -> None:
+        self._frames.append(frame)
+        self._grown.set()
+
+    def release(self, durable: int) -> None:
+        """Drop the messages of rounds up to `durable`: the receiver has them on disk."""
+        self._released = max(self._released, durable)
+        count = 0
+        while count < len(self._frames) and self._frames[count].key.round <= self._released:
+            count += 1
+        del self._frames[:count]
+        self._first += count
+
+    @property
+    def start(self) -> int:
+        """Number of the first frame still held."""
+        return self._first
+
+    async def frame(self, number: int) -> tuple[int, Outgoing]:
+        """The first frame held from `number` on, and its number; waits for one to be written."""
+        while number >= self._first + len(self._frames):
+            self._grown.clear()
+            await self._grown.wait()
+        number = max(number, self._first)
+        return number, self._frames[number - self._first]
+
+    def of_round(self, round: int) -> Iterator[Outgoing]:
+        """The frames of one round, for the checkpoint."""
+        return (frame for frame in self._frames if frame.key.round == round)

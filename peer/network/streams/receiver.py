@@ -1,0 +1,156 @@
+"""The incoming side: who is let in, and which of their frames are taken. What was not declared is refused here."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from peer.network.membership.durability import WINDOW, Floor
+from peer.network.membership.edges import Direction, Edges
+from peer.network.streams.audit import Audit
+from peer.network.streams.handshake import Identity, read_hello
+from peer.network.streams.inbox import Inbox
+from peer.network.streams.refusals import Refusals
+from peer.network.streams.traffic import Counted, Traffic
+from peer.network.transport import DisconnectedError, Pipe
+from peer.network.wire.frames import FLOATS_PER_FRAME, BadFrameError, decode
+from peer.network.wire.manifest import Manifest, NotDeclaredError
+from peer.network.wire.messages import Position, Refusal, Reply, Welcome
+
+HELLO_SECONDS = 10.0
+"""How long a caller may take to say who it is."""
+DOOR_SECONDS = 2.0
+"""How long a member that is no neighbour may wait to become one."""
+Report = Callable[..., None]
+"""report(event, **fields): one line for the log and for events.jsonl."""
+
+
+class Reception:
+    """Receives the tensor streams of all senders."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        manifest: Manifest,
+        edges: Edges,
+        floor: Floor,
+        audit: Audit,
+        traffic: Traffic,
+        report: Report,
+    ) -> None:
+        self._identity, self._manifest, self._edges = identity, manifest, edges
+        self._floor, self._audit, self._traffic = floor, audit, traffic
+        self._streams: dict[str, Pipe] = {}
+        self.refusals = Refusals(report)
+        self.inboxes: dict[str, Inbox] = {}
+        self.round = 0
+        """The round this peer is in: earlier messages are of no use, and nobody can be more than W ahead."""
+        self._most_held = 4 * (manifest.largest // 4 + FLOATS_PER_FRAME)
+        """Floats from one sender that may wait; a healthy one is at most two messages ahead."""
+
+    def inbox(self, sender: str) -> Inbox:
+        return self.inboxes.setdefault(sender, Inbox())
+
+    async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> Counted | None:
+        """Read the hello of an incoming stream; the pipe as the caller's, or None if it was refused."""
+        try:
+            said = await asyncio.wait_for(pipe.receive(), HELLO_SECONDS)
+            hello = read_hello(said)
+        except (TimeoutError, BadFrameError) as error:
+            why = str(error) or f"said nothing for {HELLO_SECONDS:.0f} s"
+            self.refusals.add("refused", caller="a stranger", origin=pipe.origin, reason=why)
+            raise DisconnectedError(why) from None
+        refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello.id, directions)
+        known = hello.id in self._edges.neighbours
+        claimed = refusal is not None and refusal.reason == Refusal.IDENTITY
+        counted = Counted(pipe, hello.id, self._traffic, len(said)) if known and not claimed else None
+        if refusal is None:
+            return counted
+        await self._refuse(counted or pipe, hello.id or "a stranger", refusal)
+        return None
+
+    async def _stranger(self, caller: str, directions: tuple[Direction, ...]) -> Refusal | None:
+        """Of two peers that sit down in a new order one is first, and waits at the other's door a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DOOR_SECONDS if self._edges.knows(caller) else 0):
+                while not any(self._edges.has(direction, caller) for direction in directions):
+                    await self._edges.change()
+                return None
+        return Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
+
+    async def _refuse(self, pipe: Pipe, caller: str, refusal: Refusal) -> None:
+        """Say why, count it, and report it once."""
+        why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.keys else "")
+        known = self._edges.neighbours.get(caller)
+        if known and refusal.reason in (Refusal.FEDERATION, Refusal.MANIFEST, Refusal.VERSION):
+            known.refused(f"it was refused: {why}")
+        self.refusals.add("refused", caller=caller, origin=pipe.origin, reason=why)
+        await pipe.send(Reply(refusal=refusal).SerializeToString())
+
+    async def tensors(self, pipe: Pipe) -> None:
+        """One incoming tensor stream, from hello to break."""
+        admitted = await self.admit(pipe, ("receive",))
+        if admitted is None:
+            return
+        pipe, sender = admitted, admitted.peer
+        older = self._streams.get(sender)
+        self._streams[sender] = pipe  # the newest authenticated stream replaces the old
+        if older:
+            older.abort()
+        self._edges.introduce("receive", sender)
+        try:
+            await pipe.send(Reply(welcome=self._welcome(sender)).SerializeToString())
+            while True:
+                data = await pipe.receive()
+                if self._streams.get(sender) is not pipe:
+                    return
+                await self.take(sender, data)
+                await self.inbox(sender).room(self._most_held)
+        except BadFrameError as error:
+            await self._refuse(pipe, sender, Refusal(reason=Refusal.DAMAGED, detail=f"frame refused: {error}"))
+        except NotDeclaredError as error:
+            await self._refuse(pipe, sender, Refusal(reason=Refusal.UNDECLARED, detail=str(error)))
+        finally:
+            if self._streams.get(sender) is pipe:
+                del self._streams[sender]
+
+    def _welcome(self, sender: str) -> Welcome:
+        positions = [
+            Position(round=key.round, step=key.step, next=message.next)
+            for key, message in self.inbox(sender).messages.items()
+        ]
+        return Welcome(durable=self._floor.durable[self._identity.id], round=self.round, positions=positions)
+
+    async def take(self, sender: str, data: bytes) -> None:
+        """One frame: keep it, or raise what is wrong with it."""
+        frame = decode(data)
+        key = frame.key
+        if key.view != self._identity.view:
+            raise NotDeclaredError(f"view {key.view} is not current")
+        if key.round < self.round:
+            return  # a late repeat
+        if key.round > self.round + WINDOW:
+            raise BadFrameError(f"round {key.round} is more than {WINDOW} rounds ahead of this peer's")
+        if not await self._expected(sender, key.round):
+            raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
+        payload = self._manifest.check(frame.payload, key.round, frame.doubles, frame.offset, frame.length)
+        fate = self.inbox(sender).add(frame)
+        if fate == "new":
+            self._audit.read(key.round, sender, payload, len(frame.values), len(frame.scalars))
+        elif fate == "conflict":
+            self.refusals.add("conflict", sender=sender, round=key.round, step=key.step)
+
+    async def _expected(self, sender: str, round: int) -> bool:
+        """Whether a neighbour sends to this peer in that round.
+
+        Of two peers that sit down in a new order one is first: its messages wait until the other has followed.
+        """
+        while not (allowed := self._edges.allows("receive", sender, round)) and round >= self.round:
+            await self._edges.change()
+        return allowed
+
+    def begin(self, round: int) -> None:
+        """This peer is in that round now."""
+        self.round = round
+        self._edges.changed.set()
+        for inbox in self.inboxes.values():
+            inbox.forget(round)

@@ -1,0 +1,38 @@
+"""The protobuf messages of proto/dfl/v1/peer.proto; the only module that imports the generated stubs."""
+
+from google.protobuf.message import DecodeError, Message
+
+from peer.network.wire.stubs.dfl.v1 import peer_pb2
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import (
+    Beat,
+    Hello,
+    Position,
+    Refusal,
+    Reply,
+    Resources,
+    StatusReply,
+    StatusRequest,
+    Welcome,
+)
+
+VERSION = 1
+"""Of the wire contract; peers of different versions refuse each other."""
+DESCRIPTOR = peer_pb2.DESCRIPTOR
+SERVICE = DESCRIPTOR.services_by_name["Peer"].full_name
+
+__all__ = [
+    "DESCRIPTOR",
+    "SERVICE",
+    "VERSION",
+    "Beat",
+    "DecodeError",
+    "Hello",
+    "Message",
+    "Position",
+    "Refusal",
+    "Reply",
+    "Resources",
+    "StatusReply",
+    "StatusRequest",
+    "Welcome",
+]

@@ -1,0 +1,52 @@
+"""The two ways of local training that the FIRMA family and its baselines share."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from peer.learning.training.optimiser import SGD, Adam
+from peer.learning.training.trainer import Phase
+from peer.settings import Settings
+
+Epochs = Annotated[int, Field(ge=0, le=100_000)]
+Rate = Annotated[float, Field(gt=0, le=1_000)]
+Share01 = Annotated[float, Field(ge=0, le=1)]
+BatchSize = Annotated[int, Field(ge=1)]
+
+
+class TwoPhase(Settings):
+    """FIRMA's local training: the head with the extractor frozen, then the extractor with the head frozen."""
+
+    lr: Rate = 0.01
+    """Learning rate of both Adam optimisers, which live through all rounds (FIRMA, Section 6)."""
+    head_epochs: Epochs = 1
+    """E_h: local epochs of the head (the paper's algorithm boxes say steps and mean epochs)."""
+    extractor_epochs: Epochs = 20
+    """E_e: local epochs of the extractor."""
+    batch_size: BatchSize = 64
+    """Samples in a batch; the last, smaller one is kept."""
+
+    def local(self) -> tuple[Phase, ...]:
+        return (
+            Phase("head", self.head_epochs, Adam(self.lr), self.batch_size, keep="head"),
+            Phase("extractor", self.extractor_epochs, Adam(self.lr), self.batch_size, keep="extractor"),
+        )
+
+
+class PlainSGD(Settings):
+    """Stochastic gradient descent on the whole model."""
+
+    lr: Rate = 0.01
+    """Learning rate of SGD."""
+    momentum: Share01 = 0.9
+    """Momentum of SGD."""
+    keep_momentum: bool = True
+    """Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."""
+    epochs: Epochs = 5
+    """E: local epochs a round."""
+    batch_size: BatchSize = 64
+    """Samples in a batch; the last, smaller one is kept."""
+
+    def local(self) -> tuple[Phase, ...]:
+        keep = "model" if self.keep_momentum else None
+        return (Phase("model", self.epochs, SGD(self.lr, self.momentum), self.batch_size, keep),)

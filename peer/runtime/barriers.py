@@ -1,0 +1,109 @@
+"""What a peer's life waits for: its neighbours at the start, the floor of every round, its neighbours at the end."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from peer.errors import FailedError
+from peer.network.membership.durability import NOTHING, WINDOW, Floor
+from peer.network.membership.edges import Edges, Neighbour
+from peer.spec.federation import Spec
+
+FLOOR_SECONDS = 2.0
+"""How long a peer waits at the floor before it says so, and at least from one word about it to the next."""
+MOST_NAMED = 8
+"""Of a large federation that is started again, everybody waits for everybody."""
+
+
+async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
+    """Wait for a handshake with every neighbour; FailedError after `patience` seconds names who did not come."""
+    reminder = asyncio.create_task(_say_for_whom(edges, report))
+    try:
+        async with asyncio.timeout(spec.patience):
+            await edges.complete()
+    except TimeoutError:
+        if not (missing := _missing(edges)):
+            return  # the last one came in the same moment
+        who = "; ".join(f"{n.id} at {n.address}: {n.reason}" for n in missing)
+        refused = all("refused:" in n.reason for n in missing)
+        way_out = "make the peers agree" if refused else "start it or correct its address"
+        raise FailedError(f"gave up after {spec.patience:g} s of waiting for {who}; {way_out}") from None
+    finally:
+        reminder.cancel()
+    report("waiting", **_described([]))
+
+
+async def await_floor(floor: Floor, spec: Spec, round: int, report: Callable[..., None]) -> None:
+    """Wait until nobody is more than W rounds behind `round` (rule R6); say for whom whenever that has changed.
+
+    The one who is behind need not be a neighbour: then no link is down here, and nothing else would tell.
+    """
+    said = None
+    while True:
+        try:
+            async with asyncio.timeout(FLOOR_SECONDS):
+                await floor.allows(round)
+        except TimeoutError:
+            behind = floor.behind(round)  # nobody, if the news came in the same moment
+            if behind and (waiting := _at_floor(behind, spec, round)) != said:
+                report("waiting", **waiting)
+                said = waiting
+            continue
+        if said:
+            report("waiting", **{"for": [], "sentence": f"nobody is too far behind any more: round {round} begins"})
+        return
+
+
+async def outlast(edges: Edges, floor: Floor, spec: Spec) -> list[str]:
+    """Wait until the neighbours have the last round on disk (rule R8); those of whom that was not heard.
+
+    The wait ends when those that are behind have given no sign of life for `patience` seconds.
+    """
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    while behind := [n for n in edges.neighbours.values() if floor.durable[n.id] < spec.rounds]:
+        left = max(began, *(neighbour.heard for neighbour in behind)) + spec.patience - clock()
+        if left < 0.01:
+            return [neighbour.id for neighbour in behind]
+        try:
+            async with asyncio.timeout(left):
+                await floor.reached([neighbour.id for neighbour in behind], spec.rounds)
+        except TimeoutError:
+            continue
+    return []
+
+
+async def _say_for_whom(edges: Edges, report: Callable[..., None]) -> None:
+    said = None
+    while True:
+        await asyncio.sleep(1)
+        waiting = _described(_missing(edges))
+        if waiting != said:
+            report("waiting", **waiting)
+            said = waiting
+
+
+def _at_floor(behind: dict[str, int], spec: Spec, round: int) -> dict[str, Any]:
+    """Those who are furthest behind, at most MOST_NAMED, and how many there are besides."""
+    addresses = {member.id: member.address for member in spec.ring}
+    first = sorted(behind, key=lambda id: behind[id])[:MOST_NAMED]
+    who = [{"id": id, "address": addresses[id], "reason": _on_disk(behind[id], round)} for id in first]
+    others = len(behind) - len(first)
+    sentence = ", ".join(f"{n['id']} at {n['address']} ({n['reason']})" for n in who)
+    sentence += f" and {others} others" if others else ""
+    return {"for": who, "others": others, "sentence": f"round {round} cannot begin: waiting for {sentence}"}
+
+
+def _on_disk(durable: int, round: int) -> str:
+    known = f"only its round {durable}" if durable > NOTHING else "no round of it"
+    return f"{known} is known to be on disk, {round - WINDOW} is needed"
+
+
+def _missing(edges: Edges) -> list[Neighbour]:
+    return list({neighbour.id: neighbour for neighbour in edges.missing()}.values())
+
+
+def _described(missing: list[Neighbour]) -> dict[str, Any]:
+    who = [{"id": n.id, "address": n.address, "reason": n.reason} for n in missing]
+    sentence = "; ".join(f"{n['id']} at {n['address']} ({n['reason']})" for n in who)
+    return {"for": who, "sentence": f"waiting for {sentence}" if who else "all neighbours are here"}

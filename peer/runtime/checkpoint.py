@@ -1,0 +1,202 @@
+"""A round's end on disk: all state, and every message a neighbour may still ask for (rules R2, R3 and R6).
+
+checkpoint/round-0003.safetensors    the state after round 3
+checkpoint/messages-0003.safetensors the frames sent in round 3, with their receivers
+checkpoint/round-0003.json           written last: checksums of both, so that what is whole can be told from what is not
+checkpoint/.spare-*                  files that nobody needs any more: the next ones are written over them
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import xxhash
+from safetensors import SafetensorError
+from torch import Tensor
+
+from peer.files import sync, write_atomically
+from peer.network.wire.frames import BadFrameError, decode
+
+Frames = list[tuple[list[str], bytes]]
+"""Receivers and bytes of each frame, in the order they were written."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a peer needs to go on after `round`."""
+
+    round: int
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+    """Plain JSON."""
+
+
+class Checkpoints:
+    """The checkpoints of one peer. Reading and writing block; they run in a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def save(self, snapshot: Snapshot, frames: Frames) -> None:
+        """Write a checkpoint and the messages of its round; they are on disk when this returns."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        state = safetensors.torch.save(dict(snapshot.tensors))
+        messages = _pack(frames)
+        self._write("round", snapshot.round, "safetensors", state)
+        self._write("messages", snapshot.round, "safetensors", messages)
+        sync(self.directory)
+        content = {"state": _digest(state), "messages": _digest(messages), "facts": snapshot.facts}
+        seal = {"content": content, "digest": _digest(json.dumps(content).encode())}
+        self._write("round", snapshot.round, "json", json.dumps(seal).encode())
+        sync(self.directory)
+
+    def rounds(self) -> list[int]:
+        """Rounds of which a checkpoint was sealed, oldest first, whole or not."""
+        return self._numbers("round", "json")
+
+    def damage(self, round: int) -> str | None:
+        """What is wrong with a checkpoint and the messages of its round; None if it is whole."""
+        return self._damage(round, ("state", "messages"))
+
+    def damaged_messages(self, before: int) -> dict[int, str]:
+        """Earlier rounds whose kept messages are damaged, and how: a checkpoint stands on them as well."""
+        found = {at: self._damaged_messages(at) for at in self._message_rounds() if at < before}
+        return {at: why for at, why in found.items() if why}
+
+    def load(self, round: int) -> tuple[Snapshot, dict[int, Frames]]:
+        """A checkpoint that is whole, and all messages up to its round that are still kept and whole."""
+        seal = self._seal(round)
+        tensors = safetensors.torch.load(self._path("round", round, "safetensors").read_bytes())
+        damaged = self.damaged_messages(round)
+        kept = {
+            at: _unpack(self._path("messages", at, "safetensors").read_bytes())
+            for at in self._message_rounds()
+            if at <= round and at not in damaged
+        }
+        return Snapshot(round, tensors, seal["facts"]), kept
+
+    def tidy(self) -> None:
+        """After a process that was killed: its renames are put on disk, as they will be announced; what it had not
+        sealed or only half written is removed."""
+        if not self.directory.is_dir():
+            return
+        sync(self.directory)
+        sealed = self.rounds()
+        for path in self.directory.glob(".*.part"):
+            if re.fullmatch(r"\.(round|messages)-\d{4,}\.(safetensors|json)\.part", path.name):
+                path.unlink()
+        for at in self._numbers("round", "safetensors"):
+            if at not in sealed:
+                self._path("round", at, "safetensors").unlink()
+
+    def drop_after(self, round: int) -> None:
+        """Remove what lies after a round that is gone back to."""
+        beyond = [at for at in {*self.rounds(), *self._message_rounds()} if at > round]
+        if not beyond:
+            return
+        # A power cut must not leave a seal over files that are gone: pruned messages look the same.
+        for at in beyond:
+            self._path("round", at, "json").unlink(missing_ok=True)
+        sync(self.directory)
+        for at in beyond:
+            for kind in ("round", "messages"):
+                self._path(kind, at, "safetensors").unlink(missing_ok=True)
+
+    def prune(self, floor: int) -> None:
+        """Set aside what nobody will ask for: messages up to the floor F, checkpoints before F but the newest two."""
+        for at in self._message_rounds():
+            if at <= floor:
+                self._set_aside("messages", at, "safetensors")
+        for at in self.rounds()[:-2]:
+            if at < floor:
+                self._set_aside("round", at, "json")  # the seal first
+                self._set_aside("round", at, "safetensors")
+        # Before they are written over: a power cut must not bring an old name back with other content.
+        sync(self.directory)
+
+    def _write(self, kind: str, round: int, suffix: str, content: bytes) -> None:
+        write_atomically(self._path(kind, round, suffix), content, self._spare(kind, suffix))
+
+    def _set_aside(self, kind: str, round: int, suffix: str) -> None:
+        """Remove a file, but keep the newest so removed of each kind: the next one is written over it."""
+        with suppress(FileNotFoundError):
+            self._path(kind, round, suffix).replace(self._spare(kind, suffix))
+
+    def _spare(self, kind: str, suffix: str) -> Path:
+        return self.directory / f".spare-{kind}.{suffix}"
+
+    def _damage(self, round: int, parts: Iterable[str]) -> str | None:
+        try:
+            seal = self._seal(round)
+            for part in parts:
+                path = self._path("round" if part == "state" else part, round, "safetensors")
+                if part == "messages" and not path.exists():
+                    continue  # pruned: nobody will ask for them
+                if _digest(path.read_bytes()) != seal[part]:
+                    return f"the checksum of its {part} is wrong"
+        except (OSError, ValueError, KeyError) as error:
+            return f"it cannot be read ({type(error).__name__})"
+        return None
+
+    def _damaged_messages(self, round: int) -> str | None:
+        """By the round's seal, or by the frames' own checksums where the seal is what is damaged."""
+        try:
+            content = self._path("messages", round, "safetensors").read_bytes()
+            try:
+                sealed = self._seal(round)["messages"]
+            except (OSError, ValueError, KeyError):
+                for _, data in _unpack(content):
+                    decode(data)
+                return None
+            if _digest(content) != sealed:
+                raise ValueError("wrong checksum")
+        except (OSError, ValueError, KeyError, BadFrameError) as error:
+            return f"the messages of round {round} are damaged ({error})"
+        return None
+
+    def _seal(self, round: int) -> dict[str, Any]:
+        """What was sealed; ValueError or KeyError when that is damaged itself."""
+        seal = json.loads(self._path("round", round, "json").read_bytes())
+        content: dict[str, Any] = seal["content"]
+        if _digest(json.dumps(content).encode()) != seal["digest"]:
+            raise ValueError("the seal's own checksum is wrong")
+        return content
+
+    def _message_rounds(self) -> list[int]:
+        return self._numbers("messages", "safetensors")
+
+    def _numbers(self, kind: str, suffix: str) -> list[int]:
+        """The rounds of the files that `_path` could have named; anything else there is somebody else's."""
+        paths = [path for path in self.directory.glob(f"{kind}-*.{suffix}") if path.is_file()]
+        numbers = {int(number) for path in paths if (number := path.stem.removeprefix(f"{kind}-")).isdecimal()}
+        return sorted(at for at in numbers if self._path(kind, at, suffix) in paths)
+
+    def _path(self, kind: str, round: int, suffix: str) -> Path:
+        return self.directory / f"{kind}-{round:04d}.{suffix}"
+
+
+def _digest(content: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(content)
+
+
+def _pack(frames: Frames) -> bytes:
+    tensors = {f"{number:08d}": np.frombuffer(data, np.uint8) for number, (_, data) in enumerate(frames)}
+    receivers = json.dumps([to for to, _ in frames])
+    return safetensors.numpy.save(tensors, {"receivers": receivers})
+
+
+def _unpack(content: bytes) -> Frames:
+    try:
+        tensors = safetensors.numpy.load(content)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    size = int.from_bytes(content[:8], "little")
+    receivers = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["receivers"])
+    return [(to, tensors[f"{number:08d}"].tobytes()) for number, to in enumerate(receivers)]

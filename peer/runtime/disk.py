@@ -1,0 +1,57 @@
+"""How much disk a peer needs at most, so that it can say so before it starts rather than when the disk is full."""
+
+import shutil
+from collections.abc import Coroutine, Mapping
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from peer.errors import InputError
+from peer.network.membership.durability import WINDOW
+from peer.protocols.registry import PROTOCOLS
+from peer.runtime.dry_run import FLOAT32, Tally
+from peer.spec.federation import Spec
+
+
+def disk_needed(spec: Spec, model_floats: int, busiest: int) -> int:
+    """Bytes on disk that a peer needs at most, by estimate; `busiest`: bytes it sends in a round.
+
+    The checkpoints that the floor keeps, each with the model, two moments for every parameter and the
+    messages of a round; the final model; with `trace`, every round's start, before, after and passes.
+    """
+    model = FLOAT32 * model_floats
+    traces = (3 + ceil(len(spec.ring) / 2)) * spec.rounds * model if spec.trace else 0
+    return (WINDOW + 2) * (3 * model + busiest) + model + traces
+
+
+def busiest_round(spec: Spec, id: str, sizes: Mapping[str, int], proportions: NDArray[np.float64], samples: int) -> int:
+    """Bytes that a peer sends in its busiest round, by estimate."""
+    if spec.protocol.name not in PROTOCOLS:
+        # A user's protocol may not bear stand-ins of two values: its messages are taken to be one model a round.
+        return FLOAT32 * sizes["model"]
+    everyone = dict.fromkeys(spec.ids, torch.from_numpy(proportions))
+    tally = Tally(id, spec.protocol, spec.rounds, sizes, everyone, samples, spec.seed)
+    return max(_result(tally.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}))
+
+
+def check_disk(out: Path, needed: int) -> None:
+    """InputError when the disk under `out` has less room than a run takes beside what it has written there already."""
+    free = shutil.disk_usage(next(path for path in (out, *out.parents) if path.exists())).free
+    held = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if free + held < needed:
+        raise InputError(
+            f"{out}: the disk has {free / 1e6:,.0f} MB free and this run keeps up to {needed / 1e6:,.0f} MB; "
+            "make room or give another directory (`out`, --out)"
+        )
+
+
+def _result(counting: Coroutine[None, None, int]) -> int:
+    """What a tally's coroutine returns: it never waits for anything, so it needs no event loop."""
+    try:
+        counting.send(None)
+    except StopIteration as end:
+        return int(end.value)
+    raise RuntimeError("a tally waited")

@@ -1,0 +1,33 @@
+"""A whole federation in one process: the same links, keys and checkpoints, only the bytes go through memory.
+
+For tests, and for studies with hundreds of peers. Training runs in one thread, peer after peer.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from peer.network.transport.memory import MemoryNetwork
+from peer.runtime.runtime import Runtime
+from peer.runtime.setup import prepare
+from peer.spec.federation import Spec
+from peer.spec.peer import PeerConfig
+from peer.telemetry.events import Telemetry
+
+
+async def run_in_process(spec: Spec, out: Path) -> dict[str, Runtime]:
+    """Run every peer of `spec` to its end, each writing into `out`/<id>; the finished runtimes by id."""
+    torch.set_num_threads(1)
+    network, runtimes = MemoryNetwork(), dict[str, Runtime]()
+    with ThreadPoolExecutor(1, "train") as executor:
+        for member in spec.ring:
+            config = PeerConfig(federation=out / "federation.yaml", id=member.id, device="cpu", out=out / member.id)
+            transport = partial(network.transport, member.address)
+            runtimes[member.id] = Runtime(prepare(config, spec), transport, executor, Telemetry())
+        async with asyncio.TaskGroup() as group:
+            for runtime in runtimes.values():
+                group.create_task(runtime.run())
+    return runtimes

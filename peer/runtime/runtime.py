@@ -1,0 +1,279 @@
+"""A peer's life from its files to its result: join, (train, communicate, evaluate)*, serve."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import torch
+
+from peer.errors import FailedError, InputError
+from peer.files import cannot_write
+from peer.learning.export import save_model
+from peer.learning.training.evaluation import Evaluation, evaluate
+from peer.learning.training.trainer import Trainer
+from peer.network.network import Network
+from peer.network.streams.handshake import Identity
+from peer.network.transport import Status, Transport
+from peer.network.wire.messages import Resources
+from peer.plugins import at_fault
+from peer.runtime.barriers import await_floor, join, outlast
+from peer.runtime.checkpointer import Journal
+from peer.runtime.lifecycle import Life, State
+from peer.runtime.local_peer import LocalPeer, Ring
+from peer.runtime.manifest import manifest
+from peer.runtime.resources import measure
+from peer.runtime.setup import Setup, own_directory
+from peer.runtime.status import status_reply
+from peer.runtime.watchdog import mind_the_lost, mind_the_owing
+from peer.telemetry.events import Telemetry
+from peer.telemetry.results import EVENTS, append_audit, close_torn_lines, history, write_result
+from peer.telemetry.trace import Trace
+from peer.topology.graphs import receivers, senders
+
+T = TypeVar("T")
+
+
+class Runtime:
+    """One peer. `run` is its whole life; everything it needs was checked before."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        transport: Callable[[Status], Transport],
+        executor: Executor,
+        telemetry: Telemetry,
+    ) -> None:
+        self.setup, self.telemetry, self._executor = setup, telemetry, executor
+        self._spec, self._out = setup.spec, setup.out
+        self._life = Life()
+        self._evaluation: Evaluation | None = None
+        protocol, model = self._spec.protocol, setup.model
+        declared = manifest(protocol, model, self._spec.rounds)
+        self.network = Network(
+            Identity(setup.config.id, self._spec.digests(), declared.digest),
+            self._addresses(),
+            declared,
+            transport(self.status),
+            telemetry.emit,
+            lambda: (self._life.state, self.peer.round),
+            self._resources,
+        )
+        trainer = Trainer(model, setup.shard.train, self._spec.seed, setup.config.id)
+        self.peer = LocalPeer(
+            id=setup.config.id,
+            members=self._spec.ids,
+            rounds=self._spec.rounds,
+            seed=self._spec.seed,
+            graph=protocol.graph,
+            proportions=torch.from_numpy(setup.shard.proportions),
+            trained=model,
+            trainer=trainer,
+            network=self.network,
+            executor=executor,
+            enter=self._become,
+            report=telemetry.emit,
+            seating=Ring(self._spec.ids),
+        )
+        self._journal = Journal(self._out / "checkpoint", self.peer, telemetry.emit)
+        self._complete = self._out / "complete"
+
+    def _addresses(self) -> dict[str, str]:
+        """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
+        alone = self._spec.protocol.graph == "none"
+        ring = self._spec.ring
+        return {m.id: m.address for m in ring if not alone or m.id == self.setup.config.id}
+
+    async def run(self) -> None:
+        """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
+        await self.network.listen()
+        try:
+            await self._live_or_fail()
+        except (FailedError, InputError) as error:
+            raise self._failed(str(error)) from None
+        except OSError as error:
+            raise self._failed(cannot_write(error.filename or self._out, error)) from None
+
+    async def _live_or_fail(self) -> None:
+        """Until this life ends or what minds it does; afterwards all is closed, and no link has anything to tell."""
+        life = asyncio.create_task(self._live())
+        emit = self.telemetry.emit
+        lost = asyncio.create_task(mind_the_lost(self.network.edges, self._spec, self._running, emit))
+        owing = asyncio.create_task(mind_the_owing(self.network, emit))
+        tasks = (life, lost, owing)
+        try:
+            done, _ = await asyncio.wait((*tasks, self.network.failure), return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
+        finally:
+            self.peer.trainer.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._journal.close()
+            await self.network.close()
+
+    def _failed(self, message: str) -> FailedError:
+        self._life.state = "failed"
+        self.telemetry.emit("state", state="failed", round=self.peer.round)
+        self.telemetry.emit("failed", message=message)
+        return FailedError(message)
+
+    async def _live(self) -> None:
+        with own_directory(self._out, self.setup.config, self._spec):
+            await self._live_there()
+
+    async def _live_there(self) -> None:
+        close_torn_lines(self._out)
+        self.telemetry.write_to(self._out / EVENTS)
+        done = await self._journal.resume()
+        self.telemetry.emit("state", state="joining", round=self.peer.round)
+        if done < self._spec.rounds:
+            self._complete.unlink(missing_ok=True)
+            if done < 0:
+                self._take_seats()
+            await join(self.network.edges, self._spec, self.telemetry.emit)
+            self._become("ready")
+            for round in range(done + 1, self._spec.rounds + 1):
+                await (self._round(round) if round else self._start())
+        await self._finish()
+        await self._serve()
+
+    def _take_seats(self) -> None:
+        """Open the links of the spec's ring; a resumed peer has those of its checkpoint."""
+        graph, ring = self.peer.graph, self.peer.ring
+        self.network.use(0, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))
+
+    async def _start(self) -> None:
+        """Round 0: what the protocol settles before training."""
+        self.peer.begin(0)
+        with at_fault(self._spec.protocol.name):
+            await self._spec.protocol.start(self.peer, self._spec.init)
+        self._become("evaluating")
+        await self._close_round(0)
+
+    async def _round(self, round: int) -> None:
+        await await_floor(self.network.floor, self._spec, round, self.telemetry.emit)
+        self.peer.begin(round)
+        before = asdict(self.peer.seconds)
+        shared = self._shared_part(round)
+        if self._spec.trace:
+            self.peer.trace = Trace(self._out / "trace", round, shared)
+        with at_fault(self._spec.protocol.name):
+            await self._spec.protocol.round(self.peer)
+        if self.peer.trace:
+            await asyncio.to_thread(self.peer.trace.write, shared, self._trace_facts())
+        self._become("evaluating")
+        began = time.perf_counter()
+        self._evaluation = await self._in_thread(self._evaluate)
+        self.peer.seconds.evaluate += time.perf_counter() - began
+        self._report_round(round, before)
+        await self._close_round(round)
+
+    def _shared_part(self, round: int) -> torch.Tensor:
+        """The vector whose course a trace shows: what the protocol shares in this round."""
+        shares = self._spec.protocol.shares(self._spec.rounds)
+        current = [share.vector for share in shares if share.rounds is None or round in share.rounds]
+        return self.peer.extractor if current[:1] == ["extractor"] else self.peer.model
+
+    def _trace_facts(self) -> dict[str, object]:
+        return {
+            "samples": self.peer.samples,
+            "ring": json.dumps(self.peer.ring),
+            "view": self.network.identity.view,
+            "participated": self.peer.trained_this_round,
+            **self.peer.noted,
+        }
+
+    def _evaluate(self) -> Evaluation:
+        shard = self.setup.shard
+        return evaluate(self.setup.model, shard.test, shard.proportions, paper=shard.paper, own=shard.own)
+
+    def _report_round(self, round: int, before: dict[str, float]) -> None:
+        assert self._evaluation
+        traffic, now = self.network.traffic, asdict(self.peer.seconds)
+        self.telemetry.emit(
+            "round",
+            round=round,
+            accuracy=self._evaluation.as_dict(),
+            loss=self.peer.loss,
+            test_loss=self._evaluation.loss,
+            balanced=self._evaluation.balanced,
+            seconds={name: now[name] - before[name] for name in now},
+            bytes_sent=traffic.sent.total(),
+            bytes_received=traffic.received.total(),
+            tensor_bytes_sent=self.network.audit.tensor_bytes,
+        )
+
+    async def _close_round(self, round: int) -> None:
+        """Put the round on disk while the next one trains."""
+        append_audit(self._out, self.network.audit.close(round))
+        await self._journal.save(round)
+        if round < self._spec.rounds:
+            self._become("ready")
+
+    async def _finish(self) -> None:
+        """The last checkpoint counts only once it has been read back; then the model and the result."""
+        await self._journal.finish()
+        if self._evaluation is None:
+            self._evaluation = await self._in_thread(self._evaluate)
+        await asyncio.to_thread(save_model, self.setup.model, self._out / "model.safetensors")
+        digest = await asyncio.to_thread(self.setup.model.sha256)
+        write_result(self._out, self._result(self._evaluation, digest))
+
+    def _result(self, evaluation: Evaluation, digest: str) -> dict[str, Any]:
+        """What the launcher's summary is made of."""
+        traffic, ring = self.network.traffic, self.peer.seating
+        return {
+            "id": self.peer.id,
+            "rounds": self._spec.rounds,
+            "samples": self.peer.samples,
+            "accuracy": evaluation.as_dict(),
+            "balanced": evaluation.balanced,
+            "test_loss": evaluation.loss,
+            "model_sha256": digest,
+            "bytes_sent": traffic.sent.total(),
+            "bytes_received": traffic.received.total(),
+            "tensor_bytes_sent": self.network.audit.tensor_bytes,
+            "sent_to": dict(traffic.sent),
+            "seconds": asdict(self.peer.seconds),
+            "ring": ring.order,
+            "ring_cost": {"before": ring.cost_before, "after": ring.cost_after},
+            "history": history(self._out),
+        }
+
+    async def _serve(self) -> None:
+        """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""
+        self._become("serving")
+        if not self._complete.exists():
+            behind = await outlast(self.network.edges, self.network.floor, self._spec)
+            if behind:
+                self.telemetry.emit("left", sentence=f"left without hearing that {', '.join(behind)} finished")
+            else:
+                self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
+        await self.network.leave()
+        self._become("done")
+        self.telemetry.emit("done")
+
+    def _running(self) -> bool:
+        return self._life.state not in ("joining", "serving")
+
+    def _become(self, state: State) -> None:
+        if state != self._life.state:
+            self._life.become(state)
+            self.telemetry.emit("state", state=state, round=self.peer.round)
+
+    def _resources(self) -> Resources:
+        rates = {peer: link.bytes_per_second for peer, link in self.network.links.items()}
+        return measure(self.setup.model.device, self.peer.samples, rates)
+
+    async def status(self, _request: bytes) -> bytes:
+        """The answer to the Status RPC."""
+        accuracy = self._evaluation.matched if self._evaluation else None
+        return status_reply(self.network, self._spec, self._life.state, self.peer, accuracy, self._resources())
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)

@@ -1,0 +1,99 @@
+"""Everything a peer needs before it opens a connection: its data, its model, and a directory that is its own."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from peer.errors import InputError
+from peer.files import sole_use, write_atomically
+from peer.learning.data.shard import Shard, own_shard, take_shard
+from peer.learning.model.model import PARTS, Model
+from peer.learning.model.zoo import build
+from peer.learning.training.trainer import check_batches
+from peer.runtime.disk import busiest_round, check_disk, disk_needed
+from peer.spec.federation import Spec
+from peer.spec.peer import PeerConfig
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a peer brings along."""
+
+    config: PeerConfig
+    spec: Spec
+    shard: Shard
+    model: Model
+
+    @property
+    def out(self) -> Path:
+        return self.config.out or Path(self.config.id)
+
+
+def prepare(config: PeerConfig, spec: Spec) -> Setup:
+    """Load the data and build the model; InputError when they do not go together. Creates nothing."""
+    device = choose_device(config.device)
+    out = config.out or Path(config.id)
+    check_directory(out, config, spec)
+    shard = own_shard(config.data) if config.data else take_shard(spec.data, spec.ids, config.id)
+    stream = config.id if spec.init == "independent" else "shared"
+    model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
+    check_batches(model, spec.protocol.local(), len(shard.train), config.id)
+    sizes: dict[str, int] = {part: len(model.vector[model.part(part)]) for part in PARTS}
+    busiest = busiest_round(spec, config.id, sizes, shard.proportions, len(shard.train))
+    check_disk(out, disk_needed(spec, sizes["model"], busiest))
+    return Setup(config, spec, shard, model)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda"):
+        number = int(name.partition(":")[2] or 0)
+        if not torch.cuda.is_available() or number >= torch.cuda.device_count():
+            raise InputError(
+                f"device `{name}`: this machine shows {torch.cuda.device_count()} CUDA devices; use `auto` or `cpu`"
+            )
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise InputError("device `mps`: this machine has none; use `auto` or `cpu`")
+    return torch.device(name)
+
+
+def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
+    """Refuse a directory that cannot be written, or that holds the files of another run."""
+    try:
+        parent = next(path for path in (out, *out.parents) if path.exists())
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror}); give another `out`") from None
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"{out}: cannot be written; give another `out`")
+    if parent == out:
+        with sole_use(out):
+            pass
+    try:
+        theirs = json.loads((out / "run.json").read_text())
+        id, digests, rounds = theirs["id"], theirs["digests"], theirs["rounds"]
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{out}/run.json: is not readable; give another `out` or remove {out}") from None
+    if id != config.id:
+        raise InputError(f"{out}: belongs to peer `{id}`; give another `out`")
+    if obstacle := spec.obstacle(digests, rounds):
+        raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
+
+
+@contextmanager
+def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
+    """Create the directory, say in it whose it is, and keep every other process out of it inside the block."""
+    out.mkdir(parents=True, exist_ok=True)
+    with sole_use(out):
+        run = {"id": config.id, "rounds": spec.rounds, "digests": spec.digests()}
+        write_atomically(out / "run.json", json.dumps(run).encode())
+        write_atomically(out / "pid", f"{os.getpid()}\n".encode())
+        yield

@@ -1,0 +1,34 @@
+"""What a peer answers to a Status request."""
+
+from peer.network.network import Network
+from peer.network.wire.messages import Resources, StatusReply
+from peer.runtime.local_peer import LocalPeer
+from peer.spec.federation import Spec
+
+
+def status_reply(
+    network: Network, spec: Spec, state: str, peer: LocalPeer, accuracy: float | None, resources: Resources
+) -> bytes:
+    """Id, state, round, neighbours, accuracy, bytes and resources, as they are now."""
+    return StatusReply(
+        id=peer.id,
+        federation=spec.name,
+        state=state,
+        round=peer.round,
+        rounds=spec.rounds,
+        neighbours=[
+            StatusReply.Neighbour(
+                id=neighbour.id,
+                address=neighbour.address,
+                state=neighbour.state,
+                reason=neighbour.reason,
+                durable=network.floor.durable[neighbour.id],
+                resources=neighbour.resources,
+            )
+            for neighbour in network.edges.neighbours.values()
+        ],
+        accuracy=accuracy,
+        bytes_sent=network.traffic.sent.total(),
+        bytes_received=network.traffic.received.total(),
+        resources=resources,
+    ).SerializeToString()

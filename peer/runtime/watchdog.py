@@ -1,0 +1,72 @@
+"""Beside a peer's life, for as long as it runs: who minds its neighbours.
+
+One that is lost is told of every minute, or ends the run; one that lives and sends nothing is told of.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from peer.errors import FailedError
+from peer.network.membership.edges import Edges, Neighbour
+from peer.network.network import Network
+from peer.network.wire.frames import Key
+from peer.spec.federation import Spec
+
+REMIND_SECONDS = 60.0
+"""How often a peer that waits for a lost neighbour says so."""
+OWED_SECONDS = 30.0
+"""How long a message may not grow before a peer says for whom it waits."""
+OWED_REMIND_SECONDS = 600.0
+"""From one word about the same wait to the next."""
+
+
+async def mind_the_lost(edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None]) -> None:
+    """A neighbour that is silent for longer than `patience`: say so every minute, or with `on_loss: stop` fail."""
+    clock = asyncio.get_running_loop().time
+    said: dict[str, float] = {}
+    while True:
+        await asyncio.sleep(1)
+        for neighbour in [*edges.neighbours.values()]:
+            silent = clock() - neighbour.heard
+            if not running() or neighbour.state == "left" or silent < spec.patience:
+                said.pop(neighbour.id, None)
+                continue
+            who = f"{neighbour.id} at {neighbour.address} ({neighbour.reason}), silent for {silent:.0f} s"
+            if spec.on_loss == "stop":
+                raise FailedError(f"stopped because of {who}; start it again, then this peer")
+            if clock() - said.get(neighbour.id, -REMIND_SECONDS) >= REMIND_SECONDS:
+                said[neighbour.id] = clock()
+                report("lost", sentence=f"still waiting for {who}", neighbour=neighbour.id)
+
+
+async def mind_the_owing(network: Network, report: Callable[..., None]) -> None:
+    """A neighbour that gives signs of life, and from which the message that is waited for does not come: say so.
+
+    It may have more to train, or its own neighbour keeps it waiting; then this is over some time. It may also run other
+    code, or not tell the truth: then nothing else would show it. No deadline could tell the one from the other.
+    """
+    clock = asyncio.get_running_loop().time
+    since: dict[str, tuple[Key, int, float]] = {}
+    said: dict[str, float] = {}
+    while True:
+        await asyncio.sleep(1)
+        now, before = clock(), since
+        since = {}
+        for neighbour, key, frames in network.owed():
+            id, seen = neighbour.id, before.get(neighbour.id)
+            since[id] = seen if seen and seen[:2] == (key, frames) else (key, frames, now)
+            waited = now - since[id][2]
+            told = now - said.get(id, -OWED_REMIND_SECONDS) < OWED_REMIND_SECONDS
+            if neighbour.state == "up" and waited >= OWED_SECONDS and not told:
+                said[id] = now
+                report("waiting", owed=True, **_owing(neighbour, key.round, waited))
+        for id in [id for id in said if since.get(id) != before.get(id)]:
+            del said[id]
+            report("waiting", owed=True, **{"for": [], "sentence": f"{id} sends again"})
+
+
+def _owing(neighbour: Neighbour, round: int, waited: float) -> dict[str, Any]:
+    reason = f"nothing more of round {round} for {waited:.0f} s; it says that it is {neighbour.doing}"
+    who = {"id": neighbour.id, "address": neighbour.address, "reason": reason}
+    return {"for": [who], "sentence": f"waiting for {neighbour.id} at {neighbour.address} ({reason})"}

@@ -1,0 +1,171 @@
+"""federation.yaml: what all peers of a federation agree on, compared key by key in every handshake."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
+
+from peer.learning.data.sources import Source, source_type
+from peer.learning.training.trainer import Phase
+from peer.plugins import in_words
+from peer.protocols.base import Init, Protocol, Share
+from peer.protocols.registry import protocol_class
+from peer.settings import Settings
+from peer.spec.document import dump_yaml
+
+MOST_PEERS = 10_000
+Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
+
+
+def _address(text: str) -> str:
+    found = re.fullmatch(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]{1,253}):([0-9]{1,5})", text)
+    if not found or not 1 <= int(found[1]) <= 65_535:
+        raise ValueError(f"`{text}` is no host:port; write one such as 127.0.0.1:7700 or [::1]:7700")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+def _own_class(find: Callable[[str], type[Settings]]) -> PlainValidator:
+    """A field whose class depends on its `name`; its content was validated before by that class."""
+    return PlainValidator(
+        lambda raw: raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw))
+    )
+
+
+AnyProtocol = Annotated[SerializeAsAny[Protocol], _own_class(protocol_class)]
+AnySource = Annotated[SerializeAsAny[Source], _own_class(source_type)]
+
+
+class Member(Settings):
+    """One peer of the federation."""
+
+    id: Id
+    """Lower-case letters, digits and hyphens."""
+    address: Address
+    """host:port at which the other peers reach it."""
+
+
+class ModelSettings(Settings):
+    """Which model is trained."""
+
+    name: str = "mlp"
+    """One of the zoo's, or `module:Name` of your own."""
+
+
+class Spec(Settings):
+    """federation.yaml: what all peers agree on. It is compared in every handshake."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = "federation"
+    """Names the federation and its directory under runs/."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
+    """Initial weights, batch order and shared draws derive from it; splits from `data.seed`."""
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    """Communication rounds."""
+    protocol: AnyProtocol
+    """`name` and the protocol's hyperparameters."""
+    model: ModelSettings = ModelSettings()
+    """`name` of the model."""
+    data: AnySource
+    """`name` of the data set, where it lies and how it is split."""
+    init: Init
+    """Whether all peers start from the same weights. Not given: as the protocol's paper has it."""
+    test: Literal["matched", "global", "paper"] = "matched"
+    """The accuracy that tables and summaries quote: on a test set with each peer's own class mix, on the whole
+    test set, or on the test split of the papers, which is drawn independently of the training split."""
+    on_loss: Literal["wait", "stop"] = "wait"
+    """What a peer does when a neighbour is gone for longer than `patience`: wait for ever, or stop."""
+    patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
+    """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
+    plaintext: bool = False
+    """Allow connections without certificates between machines. On loopback they are always allowed."""
+    trace: bool = False
+    """Write every round's shared vectors to <id>/trace/ so that anyone can recompute the blends."""
+    code: Path | None = None
+    """Directory from which `module:Name` is imported. Not given: the one that holds this file."""
+    ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MOST_PEERS)]
+    """The peers in ring order. With `--peers N` it may be left out: peer0 ... peerN-1 on loopback."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for what in ("id", "address"):
+            values = [getattr(member, what) for member in self.ring]
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice:
+                raise ValueError(f"two peers of the ring have the {what} `{twice}`; give each its own")
+        if "federation" in self.ids:
+            raise ValueError(
+                "a peer cannot have the id `federation`: its config would be written over federation.yaml; rename it"
+            )
+        least = self.protocol.min_peers
+        if len(self.ring) < least:
+            raise ValueError(
+                f"`{self.protocol.name}` needs at least {least} peers and the ring has {len(self.ring)}; add peers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _declares(self) -> Self:
+        """A protocol may be the user's own: what it declares is asked for once, before anything is created."""
+        try:
+            _check_kinds("shares", self.protocol.shares(self.rounds), Share)
+            _check_kinds("local", self.protocol.local(), Phase)
+        except Exception as error:
+            raise ValueError(f"`{self.protocol.name}` cannot say what it does: {in_words(error)}") from error
+        return self
+
+    @field_serializer("code")
+    def _code(self, code: Path | None) -> str | None:
+        return str(code) if code else None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(member.id for member in self.ring)
+
+    def canonical(self) -> dict[str, Any]:
+        """What peers must agree on, as plain JSON; where code and data lie is each machine's own business."""
+        content = self.model_dump(mode="json", exclude={"code"})
+        for location in ("root", "path", "download"):
+            content["data"].pop(location, None)
+        return content
+
+    def digests(self) -> dict[str, str]:
+        """sha256 of every key's canonical JSON, so that a refusal can name the keys that differ."""
+        return {key: _sha256(value) for key, value in self.canonical().items()}
+
+    def digest(self) -> str:
+        return _sha256(self.canonical())
+
+    def obstacle(self, digests: Mapping[str, str], rounds: int) -> str | None:
+        """Why this spec cannot go on with a run of those digests and rounds; None if it can.
+
+        More rounds than before are possible where the protocol's course does not depend on their number.
+        """
+        ours = self.digests()
+        keys = sorted(key for key in digests.keys() | ours.keys() if digests.get(key) != ours.get(key))
+        if not keys:
+            return None
+        if keys != ["rounds"] or self.rounds < rounds:
+            return f"it differs in {', '.join(f'`{key}`' for key in keys)}"
+        why = self.protocol.why_rounds_are_fixed()
+        return why and f"`{self.protocol.name}` cannot be given more rounds: {why}"
+
+    def dump(self) -> str:
+        """The resolved spec as YAML."""
+        return dump_yaml(self.model_dump(mode="json", exclude_none=True))
+
+
+def _check_kinds(method: str, returned: Any, kind: type) -> None:
+    """TypeError unless a protocol's method returned a tuple of these."""
+    if not isinstance(returned, tuple) or not all(isinstance(one, kind) for one in returned):
+        raise TypeError(f"`{method}` returned {returned!r}, and must return a tuple of {kind.__name__}")
+
+
+def _sha256(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,168 @@
+"""The settings of one peer, and reading both files: what is wrong in them is said with file, line and the way out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from peer.errors import InputError, nearest
+from peer.learning.data.sources import SOURCES, source_type
+from peer.learning.model.zoo import MODELS
+from peer.network.transport.tls import is_loopback
+from peer.plugins import import_from
+from peer.protocols.registry import PROTOCOLS, protocol_class
+from peer.settings import Settings
+from peer.spec.document import Document, refuse_nul_in, scalar, validate
+from peer.spec.federation import MOST_PEERS, Address, AnySource, Id, Spec
+
+MOST_PORT = 65_535
+FIRST_PORT = 7700
+"""Below 32768, so that no outgoing connection takes a dead peer's port."""
+
+
+class TLS(Settings):
+    """Certificates of this peer; all three files are needed."""
+
+    ca: Path
+    """The federation's CA certificate, PEM."""
+    cert: Path
+    """This peer's certificate, PEM; its subject alternative name is the peer's id."""
+    key: Path
+    """The certificate's private key, PEM."""
+
+
+class PeerConfig(Settings):
+    """peer3.yaml: what concerns one peer only."""
+
+    federation: Path
+    """The federation's spec, relative to this file."""
+    id: Id
+    """Which member of the ring this peer is."""
+    listen: Address | None = None
+    """host:port to listen at. Not given: the port of its address in the ring, on the same host."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
+    """auto, cpu, mps, cuda or cuda:N; auto takes a GPU when there is one."""
+    out: Path | None = None
+    """Directory for this peer's files, relative to this file. Not given: its id."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Threads for training. Same bits in every run are promised for 1."""
+    tls: TLS | None = None
+    """Certificates; without them identity is a claim and nothing is encrypted."""
+    health: Address | None = None
+    """host:port that answers gRPC health checks without a certificate, for probes. Not given: only `listen` does."""
+    data: AnySource | None = None
+    """This peer's own data instead of its part of the federation's; accuracies are then `local`."""
+
+
+def load_spec(
+    path: Path,
+    *,
+    peers: int | None = None,
+    port: int | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+) -> Spec:
+    """federation.yaml with the command line's changes, resolved; InputError says what is wrong and where."""
+    document = Document.read(path)
+    content = dict(document.content)
+    content.setdefault("name", path.stem)
+    for override in overrides:
+        _override(content, override)
+    refuse_nul_in(content, document)
+    if seed is not None:
+        content["seed"] = seed
+    if port is not None and (peers is None or content.get("ring")):
+        raise InputError(f"--port {port} goes with --peers N where the file has no `ring`; leave it out")
+    if peers is not None:
+        content["ring"] = _ring(content.get("ring"), peers, FIRST_PORT if port is None else port)
+    if "ring" not in content:
+        raise InputError(f"{path}: `ring` is missing; list the peers there or give --peers N")
+    if isinstance(content.setdefault("code", "."), str):
+        content["code"] = str((path.parent / content["code"]).resolve())
+        if not Path(content["code"]).is_dir():
+            raise InputError(f"{document.where(('code',))}: `code`: there is no directory {content['code']}")
+        import_from(Path(content["code"]))
+    content["protocol"] = _component(content.get("protocol"), "protocol", [*PROTOCOLS], document)
+    content["data"] = _component(content.get("data", "digits"), "data", [*SOURCES], document)
+    content["model"] = _component(content.get("model", "mlp"), "model", [*MODELS], document)
+    protocol = validate(protocol_class(content["protocol"]["name"]), content["protocol"], document, ("protocol",))
+    validate(source_type(content["data"]["name"]), content["data"], document, ("data",))
+    content.setdefault("init", protocol.init)
+    spec = validate(Spec, content, document)
+    return spec.model_copy(update={"data": spec.data.relative_to(path.parent.resolve())})
+
+
+def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
+    """peer3.yaml and the spec it names; paths are made absolute."""
+    document = Document.read(path)
+    content, base = dict(document.content), path.parent.resolve()
+    refuse_nul_in(content, document)
+    if content.get("data") is not None:
+        content["data"] = _component(content["data"], "data", [*SOURCES], document)
+        validate(source_type(content["data"]["name"]), content["data"], document, ("data",))
+    config = validate(PeerConfig, content, document)
+    data = config.data and config.data.relative_to(base)
+    tls = config.tls and TLS(**{name: base / file for name, file in config.tls})
+    spec = load_spec(base / config.federation)
+    if config.id not in spec.ids:
+        where = document.where(("id",))
+        raise InputError(f"{where}: `{config.id}` is not in the federation's ring; {nearest(config.id, spec.ids)}")
+    check_plaintext(config, spec)
+    changes = {"federation": base / config.federation, "out": base / (config.out or config.id)}
+    return config.model_copy(update={**changes, "data": data, "tls": tls}), spec
+
+
+def check_plaintext(config: PeerConfig, spec: Spec) -> None:
+    """InputError when a peer without certificates would speak beyond loopback and the spec does not allow it."""
+    if config.tls or spec.plaintext:
+        return
+    for address in (config.listen, *(member.address for member in spec.ring)):
+        if address and not is_loopback(address):
+            raise InputError(
+                f"{address} is not on this machine and `{config.id}` has no `tls`; "
+                "make certificates with `dfl-launch certs`, or write `plaintext: true` into the spec"
+            )
+
+
+def _component(raw: Any, key: str, known: Sequence[str], document: Document) -> dict[str, Any]:
+    """`protocol: fibfl` and `protocol: {name: fibfl}` are the same; the name must be known or `module:Name`."""
+    content = {"name": raw} if isinstance(raw, str) else raw
+    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
+        raise InputError(f"{document.where((key,))}: `{key}` wants a `name`; known: {', '.join(sorted(known))}")
+    name = content["name"]
+    if name not in known and ":" not in name:
+        raise InputError(f"{document.where((key, 'name'))}: unknown {key} `{name}`; {nearest(name, known)}")
+    return content
+
+
+def _ring(ring: Any, peers: int, port: int) -> Any:
+    """The ring that `--peers N` and `--port P` stand for; a ring in the file must agree with it."""
+    if not 1 <= peers <= MOST_PEERS:
+        raise InputError(f"--peers {peers}: give a number from 1 to {MOST_PEERS}")
+    if not 1 <= port <= MOST_PORT - peers + 1:
+        raise InputError(f"--port {port}: give a number from 1 to {MOST_PORT - peers + 1}, as {peers} ports are needed")
+    if ring is None:
+        return [{"id": f"peer{i}", "address": f"127.0.0.1:{port + i}"} for i in range(peers)]
+    if isinstance(ring, list) and len(ring) != peers:
+        raise InputError(f"--peers {peers} does not fit the {len(ring)} peers under `ring`; leave one of them out")
+    return ring
+
+
+def _override(content: dict[str, Any], text: str) -> None:
+    """Apply one `--set key.key=value` to the plain content."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(f"--set {text}: write key=value, such as --set protocol.gamma=0.3")
+    *parents, last = name.split(".")
+    node = content
+    for parent in parents:
+        below = node.get(parent)
+        if isinstance(below, list):
+            raise InputError(f"--set {text}: `{parent}` is a list, and --set cannot reach into one; edit the file")
+        node[parent] = dict(below) if isinstance(below, dict) else {"name": below} if below else {}
+        node = node[parent]
+    try:
+        node[last] = scalar(value)
+    except ValueError as error:
+        raise InputError(f"--set {text}: the value is not valid YAML: {error}; put it in quotes") from None

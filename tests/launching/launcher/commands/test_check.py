@@ -1,0 +1,154 @@
+"""The dry run's figures against the theory, the list of protocols, and wrong input at the command line."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main
+from launcher.plan import plan, traffic
+from peer.protocols.registry import PROTOCOLS
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
+
+EXTRACTOR, HEAD = 4 * 116_352, 4 * 1_290
+MODEL = EXTRACTOR + HEAD
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Path:
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "rounds: 6\nprotocol: {name: fibfl}\nmodel: {name: mlp}\n"
+        "data: {name: digits, partition: {kind: dirichlet, alpha: 0.5}}\n"
+    )
+    return file
+
+
+def a_spec(federation: Path, protocol: str, peers: int = 5) -> Spec:
+    return load_spec(federation, peers=peers, seed=None, overrides=[f"protocol={protocol}"])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "setup", "a_round"),
+    [
+        ("fibfl", 0, 2 * EXTRACTOR),
+        ("fibfl+", 0, 2 * (EXTRACTOR + 8)),
+        ("rdfl", 0, 2 * MODEL),
+        ("gossip-sgd", 0, 4 * MODEL),
+        ("fedavg", 2 * 4 / 5 * MODEL, 2 * 4 / 5 * MODEL),
+        ("fedisp", 0, MODEL),
+        ("solo", 0, 0),
+    ],
+)
+async def test_traffic_is_the_theorys(federation: Path, protocol: str, setup: float, a_round: float) -> None:
+    made = plan(a_spec(federation, protocol))
+    sent = await traffic(made, ["peer0", "peer3"])
+    for counts in sent.values():
+        assert counts[0] == pytest.approx(setup, abs=8)
+        assert counts[1:] == pytest.approx([a_round] * 6, abs=8)
+
+
+async def test_fibfl_plus_plus_warms_up_once_then_gossips_in_three_passes(federation: Path) -> None:
+    made = plan(a_spec(federation, "fibfl++"))
+    (setup, warm_up, *gossip) = (await traffic(made, ["peer1"]))["peer1"]
+    assert setup == 4 * (10 + 1) * 8  # four records of ten class proportions, and of the order, go on to the right
+    assert warm_up == pytest.approx(2 * 4 / 5 * EXTRACTOR, abs=8)
+    assert gossip == [3 * 2 * (EXTRACTOR + 8)] * 5
+
+
+def test_the_data_is_dealt_as_published(federation: Path) -> None:
+    spec = load_spec(federation, peers=5, overrides=["data.partition={kind: label-skew, k: 1}"])
+    assert [int(count.sum()) for count in plan(spec).counts.values()] == [323, 253, 178, 165, 157]
+
+
+def test_check_prints_what_a_federation_needs(
+    federation: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["check", str(federation), "--peers", "5", "--set", "trace=true"]) == 0
+    text = capsys.readouterr().out
+    for part in ("input (1, 8, 8)", "10 classes", "116,352 values", "930.8 kB a peer and round", "peer4"):
+        assert part in text
+    assert [file.name for file in tmp_path.iterdir()] == ["small.yaml"]
+
+
+def test_protocols_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["protocols", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in entries] == list(PROTOCOLS)
+    by_name = {entry["name"]: entry for entry in entries}
+    for entry in entries:
+        assert set(entry) == {"name", "paper", "edges", "shares", "min_peers", "parameters"}
+    assert by_name["fibfl++"]["shares"] == "extractor"
+    parameters = {one["name"]: one for one in by_name["fibfl++"]["parameters"]}
+    assert parameters["gamma_start"]["default"] == 0.4
+    assert parameters["warmup"] == {
+        "name": "warmup",
+        "default": None,
+        "type": "integer or null",
+        "description": parameters["warmup"]["description"],
+    }
+    assert parameters["warmup_shares"]["type"] == "extractor or model"
+
+
+def test_protocols_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["protocols"]) == 0
+    text = capsys.readouterr().out
+    assert {*PROTOCOLS} <= {line.split()[0] for line in text.splitlines() if line.strip()}
+
+
+def test_all_bytes_are_those_of_the_rounds_and_of_the_start(
+    federation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(federation), "--peers", "5", "--set", "protocol=fedavg"]) == 0
+    all_of_it = 5 * (1 + 6) * 2 * 4 / 5 * MODEL  # one mean before the six rounds
+    assert f"{all_of_it / 1e6:.1f} MB in all" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--peers", "2"], "at least 3 peers"),
+        (["--peers", "0"], "--peers 0"),
+        (["--peers", "3", "--set", "roundz=3"], "did you mean `rounds`"),
+        (["--peers", "3", "--set", "protocol.gamma=2"], "protocol.gamma"),
+        (["--peers", "3", "--set", "gamma"], "write key=value"),
+        (["--peers", "3", "--set", "data.name=nothing"], "nothing"),
+        (["--peers", "3", "--set", "data={name: npz, path: missing.npz}"], "missing.npz"),
+        (["--peers", "3", "--set", "model=cnnn"], "cnn"),
+        (["--peers", "3", "--device", "abacus"], "--device abacus"),
+        (["--peers", "3", "--set", "name=.."], "cannot name a directory"),
+        (["--peers", "3", "--set", "ring=[]"], "ring"),
+    ],
+)
+def test_wrong_input_is_one_message_and_creates_nothing(
+    federation: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = 9600 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    assert main(["run", str(federation), *arguments, "--port", str(first)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("dfl-launch: ")
+    assert printed.err.count("\n") == 1
+    assert message in printed.err
+    assert os.listdir(tmp_path) == ["small.yaml"]
+
+
+def test_address_in_use_creates_nothing(
+    federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ring = ", ".join(f"{{id: p{n}, address: '127.0.0.1:{port if n == 1 else 9000 + n}'}}" for n in range(3))
+        assert main(["run", str(federation), "--set", f"ring=[{ring}]"]) == 2
+    assert f"p1 cannot listen at 127.0.0.1:{port}: address already in use" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["small.yaml"]

@@ -1,0 +1,317 @@
+"""`dfl-launch run` over the real fork server, with peers that only write their files."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from launcher import cli
+from launcher.commands import run as local
+from launcher.engines.local import ForkServer
+from launcher.monitor.federation_view import Federation
+from launcher.supervision import preflight
+from launcher.supervision.restart import Restarts
+from launcher.supervision.run_directory import RunDirectory
+from launcher.supervision.supervisor import Supervisor, signal_name
+from launcher.supervision.totals import Spent
+from peer.errors import InputError
+from peer.spec.peer import load_spec
+
+HERE = Path(__file__).parent
+FakeServer = functools.partial(ForkServer, entry="fake_peer:main", preload=("ruamel.yaml",), grace=1.0)
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Path:
+    file = tmp_path / "small.yaml"
+    file.write_text("name: small\nrounds: 3\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
+    return file
+
+
+@pytest.fixture
+def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs three fake peers in tmp_path/out; returns the exit code and what was printed."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+    monkeypatch.setattr(local, "ForkServer", FakeServer)
+    monkeypatch.setattr(preflight, "check", lambda spec, out, device, certs: None)
+    quick = functools.partial(Restarts, limit=2, first_delay=0.01)
+    monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick, grace=1.0))
+
+    def run(fresh: bool = False, seed: int = 42, **behaviours: str) -> tuple[int, str]:
+        monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
+        with (tmp_path / "screen").open("w") as screen:
+            console = Console(file=screen, width=120)
+            order = local.Order(load_spec(federation, peers=3, seed=seed), tmp_path / "out", fresh=fresh)
+            code = local.run(order, console)
+        return code, (tmp_path / "screen").read_text()
+
+    return run
+
+
+def summary(tmp_path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((tmp_path / "out" / "summary.json").read_text())
+    return content
+
+
+def starts(tmp_path: Path, id: str) -> int:
+    return (tmp_path / "out" / id / "starts").stat().st_size
+
+
+def test_run_to_the_end_and_again(run: Run, tmp_path: Path) -> None:
+    code, text = run()
+    assert code == 0
+    assert "round 3/3, mean matched accuracy 0.3000" in text
+    assert summary(tmp_path)["restarts"] == 0
+    assert (tmp_path / "out" / "peer2" / "log.txt").read_text() == "peer2 begins after round 0\n"
+    code, text = run()
+    assert (code, starts(tmp_path, "peer0")) == (0, 1)
+    assert "finished" in text
+    with pytest.raises(InputError, match="`seed`"):
+        run(seed=7)
+    assert run(fresh=True, seed=7)[0] == 0
+    assert summary(tmp_path)["seed"] == 7
+
+
+def test_every_peer_can_be_started_by_hand(run: Run, tmp_path: Path) -> None:
+    run()
+    assert (tmp_path / "out" / "peer1.yaml").read_text() == textwrap.dedent(
+        """\
+        federation: federation.yaml
+        id: peer1
+        listen: 127.0.0.1:7701
+        device: auto
+        out: peer1
+        """
+    )
+    again = load_spec(tmp_path / "out" / "federation.yaml")
+    assert again.digest() == load_spec(tmp_path / "small.yaml", peers=3).digest()
+
+
+def test_crashed_peer_is_started_again(run: Run, tmp_path: Path) -> None:
+    code, text = run(peer1="crashes once")
+    assert code == 0
+    assert "peer1 was killed by SIGKILL" in text
+    assert "about to crash" in text
+    assert "peer1 resumed after round 1" in text
+    assert summary(tmp_path)["restarts"] == 1
+
+
+def test_signals_have_names_or_numbers() -> None:
+    assert (signal_name(signal.SIGKILL), signal_name(35)) == ("SIGKILL", "signal 35")
+
+
+def test_peer_that_crashes_again_and_again_ends_the_run(run: Run, tmp_path: Path) -> None:
+    code, text = run(peer1="crashes", peer2="hangs")
+    assert code == 1
+    assert text.rstrip().endswith("peer1 is not started again, so the run ends")
+    assert starts(tmp_path, "peer1") == 3
+    assert not (tmp_path / "out" / "summary.json").exists()
+    # What is left is a run to resume.
+    assert run()[0] == 0
+
+
+@pytest.mark.parametrize(("behaviour", "expected"), [("wrong", 2), ("gives up", 1)])
+def test_peer_that_decides_to_end_is_not_started_again(run: Run, tmp_path: Path, behaviour: str, expected: int) -> None:
+    code, text = run(peer1=behaviour, peer2="hangs")
+    assert code == expected
+    assert starts(tmp_path, "peer1") == 1
+    assert {"wrong": "the data file is truncated", "gives up": "peer1 failed: peer0 never came"}[behaviour] in text
+
+
+def test_a_display_that_breaks_leaves_no_peer_running(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(federation: Federation, _screen: object) -> None:
+        federation.look(0.0)
+        if federation.round:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(local, "show", broken)
+    with pytest.raises(ZeroDivisionError):
+        run(peer0="hangs", peer1="hangs", peer2="hangs")
+    for n in range(3):
+        assert '"event": "stopped"' in (tmp_path / "out" / f"peer{n}" / "events.jsonl").read_text()
+
+
+def test_a_resumed_run_counts_its_earlier_launches(run: Run, tmp_path: Path) -> None:
+    assert run(peer1="crashes", peer2="hangs")[0] == 1
+    first = Spent.read(tmp_path / "out" / ".launcher.json")
+    assert (first.wall_seconds > 0, first.restarts) == (True, 2)
+    assert run()[0] == 0
+    assert summary(tmp_path)["restarts"] == 2
+    assert summary(tmp_path)["wall_seconds"] > first.wall_seconds
+    assert run(fresh=True)[0] == 0
+    assert summary(tmp_path)["restarts"] == 0
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"wall_seconds": null, "restarts": 1}'])
+def test_unreadable_record_of_earlier_launches_counts_as_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / ".launcher.json").write_text(content)
+    assert Spent.read(tmp_path / ".launcher.json") == Spent()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "3", "{}", '{"rounds": 3}', '{"rounds": "many"}'])
+def test_foreign_summary_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "summary.json").write_text(content)
+    assert RunDirectory(tmp_path).finished(3) is None
+
+
+def test_certificates_in_a_place_that_cannot_be_written(
+    tmp_path: Path, federation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert cli.main(["certs", str(federation), "--peers", "3", "--out", str(tmp_path / "file" / "certs")]) == 2
+    why = "cannot be written to (Not a directory); choose another directory with --out"
+    assert capsys.readouterr().err == f"dfl-launch: {tmp_path}/file/certs {why}\n"
+
+
+def test_two_launchers_in_one_directory(run: Run, tmp_path: Path) -> None:
+    run()
+    other = RunDirectory(tmp_path / "out")
+    other.claim()
+    try:
+        with pytest.raises(InputError, match="another dfl-launch"):
+            run()
+    finally:
+        other.release()
+
+
+def test_peers_of_an_earlier_launch_are_awaited(tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "out")
+    first.claim()
+    kept = os.dup(first.peers_lock)  # as a peer would that outlives its launcher
+    first.release()
+    second = RunDirectory(tmp_path / "out", patience=0.1)
+    with pytest.raises(InputError, match="still run"):
+        second.claim()
+    second.release()
+    os.close(kept)
+    third = RunDirectory(tmp_path / "out")
+    third.claim()
+    third.release()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "foreign"])
+def test_unusable_output_creates_nothing(tmp_path: Path, federation: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.tex").touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="--out"):
+        local.run(local.Order(load_spec(federation, peers=3), tmp_path / place), Console(quiet=True))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_fresh_keeps_what_no_run_wrote(run: Run, tmp_path: Path) -> None:
+    run()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    assert run(fresh=True)[0] == 0
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert starts(tmp_path, "peer0") == 1
+
+
+def test_address_in_use(tmp_path: Path, federation: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        spec = load_spec(federation, peers=3)
+        ring = (spec.ring[0].model_copy(update={"address": address}), *spec.ring[1:])
+        with pytest.raises(InputError, match=f"peer0 cannot listen at {address}: address already in use"):
+            preflight.check_addresses(spec.model_copy(update={"ring": ring}))
+
+
+LAUNCH = textwrap.dedent(
+    """
+    import sys
+    sys.path.insert(0, sys.argv[3])
+    from launcher import cli
+    from launcher.commands import run as local
+    from launcher.supervision import preflight
+    from test_run import FakeServer
+    local.ForkServer = FakeServer
+    preflight.check = lambda spec, out, device, certs: None
+    sys.exit(cli.main(["run", sys.argv[1], "--out", sys.argv[2], "--peers", "3"]))
+    """
+)
+
+
+@contextmanager
+def launched(federation: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A launcher in a process of its own, all its peers hanging in round 2."""
+    environment = os.environ | {"FAKE_PEERS": json.dumps({f"peer{n}": "hangs" for n in range(3)})}
+    command = [sys.executable, "-c", LAUNCH, str(federation), str(out), str(HERE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            while "round 1/3" not in (line := process.stdout.readline()):
+                assert line, "the launcher ended before round 1"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_launcher_stops_its_peers(
+    tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+    out = tmp_path / "out"
+    with launched(federation, out) as launcher:
+        launcher.send_signal(number)
+        assert launcher.wait(10) == code
+    for n in range(3):
+        assert '"event": "stopped"' in (out / f"peer{n}" / "events.jsonl").read_text()
+    assert not list(out.rglob(".*.tmp"))
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["run", "check", "protocols", "json", "certs"])
+def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
+    tmp_path: Path, federation: Path, command: str, unbuffered: str
+) -> None:
+    """As with `| head`."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": unbuffered}
+    launcher = [sys.executable, "-m", "launcher.cli"]
+    commands = {
+        "run": [sys.executable, "-c", LAUNCH, str(federation), str(tmp_path / "out"), str(HERE)],
+        "check": [*launcher, "check", str(federation), "--peers", "3"],
+        "protocols": [*launcher, "protocols"],
+        "json": [*launcher, "protocols", "--json"],
+        "certs": [*launcher, "certs", str(federation), "--peers", "3", "--out", str(tmp_path / "certs")],
+    }
+    ended = subprocess.run(
+        commands[command], stdout=writes, stderr=subprocess.PIPE, text=True, env=environment, timeout=30
+    )
+    os.close(writes)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("dfl-launch: stopped, as nobody reads its output any more")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_killed_launcher_leaves_a_run_to_resume(tmp_path: Path, federation: Path, run: Run) -> None:
+    with launched(federation, tmp_path / "out") as launcher:
+        launcher.kill()
+    began = time.monotonic()
+    code, text = run()  # waits until the peers of the first are gone
+    assert time.monotonic() - began < 10
+    assert (code, starts(tmp_path, "peer0")) == (0, 2)
+    assert "peer0 resumed after round 1" in text
+    for n in range(3):
+        assert '"event": "stopped"' in (tmp_path / "out" / f"peer{n}" / "events.jsonl").read_text()

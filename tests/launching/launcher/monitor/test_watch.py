@@ -1,0 +1,309 @@
+"""What the launcher makes of event files: torn, replaced and cut ones too."""
+
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from launcher.monitor.federation_view import Federation
+from launcher.monitor.peer_view import PeerView
+from launcher.monitor.tail import Tail, last_lines
+from launcher.monitor.terminal import choose, display, picture
+from peer.telemetry.results import history, objects
+
+
+def test_lines_appear_when_they_are_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    tail = Tail(path)
+    assert tail.lines() == []
+    with path.open("wb", buffering=0) as file:
+        file.write(b"one\ntw")
+        assert tail.lines() == [b"one"]
+        assert tail.lines() == []
+        file.write(b"o\n\nthree\n")
+        assert tail.lines() == [b"two", b"", b"three"]
+    tail.close()
+
+
+def test_rotated_file_is_read_to_its_end_first(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("one\n")
+    tail = Tail(path)
+    assert tail.lines() == [b"one"]
+    with path.open("a") as file:
+        file.write("two\n")
+    path.rename(tmp_path / "events.jsonl.1")
+    path.write_text("three\n")
+    assert tail.lines() == [b"two", b"three"]
+    tail.close()
+
+
+def test_truncated_file_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("one\ntwo\nthr")
+    tail = Tail(path)
+    assert tail.lines() == [b"one", b"two"]
+    path.write_text("new\n")
+    assert tail.lines() == [b"new"]
+    tail.close()
+
+
+def test_removed_file_is_awaited(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("one\n")
+    tail = Tail(path)
+    assert tail.lines() == [b"one"]
+    path.unlink()
+    assert tail.lines() == []
+    path.write_text("again\n")
+    assert tail.lines() == [b"again"]
+    tail.close()
+
+
+@given(st.lists(st.text("ab\n", max_size=5), max_size=20))
+def test_any_way_of_writing_gives_the_same_lines(tmp_path_factory: pytest.TempPathFactory, pieces: list[str]) -> None:
+    path = tmp_path_factory.mktemp("tail") / "file"
+    path.touch()
+    tail, found = Tail(path), []
+    with path.open("wb", buffering=0) as file:
+        for piece in pieces:
+            file.write(piece.encode())
+            found += tail.lines()
+    tail.close()
+    assert found == "".join(pieces).encode().split(b"\n")[:-1]
+
+
+def test_a_history_with_spoilt_lines(tmp_path: Path) -> None:
+    whole = [json.dumps({"time": 1, "event": "round", "round": number, "loss": 0.5}).encode() for number in (1, 2)]
+    spoilt = [b"\xff\xfe", b"null", b"5", b"[]", b'"x"', b'{"event": "round"}', b'{"round": 1}']
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join([whole[0], *spoilt, whole[1], b'{"event": "ro']))
+    assert history(tmp_path) == [{"round": 1, "loss": 0.5}, {"round": 2, "loss": 0.5}]
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"event": "state", "state": "training", "round": "x"},
+        {"event": "waiting", "time": "x", "for": []},
+        {"event": "waiting", "for": 3},
+        {"event": "waiting", "for": ["b"]},
+        {"event": "round", "round": 1, "accuracy": [1], "loss": 0.5},
+        {"event": "round", "round": 1, "accuracy": {"matched": "x"}, "loss": 0.5},
+        {"event": "round", "round": 1, "seconds": 3, "loss": 0.5},
+        {"event": "round", "round": 1, "loss": "x"},
+        {"event": ["round"]},
+    ],
+)
+def test_a_line_that_no_peer_wrote_is_passed_over(tmp_path: Path, spoilt: dict[str, Any]) -> None:
+    federation = Federation(tmp_path, ["a"], rounds=4, test="matched")
+    write(tmp_path, "a", spoilt)
+    assert federation.look(0.0) == []
+    assert (federation.round, federation.peers["a"].state) == (0, "starting")
+    federation.close()
+
+
+def test_torn_lines_are_passed_over() -> None:
+    assert objects([b'{"a": 1}', b'{"a": ', b'{"a": {"b": 2}', b"[1]", b"", b"\xff"]) == [{"a": 1}]
+
+
+def test_last_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    assert last_lines(path, 3) == []
+    path.write_text("".join(f"line {n}\n" for n in range(10_000)))
+    assert last_lines(path, 2) == ["line 9998", "line 9999"]
+
+
+def a_round(number: int, accuracy: float) -> dict[str, Any]:
+    return {
+        "event": "round",
+        "round": number,
+        "accuracy": {"matched": accuracy, "global": 0.5, "paper": None, "local": None},
+        "loss": 0.5,
+        "seconds": {"train": 3.0, "communicate": 1.0, "evaluate": 0.0},
+        "bytes_sent": 1000 * number,
+    }
+
+
+def test_one_peer() -> None:
+    peer = PeerView("peer0")
+    peer.hear({"event": "state", "state": "training", "round": 1})
+    assert (peer.state, peer.round, peer.completed, peer.accuracy("matched")) == ("training", 1, 0, None)
+    peer.hear(a_round(1, 0.4))
+    peer.hear(a_round(2, 0.6))
+    assert (peer.completed, peer.accuracy("matched"), peer.seconds("train")) == (2, 0.6, 6.0)
+    peer.hear(a_round(2, 0.6))  # replayed after a crash: counted once
+    assert peer.seconds("train") == 6.0
+    assert peer.hear({"event": "failed", "message": "the disk is full"}) == "peer0 failed: the disk is full"
+    assert peer.state == "failed"
+
+
+def test_own_data_is_measured_locally() -> None:
+    peer = PeerView("peer0")
+    peer.hear(a_round(1, 0.0) | {"accuracy": {"matched": None, "local": 0.7}})
+    assert peer.accuracy("matched") == 0.7
+
+
+def test_waiting_is_told_once_and_late() -> None:
+    peer = PeerView("peer0")
+    waits = [{"id": "peer1", "address": "127.0.0.1:7701", "reason": "connection refused"}]
+    peer.hear({"event": "waiting", "time": 100.0, "for": waits})
+    assert peer.overdue(101.0) is None
+    peer.hear({"event": "waiting", "time": 104.0, "for": waits})
+    assert peer.overdue(106.0) == "peer0 waits for peer1 at 127.0.0.1:7701 (connection refused)"
+    assert peer.overdue(200.0) is None
+    peer.hear({"event": "waiting", "time": 201.0, "for": []})
+    assert peer.overdue(300.0) is None
+
+
+def write(directory: Path, id: str, *events: dict[str, Any]) -> None:
+    (directory / id).mkdir(exist_ok=True)
+    with (directory / id / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in events)
+
+
+def test_federation_is_as_far_as_its_slowest(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["a", "b"], rounds=4, test="matched")
+    write(tmp_path, "a", a_round(1, 0.2), a_round(2, 0.9))
+    assert federation.look(0.0) == []
+    assert federation.round == 0
+    assert federation.seconds_left(now=10.0) is None
+    write(tmp_path, "b", a_round(1, 0.4))
+    federation.look(0.0)
+    assert federation.round == 1
+    assert federation.mean_accuracy(1) == pytest.approx(0.3)
+    assert federation.seconds_left(now=12.0) == pytest.approx(6.0)
+    federation.close()
+
+
+def test_broken_link_is_told_and_a_finished_neighbours_is_not(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["a", "b"], rounds=4, test="matched")
+    link = {"event": "link", "neighbour": "b"}
+    write(tmp_path, "a", link | {"state": "up"}, link | {"state": "suspected", "reason": "silent for 2 s"})
+    assert federation.look(0.0) == ["link a - b is suspected (silent for 2 s)"]
+    assert federation.doubted("b") == ["a"]
+    write(tmp_path, "a", link | {"state": "up"})
+    assert federation.look(0.0) == ["link a - b is up"]
+    write(tmp_path, "a", link | {"state": "left"}, link | {"state": "up"})
+    assert federation.look(0.0) == []  # the ring was ordered anew, and then again
+    write(tmp_path, "b", {"event": "state", "state": "serving", "round": 4})
+    federation.look(0.0)
+    write(tmp_path, "a", link | {"state": "down", "reason": "closed"})
+    assert federation.look(0.0) == []
+    federation.close()
+
+
+def test_a_finished_peers_links_are_no_news(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["a", "b", "c"], rounds=4, test="matched")
+    down = {"event": "link", "state": "down", "reason": "closed"}
+    write(tmp_path, "a", {"event": "state", "state": "serving", "round": 4}, down | {"neighbour": "b"})
+    write(tmp_path, "b", down | {"neighbour": "c"})
+    write(tmp_path, "c", {"event": "done"})  # read after b's line, and counts all the same
+    assert federation.look(0.0) == []
+    federation.close()
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"event": "lost", "sentence": "still waiting for b", "neighbour": "b"}, "a: still waiting for b"),
+        ({"event": "left", "sentence": "left without b"}, "a: left without b"),
+        ({"event": "certificates", "sentence": "new certificates"}, "a: new certificates"),
+        (
+            {"event": "damaged", "round": 3, "reason": "its checksum differs"},
+            "a: what it kept of round 3 is damaged, and it does without (its checksum differs)",
+        ),
+        (
+            {"event": "conflict", "sender": "b", "round": 2, "step": 1},
+            "a: b sent two different contents for the same step (round 2, step 1); the first counts",
+        ),
+        (
+            {"event": "refused", "caller": "x", "origin": "ipv4:127.0.0.1:5", "reason": "not a neighbour"},
+            "a refused x: not a neighbour",
+        ),
+        ({"event": "unheard of"}, None),
+    ],
+)
+def test_what_happens_to_a_peer_is_told_in_a_line(event: dict[str, Any], line: str | None) -> None:
+    assert PeerView("a").hear(event) == line
+
+
+def test_a_strangers_words_cannot_forge_a_line(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["a"], rounds=4, test="matched")
+    write(tmp_path, "a", {"event": "refused", "caller": "x\x1b[2J", "reason": "no\nround 4/4"})
+    assert federation.look(0.0) == ["a refused x?[2J: no?round 4/4"]
+    federation.close()
+
+
+def test_earlier_run_is_no_news(tmp_path: Path) -> None:
+    write(tmp_path, "a", a_round(1, 0.2), {"event": "failed", "message": "no"})
+    federation = Federation(tmp_path, ["a"], rounds=4, test="matched")
+    federation.forget_past()
+    assert (federation.round, federation.peers["a"].state, federation.look(time.time())) == (
+        1,
+        "starting",
+        [],
+    )
+    federation.close()
+
+
+def crowd(tmp_path: Path, size: int) -> Federation:
+    federation = Federation(tmp_path, [f"peer{n}" for n in range(size)], rounds=9, test="matched")
+    for n, peer in enumerate(federation.peers.values()):
+        peer.state = "training"
+        for round in range(1, 4 if n == 70 else 6):
+            peer.hear(a_round(round, 0.5 + n / 1000))
+    return federation
+
+
+def test_a_hundred_peers_fit_on_the_screen_the_interesting_ones_first(tmp_path: Path) -> None:
+    federation = crowd(tmp_path, 100)
+    federation.peers["peer50"].state = "restarting"
+    federation.peers["peer9"].links["peer60"] = "suspected"
+    shown, hidden = choose(federation, 10)
+    assert [peer.id for peer in shown[:4]] == ["peer50", "peer60", "peer70", "peer0"]
+    assert (len(shown), len(hidden)) == (10, 90)
+    console = Console(width=100, height=24, record=True, file=(tmp_path / "screen").open("w"))
+    console.print(picture(federation, 24 - 7))
+    console.file.close()
+    text = (tmp_path / "screen").read_text()
+    assert len(text.splitlines()) <= 23
+    assert "and 83 more peers: 83 training" in text
+    assert "100 peers · round 3/9" in text
+
+
+def test_few_peers_stay_in_ring_order(tmp_path: Path) -> None:
+    federation = crowd(tmp_path, 5)
+    federation.peers["peer3"].state = "failed"
+    shown, hidden = choose(federation, 10)
+    assert [peer.id for peer in shown] == [f"peer{n}" for n in range(5)]
+    assert hidden == []
+
+
+def test_a_late_message_is_no_trouble_while_somebody_trains() -> None:
+    peer = PeerView("peer0")
+    waits = [{"id": "peer1", "address": "127.0.0.1:7701", "reason": "nothing more of round 2 for 30 s"}]
+    peer.hear({"event": "waiting", "time": 100.0, "for": waits, "owed": True})
+    assert peer.overdue(200.0, somebody_works=True) is None
+    assert peer.overdue(201.0, somebody_works=False) == (
+        "peer0 waits for peer1 at 127.0.0.1:7701 (nothing more of round 2 for 30 s)"
+    )
+    assert peer.overdue(300.0, somebody_works=False) is None
+
+
+def test_the_live_table_is_drawn_below_what_is_said(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["peer0", "peer1"], 3, "matched")
+    terminal = io.StringIO()
+    with display(Console(force_terminal=True, width=100, height=24, file=terminal)) as screen:
+        screen.show(federation)
+        screen.say("peer1 starts [again]")
+        federation.peers["peer1"].hear({"event": "state", "state": "training", "round": 2})
+        screen.show(federation)
+    drawn = terminal.getvalue()
+    assert drawn.index("starting") < drawn.index("peer1 starts [again]") < drawn.index("training")
+    assert "2/3" in drawn

@@ -1,0 +1,230 @@
+"""The proof of Definitions 3.1 to 3.3 on hand-made audits: clean ones, and each kind of breach."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.reports import privacy as proof_of
+from launcher.reports.definitions import fit_on_a_ring, server_free
+
+MEMBERS = ("peer0", "peer1", "peer2", "peer3")
+BYTES = 465_408
+
+
+def privacy(audits: dict[str, Any], heads_stay: bool = True) -> dict[str, Any]:
+    return proof_of.privacy(MEMBERS, audits, 2, lambda round: heads_stay)
+
+
+def ring_audits(rounds: int = 2, vector: str = "extractor") -> dict[str, Any]:
+    """What four peers write that exchange one vector with both ring neighbours in every round."""
+    audits: dict[str, Any] = {}
+    for position, id in enumerate(MEMBERS):
+        around = [MEMBERS[position - 1], MEMBERS[(position + 1) % 4]]
+        audits[id] = {
+            "id": id,
+            "rounds": [
+                {"round": 0, "edges": {}, "sent": [], "received": []},
+                *(
+                    {
+                        "round": round,
+                        "edges": {other: ["send", "receive"] for other in around},
+                        "sent": [{"to": other, "vector": vector, "bytes": BYTES, "head_bytes": 0} for other in around],
+                        "received": [{"from": other, "vector": vector, "bytes": BYTES} for other in around],
+                    }
+                    for round in range(1, rounds + 1)
+                ),
+            ],
+        }
+    return audits
+
+
+def send(audits: dict[str, Any], source: str, target: str, **changes: Any) -> None:
+    """One more vector in round 2, in both ends' books."""
+    entry = {"to": target, "vector": "extractor", "bytes": 10, "head_bytes": 0} | changes
+    audits[source]["rounds"][2]["sent"].append(entry)
+    if target in audits:
+        received = {"from": source, "vector": entry["vector"], "bytes": entry["bytes"]}
+        audits[target]["rounds"][2]["received"].append(received)
+
+
+def reasons(audits: dict[str, Any]) -> list[str]:
+    return [violation["reason"] for violation in privacy(audits)["violations"]]
+
+
+def test_clean_run() -> None:
+    proof = privacy(ring_audits())
+    assert proof["head_bytes_sent"] == 0
+    assert proof["violations"] == []
+    assert proof["definitions"] == {"3.1": True, "3.2": True, "3.3": True}
+    assert proof["edges_used"] == [
+        ["peer0", "peer1"],
+        ["peer0", "peer3"],
+        ["peer1", "peer0"],
+        ["peer1", "peer2"],
+        ["peer2", "peer1"],
+        ["peer2", "peer3"],
+        ["peer3", "peer0"],
+        ["peer3", "peer2"],
+    ]
+
+
+def test_edge_that_was_not_authorised() -> None:
+    audits = ring_audits()
+    send(audits, "peer0", "peer2")
+    proof = privacy(audits)
+    assert [violation["reason"] for violation in proof["violations"]] == [
+        "the edge was not authorised in this round",
+        "peer2 was not to receive from peer0 in this round",
+    ]
+    first = proof["violations"][0]
+    assert (first["round"], first["from"], first["to"], first["bytes"]) == (2, "peer0", "peer2", 10)
+    assert ["peer0", "peer2"] in proof["edges_used"]
+    assert proof["definitions"]["3.3"] is False
+
+
+def test_edge_authorised_in_another_round_only() -> None:
+    audits = ring_audits()
+    audits["peer0"]["rounds"][1]["edges"]["peer2"] = ["send"]
+    audits["peer2"]["rounds"][1]["edges"]["peer0"] = ["receive"]
+    send(audits, "peer0", "peer2")
+    assert "the edge was not authorised in this round" in reasons(audits)
+
+
+def test_edge_authorised_in_the_other_direction_only() -> None:
+    audits = ring_audits()
+    audits["peer0"]["rounds"][2]["edges"]["peer1"] = ["receive"]
+    assert reasons(audits) == ["the edge was not authorised in this round"]
+
+
+def test_private_head() -> None:
+    audits = ring_audits()
+    send(audits, "peer1", "peer2", vector="head", bytes=5160, head_bytes=5160)
+    proof = privacy(audits)
+    assert proof["head_bytes_sent"] == 5160
+    assert proof["definitions"]["3.1"] is False
+    assert [violation["reason"] for violation in proof["violations"]] == ["5160 bytes of a private head"]
+
+
+def test_declared_head_is_counted_and_is_no_violation() -> None:
+    audits = ring_audits(vector="model")
+    for audit in audits.values():
+        for record in audit["rounds"]:
+            for entry in record["sent"]:
+                entry["head_bytes"] = 5160
+    proof = privacy(audits, heads_stay=False)
+    assert proof["head_bytes_sent"] == 4 * 2 * 2 * 5160
+    assert proof["violations"] == []
+    assert proof["definitions"] == {"3.1": False, "3.2": True, "3.3": True}
+
+
+def test_head_that_may_leave_in_warm_up_only() -> None:
+    audits = ring_audits(rounds=3, vector="model")
+    for record in audits["peer0"]["rounds"][1:]:
+        record["sent"][0]["head_bytes"] = 5160
+    proof = proof_of.privacy(MEMBERS, audits, 3, lambda round: round > 1)
+    assert [violation["round"] for violation in proof["violations"]] == [2, 3]
+    assert proof["head_bytes_sent"] == 3 * 5160
+
+
+def test_ring_order_may_change_between_a_record_and_a_vector() -> None:
+    audits = ring_audits()
+    crossed = {"peer0": "peer2", "peer2": "peer1", "peer1": "peer3", "peer3": "peer0"}
+    for source, target in crossed.items():
+        audits[source]["rounds"][2]["edges"].setdefault(target, []).append("send")
+        audits[target]["rounds"][2]["edges"].setdefault(source, []).append("receive")
+        send(audits, source, target, vector="proportions")
+    proof = privacy(audits)
+    assert proof["violations"] == []
+    assert proof["definitions"]["3.3"] is True
+
+
+def test_books_that_differ() -> None:
+    audits = ring_audits()
+    audits["peer1"]["rounds"][1]["received"][0]["bytes"] -= 4
+    (violation,) = privacy(audits)["violations"]
+    assert (violation["from"], violation["to"], violation["round"]) == ("peer0", "peer1", 1)
+    assert violation["reason"] == f"peer0 counted {BYTES} bytes sent, peer1 {BYTES - 4} received"
+
+
+def test_scalars_that_nobody_wrote_down_as_sent() -> None:
+    """A record has no tensor bytes at all: only its scalars show what went over an edge."""
+    audits = ring_audits()
+    send(audits, "peer0", "peer1", vector="proportions", bytes=0, scalar_bytes=80)
+    assert reasons(audits) == ["peer0 counted 80 bytes of scalars sent, peer1 0 received"]
+    audits["peer1"]["rounds"][2]["received"][-1]["scalar_bytes"] = 80
+    assert reasons(audits) == []
+
+
+def test_received_but_never_written_down_as_sent() -> None:
+    audits = ring_audits()
+    del audits["peer3"]["rounds"][2]["sent"][0]
+    assert reasons(audits) == [f"peer3 counted 0 bytes sent, peer2 {BYTES} received"]
+
+
+def test_stranger() -> None:
+    audits = ring_audits()
+    send(audits, "peer0", "server")
+    assert "the receiver is not a member of the federation" in reasons(audits)
+    assert privacy(audits)["definitions"]["3.2"] is False
+
+
+def test_missing_audit_proves_nothing() -> None:
+    audits = ring_audits()
+    del audits["peer2"]
+    proof = privacy(audits)
+    assert [violation["reason"] for violation in proof["violations"]] == ["peer2 left no audit"]
+    assert proof["definitions"] == {"3.1": False, "3.2": False, "3.3": False}
+
+
+@pytest.mark.parametrize("round", [0, 1])
+def test_audit_that_lacks_a_round_proves_nothing(round: int) -> None:
+    audits = ring_audits()
+    for audit in audits.values():
+        del audit["rounds"][round]
+    assert reasons(audits) == [f"{id}'s audit lacks rounds, so nothing is proven: {round}" for id in MEMBERS]
+    assert not any(privacy(audits)["definitions"].values())
+
+
+def test_a_record_that_is_missing_is_told_once() -> None:
+    audits = ring_audits()
+    del audits["peer1"]["rounds"][1]
+    assert reasons(audits) == ["peer1's audit lacks rounds, so nothing is proven: 1"]
+
+
+def test_several_messages_of_one_vector_are_compared_by_their_sum() -> None:
+    audits = ring_audits()
+    whole = audits["peer0"]["rounds"][1]["sent"][0]
+    audits["peer0"]["rounds"][1]["sent"][:1] = [whole | {"bytes": 1000}, whole | {"bytes": BYTES - 1000}]
+    assert reasons(audits) == []
+
+
+@given(st.permutations(range(7)), st.booleans())
+def test_every_ring_order_fits_and_no_chord_does(order: list[int], both: bool) -> None:
+    members = [f"peer{n}" for n in order]
+    edges = {(members[i - 1], members[i]) for i in range(7)}
+    edges |= {(b, a) for a, b in edges} if both else set()
+    assert fit_on_a_ring(edges, sorted(members))
+    assert not fit_on_a_ring(edges | {(members[0], members[3])}, members)
+
+
+@pytest.mark.parametrize(
+    ("edges", "fits"),
+    [
+        (set(), True),
+        ({("a", "b"), ("b", "a")}, True),
+        ({("a", "b"), ("c", "d")}, True),
+        ({("a", "b"), ("b", "c"), ("c", "a")}, False),
+        ({("a", "b"), ("a", "c"), ("a", "d")}, False),
+        ({("a", "x")}, False),
+    ],
+)
+def test_edges_on_a_ring_of_five(edges: set[tuple[str, str]], fits: bool) -> None:
+    assert fit_on_a_ring(edges, "abcde") is fits
+
+
+def test_star_is_a_server_and_complete_graph_is_not() -> None:
+    star = {("hub", id) for id in "abc"} | {(id, "hub") for id in "abc"}
+    assert not server_free(star, ["hub", *"abc"])
+    assert server_free({(a, b) for a in "abcd" for b in "abcd" if a != b}, "abcd")

@@ -1,0 +1,199 @@
+"""summary.json and its metrics from hand-made results, and what a person is told of them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from launcher.reports import console as recap
+from launcher.reports import summary as report
+from launcher.reports.audits import audits
+from peer.errors import FailedError
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
+
+COURSE = {
+    "peer0": [0.2, 0.6, 0.8, 0.9],
+    "peer1": [0.4, 0.5, 0.6, 0.7],
+    "peer2": [0.3, 0.4, 0.4, 0.2],
+}
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Spec:
+    file = tmp_path / "three.yaml"
+    file.write_text("name: three\nrounds: 4\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
+    return load_spec(file, peers=3)
+
+
+def accuracy(value: float) -> dict[str, float | None]:
+    return {"matched": value, "global": value / 2, "paper": None, "local": None}
+
+
+def result(id: str, course: Sequence[float]) -> dict[str, Any]:
+    return {
+        "id": id,
+        "samples": 10,
+        "rounds": len(course),
+        "accuracy": accuracy(course[-1]),
+        "model_sha256": "0" * 64,
+        "bytes_sent": 1000,
+        "bytes_received": 1000,
+        "tensor_bytes_sent": 900,
+        "sent_to": {"peer1": 1000},
+        "seconds": {"train": 1.0, "communicate": 0.5, "evaluate": 0.1},
+        "ring": ["peer0", "peer2", "peer1"],
+        "ring_cost": {"before": 1.28, "after": 0.06},
+        "history": [{"round": n, "accuracy": accuracy(a)} for n, a in enumerate(course, start=1)],
+        "head_accuracy": 0.5,
+    }
+
+
+def write_results(directory: Path, results: Sequence[dict[str, Any]]) -> None:
+    for one in results:
+        (directory / one["id"]).mkdir()
+        (directory / one["id"] / "result.json").write_text(json.dumps(one))
+        rounds = [{"round": n, "edges": {}, "sent": [], "received": []} for n in range(5)]
+        (directory / one["id"] / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
+
+
+def test_summary_has_every_name_and_the_right_numbers(tmp_path: Path, spec: Spec) -> None:
+    write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
+    summary = report.summarise(spec, tmp_path, wall_seconds=12.3456, restarts=2)
+    assert report.is_summary(summary)
+    assert list(summary) == [
+        *("name", "protocol", "peers", "rounds", "seed", "ring", "wall_seconds", "mean_accuracy"),
+        *("worst_accuracy", "gini", "r50", "plateau_sigma", "history", "ring_cost", "restarts"),
+        *("per_peer", "privacy"),
+    ]
+    assert summary["mean_accuracy"] == {
+        "matched": pytest.approx(0.6),
+        "global": pytest.approx(0.3),
+        "paper": None,
+    }
+    assert summary["worst_accuracy"] == 0.2
+    # x = .2, .7, .9: 2(1·.2 + 2·.7 + 3·.9)/(3·1.8) − 4/3
+    assert summary["gini"] == pytest.approx(8.6 / 5.4 - 4 / 3)
+    # means .3, .5, .6, .6: one half in round 2; rounds 3 and 4 are equal
+    assert summary["r50"] == 2
+    assert summary["plateau_sigma"] == pytest.approx(0.0, abs=1e-12)
+    assert [one["matched"] for one in summary["history"]] == pytest.approx([0.3, 0.5, 0.6, 0.6])
+    assert [one["round"] for one in summary["history"]] == [1, 2, 3, 4]
+    assert summary["ring"] == ["peer0", "peer2", "peer1"]
+    assert summary["ring_cost"] == {"before": 1.28, "after": 0.06}
+    assert (summary["peers"], summary["restarts"], summary["protocol"]) == (3, 2, "fibfl")
+    assert set(summary["per_peer"][0]) == set(report.PER_PEER)
+    assert summary["privacy"]["violations"] == []
+
+
+def test_headline_metrics_follow_the_specs_test(tmp_path: Path, spec: Spec) -> None:
+    write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
+    by_global = spec.model_copy(update={"test": "global"})
+    summary = report.summarise(by_global, tmp_path, wall_seconds=1, restarts=0)
+    assert summary["worst_accuracy"] == pytest.approx(0.1)
+    assert summary["r50"] is None
+
+
+def test_own_data_gives_a_local_mean(tmp_path: Path, spec: Spec) -> None:
+    results = [result(id, course) for id, course in COURSE.items()]
+    own = {"matched": None, "global": None, "paper": None, "local": 0.3}
+    results[2]["accuracy"] = own
+    for event in results[2]["history"]:
+        event["accuracy"] = own
+    write_results(tmp_path, results)
+    summary = report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+    assert summary["mean_accuracy"]["local"] == 0.3
+    assert summary["mean_accuracy"]["matched"] == pytest.approx(0.8)
+    assert summary["worst_accuracy"] == 0.3
+
+
+def test_unknown_accuracies_give_no_numbers(tmp_path: Path, spec: Spec) -> None:
+    results = [result(id, [0.5]) for id in COURSE]
+    for one in results:
+        one["accuracy"] = one["history"][0]["accuracy"] = dict.fromkeys(accuracy(0.5))
+    write_results(tmp_path, results)
+    once = spec.model_copy(update={"rounds": 1})
+    summary = report.summarise(once, tmp_path, wall_seconds=1, restarts=0)
+    assert [summary[key] for key in ("worst_accuracy", "gini", "r50", "plateau_sigma")] == [None] * 4
+
+
+def test_heads_are_private_round_by_round(spec: Spec) -> None:
+    from peer.protocols.fibfl_plus_plus import FibFLPlusPlus
+
+    assert report.heads_stay(spec, 1)
+    warm_up = spec.model_copy(update={"protocol": FibFLPlusPlus(warmup=2, warmup_shares="model")})
+    assert [report.heads_stay(warm_up, round) for round in range(5)] == [True, False, False, True, True]
+
+
+def test_audits_as_lines_count_each_round_once(tmp_path: Path) -> None:
+    (tmp_path / "peer0").mkdir()
+    sent = {"to": "peer1", "vector": "extractor", "bytes": 8}
+    first, second = ({"round": round, "edges": {}, "sent": [sent], "received": []} for round in (1, 2))
+    spoilt = [
+        {"round": 3},
+        first | {"round": "1"},
+        first | {"sent": ["torn"]},
+        first | {"sent": [{"to": "peer1", "vector": "extractor"}]},
+        first | {"received": [sent]},
+        first | {"edges": {"peer1": "send"}},
+    ]
+    lines = [first | {"sent": []}, second, first, *spoilt]
+    (tmp_path / "peer0" / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert audits(tmp_path, ["peer0", "peer1"]) == {"peer0": {"rounds": [first, second]}}
+
+
+def test_missing_result_is_named(tmp_path: Path, spec: Spec) -> None:
+    write_results(tmp_path, [result("peer0", [0.5]), result("peer2", [0.5])])
+    with pytest.raises(FailedError, match="peer1"):
+        report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+
+
+@pytest.mark.parametrize("spoilt", ['{"id": "pee', "[]", "3", "null", "{}"])
+def test_result_that_cannot_be_read_is_no_result(tmp_path: Path, spec: Spec, spoilt: str) -> None:
+    write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
+    (tmp_path / "peer1" / "result.json").write_text(spoilt)
+    with pytest.raises(FailedError, match="no result of peer1;"):
+        report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+
+
+def test_result_of_another_length_is_no_result(tmp_path: Path, spec: Spec) -> None:
+    results = [result(id, course) | {"rounds": 4} for id, course in COURSE.items()]
+    results[1]["rounds"] = 3
+    write_results(tmp_path, results)
+    with pytest.raises(FailedError, match="no result of peer1;"):
+        report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+
+
+def test_written_summary_is_read_back_and_leaves_no_draft(tmp_path: Path) -> None:
+    report.write(tmp_path / "summary.json", {"mean": 0.5, "none": None})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"mean": 0.5, "none": None}
+    assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_what_a_person_reads(tmp_path: Path, spec: Spec) -> None:
+    write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
+    summary = report.summarise(spec, tmp_path, wall_seconds=75, restarts=2)
+    breach = {
+        "round": 2,
+        "from": "peer0",
+        "to": "peer2",
+        "vector": "head",
+        "bytes": 8,
+        "reason": "a private head",
+    }
+    summary["privacy"]["violations"] = [breach]
+    with (tmp_path / "screen").open("w") as screen:
+        recap.show(summary, spec, tmp_path, Console(file=screen, width=100))
+    text = (tmp_path / "screen").read_text()
+    for part in (
+        "three: fibfl, 3 peers, 4 rounds in 1 min 15 s, 2 restarts",
+        "mean 0.6000, worst 0.2000",
+        "ring cost: 1.2800 before, 0.0600 after",
+        "1 VIOLATION",
+        "round 2, peer0 to peer2: a private head",
+        f"{tmp_path}/peer0/model.safetensors",
+    ):
+        assert part in text

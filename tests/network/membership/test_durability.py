@@ -1,0 +1,124 @@
+"""Who waits at the floor says so: for whom, neighbour or not, and for which round; seldom, and until it is over."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.network.membership.durability import WINDOW, Floor
+from peer.network.network import Network
+from peer.runtime import barriers as waiting
+from peer.runtime.barriers import MOST_NAMED, await_floor
+from peer.runtime.in_process import run_in_process
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
+
+SOON = 0.05
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FLOOR_SECONDS", SOON)
+
+
+def spec(directory: Path, peers: int) -> Spec:
+    path = directory / "federation.yaml"
+    protocol = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
+    data = {"name": "digits", "limit": 200}
+    path.write_text(json.dumps({"rounds": 6, "protocol": protocol, "data": data}))
+    return load_spec(path, peers=peers)
+
+
+class Told:
+    """A floor on which all but some are far enough for `round`, and what is said by the one who waits to begin it."""
+
+    def __init__(self, spec: Spec, behind: dict[str, int], round: int = 7) -> None:
+        self.floor, self.said = Floor(spec.ids), list[dict[str, Any]]()
+        self.floor.learn({id: behind.get(id, round - WINDOW) for id in spec.ids})
+        self.waiting = asyncio.create_task(await_floor(self.floor, spec, round, self.report))
+
+    def report(self, event: str, **fields: Any) -> None:
+        assert event == "waiting"
+        self.said.append(fields)
+
+
+async def test_it_is_said_once_for_whom_and_that_it_is_over(tmp_path: Path) -> None:
+    federation = spec(tmp_path, 6)
+    told = Told(federation, {"peer3": 1, "peer4": -1})
+    await asyncio.sleep(5 * SOON)
+    [first] = told.said
+    assert first["for"] == [
+        {"id": id, "address": federation.ring[i].address, "reason": f"{has} is known to be on disk, 3 is needed"}
+        for i, id, has in ((4, "peer4", "no round of it"), (3, "peer3", "only its round 1"))
+    ]
+    assert first["sentence"].startswith("round 7 cannot begin: waiting for peer4 at ")
+    told.floor.learn({"peer4": 3})
+    await asyncio.sleep(3 * SOON)
+    assert [one["id"] for one in told.said[1]["for"]] == ["peer3"]
+    assert not told.waiting.done()
+    told.floor.learn({"peer3": 3})
+    await asyncio.wait_for(told.waiting, 5)
+    assert told.said[2:] == [{"for": [], "sentence": "nobody is too far behind any more: round 7 begins"}]
+
+
+async def test_a_short_wait_is_not_worth_a_word(tmp_path: Path) -> None:
+    told = Told(spec(tmp_path, 3), {"peer1": 2})
+    await asyncio.sleep(0)
+    told.floor.learn({"peer1": 3})
+    await asyncio.wait_for(told.waiting, 5)
+    assert told.said == []
+
+
+async def test_news_without_end_are_told_seldom(tmp_path: Path) -> None:
+    """Everything that is heard wakes the peer; it speaks no oftener for that."""
+    clock = asyncio.get_running_loop().time
+    told, began = Told(spec(tmp_path, 3), {"peer1": 0}, round=1000), clock()
+    for step in range(100):
+        told.floor.learn({"peer1": step})
+        await asyncio.sleep(SOON / 20)
+    assert 2 <= len(told.said) <= (clock() - began) / SOON + 2
+    told.waiting.cancel()
+
+
+async def test_of_a_crowd_the_furthest_behind_are_named(tmp_path: Path) -> None:
+    told = Told(spec(tmp_path, 30), {f"peer{i}": 0 for i in range(5, 30)} | {"peer20": -1})
+    await asyncio.sleep(3 * SOON)
+    assert [one["id"] for one in told.said[0]["for"]][:2] == ["peer20", "peer5"]
+    assert len(told.said[0]["for"]) == MOST_NAMED
+    assert told.said[0]["others"] == 25 - MOST_NAMED
+    assert told.said[0]["sentence"].endswith(f" and {25 - MOST_NAMED} others")
+    told.waiting.cancel()
+
+
+async def test_a_peer_names_one_that_is_no_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """peer2 keeps to itself what it has on disk, until peer0, two seats away, has said for whom it waits."""
+    held: list[tuple[Network, int]] = []
+    announce = Network.announce
+
+    def keep(network: Network, durable: int) -> None:
+        if network.identity.id == "peer2" and not events("waiting", "for"):
+            held.append((network, durable))
+        else:
+            announce(network, durable)
+
+    def events(kind: str, field: str) -> list[dict[str, Any]]:
+        path = tmp_path / "peer0" / "events.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if line["event"] == kind and line[field]]
+
+    async def let_go() -> None:
+        while not events("waiting", "for"):  # noqa: ASYNC110 (a file tells nobody that it has grown)
+            await asyncio.sleep(0.02)
+        assert events("state", "state")[-1]["state"] == "ready"
+        announce(*held[-1])
+
+    monkeypatch.setattr(Network, "announce", keep)
+    async with asyncio.timeout(30):
+        await asyncio.gather(run_in_process(spec(tmp_path, 5), tmp_path), let_go())
+    first = events("waiting", "for")[0]
+    assert [one["id"] for one in first["for"]] == ["peer2"]
+    assert first["sentence"].startswith("round 4 cannot begin: waiting for peer2 at 127.0.0.1:")
+    assert events("waiting", "sentence")[-1]["for"] == []
+    assert len(events("round", "round")) == 6

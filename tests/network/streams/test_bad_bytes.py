@@ -1,0 +1,281 @@
+"""Truncated, oversized, reordered, repeated, replayed, flipped and random bytes: refused, counted, reported once."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strangers import FLOATS, Door, answer, frame, hello, pipes
+
+from peer.network.membership.durability import WINDOW
+from peer.network.streams import receiver as reception
+from peer.network.streams.handshake import read_hello
+from peer.network.streams.refusals import LONGEST, MOST, Refusals
+from peer.network.wire import frames as codec
+from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Key, decode, encode_frame
+from peer.network.wire.manifest import NotDeclaredError
+from peer.network.wire.messages import Refusal
+
+REFUSED = (BadFrameError, NotDeclaredError)
+QUICK = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def refused(data: bytes, error: type[Exception], why: str) -> None:
+    async def offer() -> None:
+        door = Door()
+        with pytest.raises(error, match=why):
+            await door.offer(data)
+        assert door.bytes_held <= 4 * FLOATS
+
+    asyncio.run(offer())
+
+
+def header(**changes: int) -> bytes:
+    """An honest frame whose header was changed, with a checksum that is right again."""
+    names = ("magic", "payload", "doubles", "view", "round", "step", "index", "offset", "length", "size", "zero")
+    honest = frame()
+    fields = dict(zip(names, HEADER.unpack_from(honest), strict=False)) | changes
+    head = HEADER.pack(*fields.values(), 0)[:-8]
+    body = honest[HEADER.size :]
+    return head + codec.xxhash.xxh3_64(head + body).intdigest().to_bytes(8, "little") + body
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "why"),
+    [
+        (b"", BadFrameError, "too few"),
+        (frame()[: HEADER.size - 1], BadFrameError, "too few"),
+        (frame()[:-1], BadFrameError, "bytes follow"),
+        (frame() + b"x", BadFrameError, "bytes follow"),
+        (header(magic=b"DFL2"), BadFrameError, "does not begin"),  # type: ignore[arg-type]
+        (header(length=1 << 60), BadFrameError, "sizes"),
+        (header(length=1 << 60, index=1 << 31), BadFrameError, "sizes"),
+        (header(doubles=MAX_DOUBLES + 1), BadFrameError, "sizes"),
+        (header(payload=7), NotDeclaredError, "number 7"),
+        (header(payload=1), NotDeclaredError, "floats 0 to 24 of `record`"),
+        (header(offset=1), NotDeclaredError, "floats 1 to 25"),
+        (header(offset=(1 << 64) - 1), NotDeclaredError, "floats"),
+        (frame([1.0] * (FLOATS + 1)), NotDeclaredError, "floats 0 to 25"),
+        (frame(scalars=(1.0, 2.0, 3.0)), NotDeclaredError, "3 scalars"),
+        (frame([float("nan")] + [1.0] * 23), NotDeclaredError, "not finite"),
+        (frame([float("inf"), float("-inf")] + [1.0] * 22), NotDeclaredError, "not finite"),
+        (frame(scalars=(float("inf"),)), NotDeclaredError, "not finite"),
+        (frame(round=1 + WINDOW + 1), BadFrameError, "rounds ahead"),
+        (frame(round=(1 << 32) - 1), BadFrameError, "rounds ahead"),
+        (frame(view=1), NotDeclaredError, "view 1"),
+    ],
+)
+def test_what_is_refused(data: bytes, error: type[Exception], why: str) -> None:
+    refused(data, error, why)
+
+
+@given(st.binary(max_size=300))
+@QUICK
+def test_random_bytes_are_no_frame(data: bytes) -> None:
+    with pytest.raises(BadFrameError):
+        decode(data)
+
+
+@given(st.integers(0, len(frame()) * 8 - 1))
+@QUICK
+def test_every_flipped_bit_is_found(bit: int) -> None:
+    data = bytearray(frame())
+    data[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(BadFrameError):
+        decode(bytes(data))
+
+
+@given(
+    payload=st.integers(0, 65_535),
+    doubles=st.integers(0, 4),
+    key=st.tuples(*[st.integers(0, (1 << 32) - 1)] * 3),
+    index=st.integers(0, 3),
+    numbers=st.tuples(st.integers(0, (1 << 64) - 1), st.integers(0, 40)),
+)
+@QUICK
+def test_only_what_the_manifest_declares_is_kept(
+    payload: int, doubles: int, key: tuple[int, int, int], index: int, numbers: tuple[int, int]
+) -> None:
+    """Well-formed frames with any numbers in them: taken or refused, and never more held than is declared."""
+    offset, length = numbers
+    scalars, values = struct.pack(f"<{doubles}d", *[1.0] * doubles), memoryview(bytes(4 * length))
+    data = encode_frame(Key(*key), payload, index, scalars, offset, length, values)
+
+    async def offer() -> None:
+        door = Door()
+        try:
+            await asyncio.wait_for(door.offer(data), 1)
+        except REFUSED:
+            assert not door.bytes_held or index == 0
+        assert door.bytes_held <= 4 * FLOATS
+
+    asyncio.run(offer())
+
+
+@given(st.permutations(range(4)), st.integers(0, 3))
+@QUICK
+def test_frames_out_of_order_are_refused_and_the_message_is_not_harmed(order: list[int], again: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("wire.frames", "streams.inbox"):
+            patch.setattr(f"peer.network.{module}.FLOATS_PER_FRAME", 6)
+        values = memoryview(struct.pack("<24f", *range(24)))
+        frames = [
+            encode_frame(Key(0, 1, 0), 0, i, struct.pack("<d", 0.5), 0, 24, values[24 * i : 24 * i + 24])
+            for i in range(4)
+        ]
+
+        async def offer() -> None:
+            door = Door()
+            for number in [*order, again]:
+                inbox = door.reception.inbox("left")
+                missing = inbox.messages[Key(0, 1, 0)].next if inbox.messages else 0
+                with pytest.raises(BadFrameError, match="came before") if number > missing else nullcontext():
+                    await door.offer(frames[number])
+            for data in frames:
+                await door.offer(data)
+            message = await door.reception.inbox("left").message(Key(0, 1, 0), 1)
+            assert message.values.tolist() == [float(i) for i in range(24)]
+
+        asyncio.run(offer())
+
+
+async def test_the_first_of_a_key_wins_and_the_conflict_is_reported_once() -> None:
+    door = Door()
+    await door.offer(frame())
+    for _ in range(50):
+        await door.offer(frame())
+        await door.offer(frame([2.0] * FLOATS))
+        await door.offer(frame([1.0] * 3))
+    message = await door.reception.inbox("left").message(Key(0, 1, 0), 1)
+    assert message.values.tolist() == [1.0] * FLOATS
+    assert [event for event, _ in door.reported] == ["conflict"]
+    assert door.reception.refusals.counts.total() == 100
+
+
+async def test_a_replay_of_an_earlier_round_is_dropped() -> None:
+    door = Door()
+    await door.offer(frame())
+    door.reception.begin(2)
+    await door.offer(frame())
+    assert not door.reception.inbox("left").messages
+
+
+@given(st.binary(max_size=200))
+@QUICK
+def test_a_hello_of_random_bytes_is_read_or_refused(data: bytes) -> None:
+    with suppress(BadFrameError):
+        read_hello(data)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (hello(version=2), Refusal.VERSION),
+        (hello(to="you"), Refusal.IDENTITY),
+        (hello(spec={"seed": "1"}), Refusal.FEDERATION),
+        (hello(spec={f"key{i}": "x" for i in range(5000)}), Refusal.FEDERATION),
+        (hello(manifest="other"), Refusal.MANIFEST),
+        (hello(view=1), Refusal.VIEW),
+        (hello("far"), Refusal.STRANGER),
+        (hello("right"), Refusal.STRANGER),
+        (hello("x" * 100_000), Refusal.STRANGER),
+    ],
+    ids=["version", "to", "seed", "5000 keys", "manifest", "view", "no neighbour", "not a sender", "long id"],
+)
+async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "Refusal.Reason.ValueType") -> None:
+    door = Door()
+    for _ in range(3):
+        caller, pipe = pipes()
+        await caller.send(said)
+        await door.reception.tensors(pipe)
+        assert (await answer(caller)).refusal.reason == reason
+    [(event, fields)] = door.reported
+    assert event == "refused"
+    assert all(len(str(text)) <= LONGEST for text in fields.values())
+    assert not door.reception.inboxes
+
+
+async def test_who_is_first_in_a_new_order_waits_at_the_door() -> None:
+    door = Door()
+    caller, pipe = pipes()
+    stream = asyncio.create_task(door.reception.tensors(pipe))
+    await caller.send(hello("far"))
+    await asyncio.sleep(0.05)
+    assert not stream.done()
+    door.edges.use(1, ["right"], ["far"])
+    assert (await answer(caller)).HasField("welcome")
+    assert not door.reported
+    caller.abort()
+    with pytest.raises(reception.DisconnectedError):
+        await stream
+
+
+@pytest.mark.parametrize("fault", [frame()[:-1], frame(payload=9), b"\xff" * 70])
+async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes) -> None:
+    door = Door()
+    for data, welcome in ((fault, True), (frame(), False)):
+        caller, pipe = pipes()
+        stream = asyncio.create_task(door.reception.tensors(pipe))
+        await caller.send(hello())
+        assert (await answer(caller)).HasField("welcome")
+        await caller.send(data)
+        if welcome:
+            assert (await answer(caller)).refusal.reason in (Refusal.DAMAGED, Refusal.UNDECLARED)
+            await stream
+    message = await door.reception.inbox("left").message(Key(0, 1, 0), 1)
+    assert message.complete
+    caller.abort()
+    with pytest.raises(reception.DisconnectedError):
+        await stream
+
+
+async def test_callers_who_say_nothing_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reception, "HELLO_SECONDS", 0.05)
+    door = Door()
+    streams = [asyncio.create_task(door.reception.tensors(pipes()[1])) for _ in range(300)]
+    results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 10)
+    assert all(isinstance(result, reception.DisconnectedError) for result in results)
+    assert len(door.reported) == 1
+
+
+async def test_a_flood_of_made_up_callers_stays_small() -> None:
+    door = Door()
+    for number in range(3 * MOST):
+        caller, pipe = pipes()
+        await caller.send(hello(f"stranger{number}"))
+        await door.reception.tensors(pipe)
+    assert len(door.reported) <= MOST + 1
+    assert len(door.reception.refusals.counts) <= MOST + 1
+    assert door.reception.refusals.counts.total() == 3 * MOST
+
+
+async def test_a_neighbour_that_sends_without_end_is_made_to_wait() -> None:
+    """Messages nobody asked for fill what the manifest allows, then the stream stands still."""
+    door = Door()
+    door.reception._most_held = 4 * FLOATS
+    caller, pipe = pipes()
+    stream = asyncio.create_task(door.reception.tensors(pipe))
+    await caller.send(hello())
+    await answer(caller)
+
+    async def flood() -> None:
+        for step in range(1000):
+            await caller.send(frame(step=step))
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(flood(), 0.3)
+    assert door.bytes_held <= 4 * 6 * FLOATS
+    stream.cancel()
+
+
+def test_refusals_are_counted_by_cause() -> None:
+    reported: list[str] = []
+    refusals = Refusals(lambda event, **fields: reported.append(fields["reason"]))
+    say: Callable[[str], None] = lambda why: refusals.add("refused", caller="a", origin="b", reason=why)  # noqa: E731
+    for why in ("one", "two", "one", "y" * 10_000):
+        say(why)
+    assert reported == ["one", "two", "y" * LONGEST]
+    assert refusals.counts[("refused", "a", "one")] == 2

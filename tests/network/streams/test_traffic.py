@@ -1,0 +1,103 @@
+"""Every byte between two peers is counted at both ends, whatever it says; what strangers say is nobody's."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import torch
+from strangers import Door, answer, hello, pipes
+
+from peer.network.network import Network
+from peer.network.streams.handshake import Identity
+from peer.network.transport.memory import MemoryNetwork, MemoryPipe
+from peer.network.wire.manifest import Manifest, Payload
+from peer.network.wire.messages import Resources
+
+IDS = ("a", "b", "c")
+MANIFEST = Manifest((Payload("v", 8, 1, 0, 9),))
+Passed = dict[str, int]
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> Passed:
+    """Bytes that pipes have taken and given away, of all peers together."""
+    found: Passed = {"sent": 0, "received": 0}
+    put, take = MemoryPipe.send, MemoryPipe.receive
+
+    async def send(pipe: MemoryPipe, data: bytes) -> None:
+        await put(pipe, data)
+        found["sent"] += len(data)
+
+    async def receive(pipe: MemoryPipe) -> bytes:
+        data = await take(pipe)
+        found["received"] += len(data)
+        return data
+
+    monkeypatch.setattr(MemoryPipe, "send", send)
+    monkeypatch.setattr(MemoryPipe, "receive", receive)
+    return found
+
+
+@asynccontextmanager
+async def ring(specs: dict[str, dict[str, str]]) -> AsyncIterator[dict[str, Network]]:
+    """Three peers, each with both others as its neighbours and with a spec of its own."""
+    memory, made = MemoryNetwork(), dict[str, Network]()
+    for id in IDS:
+        identity = Identity(id, specs.get(id, {}), MANIFEST.digest)
+        made[id] = Network(
+            identity,
+            dict(zip(IDS, IDS, strict=True)),
+            MANIFEST,
+            memory.transport(id),
+            lambda *_, **__: None,
+            lambda: ("training", 1),
+            Resources,
+        )
+    for id, network in made.items():
+        await network.listen()
+        others = [other for other in IDS if other != id]
+        network.use(0, others, others)
+        network.begin(1)
+        await network.writing(others, 1, 0, "v", 8, [0.5]).write_all(torch.ones(8))
+    try:
+        yield made
+    finally:
+        await asyncio.gather(*(network.close() for network in made.values()))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 (nothing tells when all queues are empty)
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["welcome", "refused"])
+async def test_all_bytes_are_counted_at_both_ends(refused: bool, passed: Passed) -> None:
+    """Handshakes, answers, refusals, frames and beats; `c` may be of another federation."""
+    async with ring({"c": {"seed": "other"}} if refused else {}) as made:
+        away = made["c"].edges.neighbours
+
+        def settled() -> bool:
+            met = all("differs" in one.reason if refused else one.state == "up" for one in away.values())
+            return met and passed["sent"] == passed["received"]
+
+        await until(settled)
+        counted = [network.traffic for network in made.values()]
+        assert sum(traffic.sent.total() for traffic in counted) == passed["sent"] > 0
+        assert sum(traffic.received.total() for traffic in counted) == passed["received"]
+        for a in IDS:
+            for b in {*IDS} - {a}:
+                assert made[a].traffic.sent[b] == made[b].traffic.received[a] > 0
+
+
+async def test_what_strangers_say_is_nobodys() -> None:
+    """They choose their names: counted by them, they would fill the memory and the result."""
+    door = Door()
+    for caller in ("far", "nobody"):
+        near, pipe = pipes()
+        await near.send(hello(caller))
+        await door.reception.tensors(pipe)
+        assert (await answer(near)).HasField("refusal")
+    assert not door.reception._traffic.sent
+    assert not door.reception._traffic.received

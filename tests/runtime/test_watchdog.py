@@ -1,0 +1,122 @@
+"""A neighbour that lives and does not send what is waited for is named, with what it says that it does."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from peer.network.membership.edges import Neighbour
+from peer.network.wire.frames import Key
+from peer.runtime import watchdog as minding
+from peer.runtime.in_process import run_in_process
+from peer.runtime.watchdog import mind_the_owing
+from peer.spec.peer import load_spec
+
+UNEVEN = """
+from peer import Protocol, Share
+from peer.learning.training.trainer import SGD, Phase
+class Uneven(Protocol):
+    paper, min_peers = "none", 3
+    def shares(self, rounds): return (Share("extractor"),)
+    def local(self): return (Phase("model", 1, SGD()),)
+    async def round(self, peer):
+        await peer.train(*self.local())
+        await peer.exchange("extractor")
+        if peer.id != "peer1":
+            await peer.exchange("extractor")
+"""
+
+
+async def test_a_protocol_with_uneven_exchanges_does_not_stand_still_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "uneven.py").write_text(UNEVEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("OWED_SECONDS", "OWED_REMIND_SECONDS"):
+        monkeypatch.setattr(minding, name, 0.5)
+    data = {"name": "digits", "limit": 100}
+    (tmp_path / "federation.yaml").write_text(json.dumps({"rounds": 3, "protocol": "uneven:Uneven", "data": data}))
+    run = asyncio.create_task(run_in_process(load_spec(tmp_path / "federation.yaml", peers=3), tmp_path))
+
+    def told(peer: str) -> bool:
+        path = tmp_path / peer / "events.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return any(
+            one["id"] == "peer1"
+            and one["reason"].startswith("nothing more of round 1 for ")
+            and one["reason"].endswith("it says that it is communicating in round 2")
+            for line in lines
+            if line["event"] == "waiting"
+            for one in line["for"]
+        )
+
+    async with asyncio.timeout(30):
+        while not told("peer0") or not told("peer2"):  # noqa: ASYNC110 (a file tells nobody that it has grown)
+            await asyncio.sleep(0.05)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+
+class Owing:
+    """One neighbour, and the message that it owes; a virtual second passes with each turn of the loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.said = 0.0, list[tuple[float, str]]()
+        self.neighbour, self.message = Neighbour("b", "b:1", heard=0.0), (Key(0, 3, 1), 0)
+        self.neighbour.state, self.neighbour.doing = "up", "training in round 3"
+        loop, sleep = asyncio.get_running_loop(), asyncio.sleep
+
+        async def second(_seconds: float) -> None:
+            self.now += 1
+            await sleep(0)
+
+        monkeypatch.setattr(loop, "time", lambda: self.now)
+        monkeypatch.setattr(minding.asyncio, "sleep", second)  # type: ignore[attr-defined]
+        self._sleep = sleep
+
+    def owed(self) -> list[tuple[Neighbour, Key, int]]:
+        return [(self.neighbour, *self.message)]
+
+    async def minded(self, seconds: int) -> list[tuple[float, str]]:
+        """What is said until so many seconds have passed."""
+        task = asyncio.create_task(
+            mind_the_owing(self, lambda _event, **told: self.said.append((self.now, told["sentence"])))  # type: ignore[arg-type]
+        )
+        while self.now < seconds:
+            await self._sleep(0)
+        task.cancel()
+        return self.said
+
+
+async def test_it_is_told_after_half_a_minute_and_every_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = await Owing(monkeypatch).minded(1300)
+    assert [now for now, _ in said] == [31, 631, 1231]
+    assert said[0][1] == (
+        "waiting for b at b:1 (nothing more of round 3 for 30 s; it says that it is training in round 3)"
+    )
+
+
+async def test_its_coming_is_told_and_a_new_wait_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Owing):
+        def owed(self) -> list[tuple[Neighbour, Key, int]]:
+            return [] if self.now == 50 else [(self.neighbour, Key(0, 3 if self.now < 50 else 4, 1), 0)]
+
+    said = await Late(monkeypatch).minded(100)
+    assert [now for now, _ in said] == [31, 50, 81]
+    assert said[1][1] == "b sends again"
+    assert "nothing more of round 4 for 30 s" in said[2][1]
+
+
+async def test_a_message_that_grows_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Owing):
+        def owed(self) -> list[tuple[Neighbour, Key, int]]:
+            return [(self.neighbour, self.message[0], int(self.now // 20))]
+
+    assert await Slow(monkeypatch).minded(300) == []
+
+
+async def test_one_that_is_gone_is_told_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Owing(monkeypatch)
+    gone.neighbour.state = "suspected"
+    assert await gone.minded(300) == []

@@ -1,0 +1,78 @@
+"""One reception with its neighbours `left` and `right`, and everything needed to send it good and bad bytes."""
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from peer.network.membership.durability import Floor
+from peer.network.membership.edges import Edges
+from peer.network.streams.audit import Audit
+from peer.network.streams.handshake import Identity
+from peer.network.streams.receiver import Reception
+from peer.network.streams.traffic import Traffic
+from peer.network.transport.memory import Direction, MemoryPipe
+from peer.network.wire.frames import Key, encode_frame, float_bytes
+from peer.network.wire.manifest import Manifest, Payload
+from peer.network.wire.messages import Hello, Reply
+
+FLOATS, DOUBLES, ROUNDS = 24, 2, 9
+SPEC = {"seed": "1", "protocol": "2"}
+MANIFEST = Manifest((Payload("v", FLOATS, DOUBLES, 1, ROUNDS), Payload("record", 0, DOUBLES, 0, ROUNDS)))
+
+
+def frame(
+    values: list[float] | None = None,
+    *,
+    view: int = 0,
+    round: int = 1,
+    step: int = 0,
+    payload: int = 0,
+    scalars: tuple[float, ...] = (0.5,),
+    offset: int = 0,
+) -> bytes:
+    """A whole message in one frame, as an honest neighbour writes it."""
+    vector = torch.tensor([1.0] * FLOATS if values is None else values)
+    packed = struct.pack(f"<{len(scalars)}d", *scalars)
+    return encode_frame(Key(view, round, step), payload, 0, packed, offset, vector.numel(), float_bytes(vector))
+
+
+def hello(id: str = "left", **changes: Any) -> bytes:
+    fields = {"version": 1, "id": id, "to": "me", "view": 0, "spec": SPEC, "manifest": MANIFEST.digest, **changes}
+    return Hello(**fields).SerializeToString()
+
+
+def pipes() -> tuple[MemoryPipe, MemoryPipe]:
+    """The caller's end and the reception's."""
+    there, back = Direction(), Direction()
+    return MemoryPipe(there, back, "me"), MemoryPipe(back, there, "somewhere")
+
+
+@dataclass
+class Door:
+    """A reception in round 1, and what it reported."""
+
+    reported: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.edges = Edges({"me": "m:1", "left": "l:1", "right": "r:1", "far": "f:1"})
+        self.edges.use(0, ["right"], ["left"])
+        identity = Identity("me", SPEC, MANIFEST.digest)
+        floor = Floor(["me", "left", "right", "far"])
+        self.reception = Reception(identity, MANIFEST, self.edges, floor, Audit(), Traffic(), self.report)
+        self.reception.begin(1)
+
+    def report(self, event: str, **fields: Any) -> None:
+        self.reported.append((event, fields))
+
+    async def offer(self, data: bytes, sender: str = "left") -> None:
+        await self.reception.take(sender, data)
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(4 * inbox.floats_held for inbox in self.reception.inboxes.values())
+
+
+async def answer(pipe: MemoryPipe) -> Reply:
+    return Reply.FromString(await pipe.receive())
