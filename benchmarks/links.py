@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
 from benchmarks.peers import free_ports
-from peer.network.collectives.collectives import Collectives, Seat
+from peer.network.collectives.collectives import Collectives, Neighbourhood
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
 from peer.network.transport import Pipe, Service
@@ -59,11 +59,11 @@ class LinkEnd:
 
     def __init__(self, net: Network, vector: Tensor, sends: bool) -> None:
         self._net, self._vector, self._sends, self._round = net, vector, sends, 0
-        self._seat = Seat(("left", "right"), ("right",) if sends else (), () if sends else ("left",))
+        self._neighbourhood = Neighbourhood(("left", "right"), ("right",) if sends else (), () if sends else ("left",))
 
     async def join(self) -> None:
         await self._net.listen()
-        self._net.use(0, self._seat.receivers, self._seat.senders)
+        self._net.use(0, self._neighbourhood.receivers, self._neighbourhood.senders)
         await self._net.edges.complete()
 
     async def turn(self) -> None:
@@ -71,12 +71,12 @@ class LinkEnd:
         self._net.begin(self._round)
         collectives = Collectives(self._net, self._round)
         if self._sends:
-            await collectives.pass_token(self._seat, "model", self._vector)
+            await collectives.pass_token(self._neighbourhood, "model", self._vector)
         else:
-            await collectives.receive_token(self._seat, "model", self._vector.numel())
+            await collectives.receive_token(self._neighbourhood, "model", self._vector.numel())
         self._net.announce(self._round)
         if self._sends:
-            await self._net.floor.reached(["right"], self._round)
+            await self._net.durability.reached(["right"], self._round)
 
     async def leave(self) -> None:
         await self._net.close()

@@ -1,7 +1,7 @@
 """A fibfl whose peers write no checkpoint: what benchmarks.checkpoints compares with."""
 
 from peer.protocols.fibfl import FibFL
-from peer.runtime.checkpointer import Journal
+from peer.runtime.checkpointer import Checkpointer
 
 
 class Unsaved(FibFL):
@@ -10,15 +10,15 @@ class Unsaved(FibFL):
     name: str = "benchmarks.unsaved:Unsaved"  # type: ignore[assignment]
 
 
-async def announce_only(journal: Journal, round: int) -> None:
+async def announce_only(journal: Checkpointer, round: int) -> None:
     """In place of `save`: the neighbours are told what they wait for, and nothing is copied or written."""
     journal._peer.network.announce(round - 1)
     journal.last = round  # type: ignore[attr-defined]
 
 
-async def announce_last(journal: Journal) -> None:
+async def announce_last(journal: Checkpointer) -> None:
     journal._peer.network.announce(journal.last)  # type: ignore[attr-defined]
 
 
 for name, instead in (("save", announce_only), ("finish", announce_last)):
-    setattr(Journal, name, instead)
+    setattr(Checkpointer, name, instead)

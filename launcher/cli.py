@@ -114,9 +114,9 @@ def resolved(arguments: argparse.Namespace) -> "Spec":
 
 
 def run_federation(arguments: argparse.Namespace) -> int:
-    from launcher.commands.run import Order, run
+    from launcher.commands.run import RunOptions, run
 
-    order = Order(
+    order = RunOptions(
         spec=resolved(arguments),
         out=arguments.out,
         fresh=arguments.fresh,

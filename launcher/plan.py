@@ -12,7 +12,7 @@ from peer.errors import InputError
 from peer.learning.model.zoo import build
 from peer.learning.training.trainer import check_batches
 from peer.plugins import in_words
-from peer.runtime.dry_run import KNOWN, Tally
+from peer.runtime.dry_run import KNOWN, DryRun
 from peer.spec.federation import Spec
 
 Counts = NDArray[np.int64]
@@ -56,41 +56,41 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     spec = made.spec
     proportions = {id: torch.from_numpy(count / count.sum()) for id, count in made.counts.items()}
     rounds = sorted({round(r) for r in np.linspace(1, spec.rounds, min(spec.rounds, ROUNDS))})
-    found, tallies = {}, dict[str, Tally]()
+    found, dry_runs = {}, dict[str, DryRun]()
     for id in ids:
         samples = int(made.counts[id].sum())
-        tally = tallies[id] = Tally(id, spec.protocol, spec.rounds, made.sizes, proportions, samples, spec.seed)
+        dry_run = dry_runs[id] = DryRun(id, spec.protocol, spec.rounds, made.sizes, proportions, samples, spec.seed)
         try:
-            found[id] = [await tally.set_up(spec.init), *[await tally.count(number) for number in rounds]]
+            found[id] = [await dry_run.set_up(spec.init), *[await dry_run.count(number) for number in rounds]]
         except InputError:
             raise
         except Exception as error:
-            _check_awaited(spec.protocol.name, tally)
+            _check_awaited(spec.protocol.name, dry_run)
             if ":" not in spec.protocol.name:
                 raise
             raise InputError(
                 f"what `{spec.protocol.name}` sends cannot be counted, as it does not bear vectors of two values: "
                 f"{in_words(error)}"
             ) from error
-        _check_awaited(spec.protocol.name, tally)
-    _check_alike(spec.protocol.name, tallies)
+        _check_awaited(spec.protocol.name, dry_run)
+    _check_alike(spec.protocol.name, dry_runs)
     return found
 
 
-def _check_awaited(protocol: str, tally: Tally) -> None:
+def _check_awaited(protocol: str, dry_run: DryRun) -> None:
     """InputError when a protocol calls `peer.exchange` or its like without `await`: it would send nothing."""
-    for called in tally.never_awaited():
+    for called in dry_run.never_awaited():
         raise InputError(f"`{protocol}` calls `{called}` and does not wait for it; write `await` before the call")
 
 
-def _check_alike(protocol: str, tallies: Mapping[str, Tally]) -> None:
+def _check_alike(protocol: str, dry_runs: Mapping[str, DryRun]) -> None:
     """InputError unless all make the same collective calls: who makes one more would wait for ever.
 
     As far as it can be known: what peers do after a `gather` may rest on what the others told.
     """
-    (first, reference), *others = tallies.items()
-    for id, tally in others:
-        for ours, theirs in zip_longest(reference.calls, tally.calls):
+    (first, reference), *others = dry_runs.items()
+    for id, dry_run in others:
+        for ours, theirs in zip_longest(reference.calls, dry_run.calls):
             if ours != theirs:
                 said = " and ".join(f"{who} calls {_call(call)}" for who, call in ((first, ours), (id, theirs)))
                 raise InputError(f"`{protocol}`: {said}; every peer must make the same calls in the same order")

@@ -17,7 +17,7 @@ _INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "plat
 """Where code lies that is not the user's."""
 
 
-def imported(reference: str) -> Any:
+def load_object(reference: str) -> Any:
     """The object called `module:Name`; InputError says what is missing, or where the module is wrong."""
     module_name, _, name = reference.partition(":")
     module = _module(module_name, reference)
@@ -43,7 +43,7 @@ def _module(name: str, reference: str) -> ModuleType:
 
 
 @contextmanager
-def at_fault(name: str) -> Iterator[None]:
+def user_code_errors(name: str) -> Iterator[None]:
     """What code of a user's raises, as a FailedError that says where: started again it would raise the same.
 
     The traceback goes to the log. A built-in's (a name without a colon) passes as it is.

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from peer.network.membership.durability import Floor
+from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Edges
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import Identity
-from peer.network.streams.receiver import Reception
+from peer.network.streams.receiver import Receiver
 from peer.network.streams.traffic import Traffic
 from peer.network.transport.memory import Direction, MemoryPipe
 from peer.network.wire.frames import Key, encode_frame, float_bytes
@@ -59,19 +59,19 @@ class Door:
         self.edges = Edges({"me": "m:1", "left": "l:1", "right": "r:1", "far": "f:1"})
         self.edges.use(0, ["right"], ["left"])
         identity = Identity("me", SPEC, MANIFEST.digest)
-        floor = Floor(["me", "left", "right", "far"])
-        self.reception = Reception(identity, MANIFEST, self.edges, floor, Audit(), Traffic(), self.report)
-        self.reception.begin(1)
+        durability = Durability(["me", "left", "right", "far"])
+        self.receiver = Receiver(identity, MANIFEST, self.edges, durability, Audit(), Traffic(), self.report)
+        self.receiver.begin(1)
 
     def report(self, event: str, **fields: Any) -> None:
         self.reported.append((event, fields))
 
     async def offer(self, data: bytes, sender: str = "left") -> None:
-        await self.reception.take(sender, data)
+        await self.receiver.take(sender, data)
 
     @property
     def bytes_held(self) -> int:
-        return sum(4 * inbox.floats_held for inbox in self.reception.inboxes.values())
+        return sum(4 * inbox.floats_held for inbox in self.receiver.inboxes.values())
 
 
 async def answer(pipe: MemoryPipe) -> Reply:

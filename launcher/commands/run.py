@@ -20,18 +20,18 @@ from launcher.supervision import preflight
 from launcher.supervision.restart import STOPPED
 from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.supervisor import Supervisor
-from launcher.supervision.totals import Spent
+from launcher.supervision.totals import Totals
 from peer.errors import InputError
 from peer.spec.federation import Spec
 
-LOOK = 0.25
+POLL_SECONDS = 0.25
 """Seconds between two looks at the peers' files."""
 STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 """The exit code after each signal that ends a run."""
 
 
 @dataclass(frozen=True)
-class Order:
+class RunOptions:
     """What the command line asks for."""
 
     spec: Spec
@@ -66,7 +66,7 @@ class Stop:
                 loop.remove_signal_handler(number)
 
 
-def run(order: Order, console: Console) -> int:
+def run(order: RunOptions, console: Console) -> int:
     """Runs the federation; returns the exit code. Raises InputError before anything is created."""
     spec = order.spec
     directory = RunDirectory(order.out or default_directory(spec))
@@ -84,7 +84,7 @@ def default_directory(spec: Spec) -> Path:
     return Path("runs") / spec.name
 
 
-def prepare(directory: RunDirectory, spec: Spec, order: Order, console: Console) -> bool:
+def prepare(directory: RunDirectory, spec: Spec, order: RunOptions, console: Console) -> bool:
     """Makes the directory ready for the peers; False if the run there is finished already."""
     directory.check()
     if directory.is_run():
@@ -124,14 +124,14 @@ async def launch(spec: Spec, directory: RunDirectory, console: Console) -> int:
                 with suppress(asyncio.CancelledError):
                     await watching
         show(federation, screen)
-    spent = Spent.read(directory.spent).plus(time.monotonic() - begun, supervisor.restarts)
-    spent.write(directory.spent)
+    totals = Totals.read(directory.totals).plus(time.monotonic() - begun, supervisor.restarts)
+    totals.write(directory.totals)
     if ended:
         console.print("Stopped; the same command resumes the run.", highlight=False)
         return stop.code
     if codes := [code for code in supervisor.codes.values() if code not in (0, *STOPPED)]:
         return 2 if 2 in codes and not supervisor.restarts else 1  # wrong input that only a peer could find
-    summary = report.summarise(spec, directory.path, wall_seconds=spent.wall_seconds, restarts=spent.restarts)
+    summary = report.summarise(spec, directory.path, wall_seconds=totals.wall_seconds, restarts=totals.restarts)
     report.write(directory.summary, summary)
     recap.show(summary, spec, directory.path, console)
     return 0
@@ -140,7 +140,7 @@ async def launch(spec: Spec, directory: RunDirectory, console: Console) -> int:
 async def watch(federation: Federation, screen: Display) -> None:
     while True:
         show(federation, screen)
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def show(federation: Federation, screen: Display) -> None:

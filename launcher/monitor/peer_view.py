@@ -54,7 +54,7 @@ class PeerView:
     links: dict[str, str] = field(default_factory=dict)
     failure: str | None = None
     restarts: int = 0
-    owed: bool = False
+    stalled: bool = False
     """Whether it waits for a message, which the other may still be at work on."""
     _told_waiting: bool = False
 
@@ -118,7 +118,7 @@ class PeerView:
 
     def _hear_waiting(self, event: Event) -> None:
         before = {one.get("id") for one in self.waiting}
-        self.waiting, self.owed = tuple(event.get("for") or ()), bool(event.get("owed"))
+        self.waiting, self.stalled = tuple(event.get("for") or ()), bool(event.get("stalled"))
         if not before & {one.get("id") for one in self.waiting}:
             self.waiting_since, self._told_waiting = float(event.get("time", 0.0)), False
 
@@ -129,7 +129,7 @@ class PeerView:
         """
         if not self.waiting or self._told_waiting or now - self.waiting_since < PATIENT:
             return None
-        if self.owed and somebody_works:
+        if self.stalled and somebody_works:
             return None
         self._told_waiting = True
         named = (f"{one.get('id')} at {one.get('address')} ({one.get('reason')})" for one in self.waiting)

@@ -46,7 +46,7 @@ class RunDirectory:
         return self.path / "summary.json"
 
     @property
-    def spent(self) -> Path:
+    def totals(self) -> Path:
         return self.path / ".launcher.json"
 
     def config(self, id: str) -> Path:
@@ -153,7 +153,7 @@ class RunDirectory:
     def discard(self) -> None:
         """Removes what a run wrote; anything else in the directory stays."""
         self.summary.unlink(missing_ok=True)
-        self.spent.unlink(missing_ok=True)
+        self.totals.unlink(missing_ok=True)
         for config in self.path.glob("*.yaml"):
             if (self.path / config.stem).is_dir():
                 shutil.rmtree(self.path / config.stem)

@@ -9,7 +9,7 @@ from peer.files import write_atomically
 
 
 @dataclass(frozen=True)
-class Spent:
+class Totals:
     """Seconds and restarts of the launches so far; one that was killed could write down nothing and is left out."""
 
     wall_seconds: float = 0.0
@@ -24,8 +24,8 @@ class Spent:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return cls()
 
-    def plus(self, wall_seconds: float, restarts: int) -> "Spent":
-        return Spent(self.wall_seconds + wall_seconds, self.restarts + restarts)
+    def plus(self, wall_seconds: float, restarts: int) -> "Totals":
+        return Totals(self.wall_seconds + wall_seconds, self.restarts + restarts)
 
     def write(self, path: Path) -> None:
         write_atomically(path, json.dumps(asdict(self)).encode())

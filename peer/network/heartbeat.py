@@ -6,7 +6,7 @@ Suspicion is only shown and counted; it never changes the run.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from peer.network.membership.durability import Floor
+from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Edges, LinkState, Neighbour
 from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce, read_reply
 from peer.network.streams.link import RETRY, first_of
@@ -16,7 +16,7 @@ from peer.network.transport import DisconnectedError, Pipe, Transport
 from peer.network.wire.messages import Beat, DecodeError, Reply, Resources
 
 INTERVAL = 0.5
-LOOK = 0.1
+POLL_SECONDS = 0.1
 SUSPECT_AFTER = 1.8
 """With two looks' time to spare, so that silence is shown within 2 s."""
 RENEW_AFTER = 10.0
@@ -26,14 +26,14 @@ FAREWELL = "done"
 """The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
 
 
-class Heart:
+class Heartbeats:
     """Beats towards all neighbours and listens to theirs."""
 
     def __init__(
         self,
         identity: Identity,
         edges: Edges,
-        floor: Floor,
+        durability: Durability,
         transport: Transport,
         traffic: Traffic,
         report: Report,
@@ -42,7 +42,7 @@ class Heart:
         reminded: Callable[[int], None],
     ) -> None:
         self._reminded = reminded
-        self._identity, self._edges, self._floor = identity, edges, floor
+        self._identity, self._edges, self._durability = identity, edges, durability
         self._transport, self._traffic, self._report = transport, traffic, report
         self._state, self._resources = state, resources
         self._clock = asyncio.get_running_loop().time
@@ -123,7 +123,7 @@ class Heart:
         """
         renewed: dict[str, float] = {}
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
             now = self._clock()
             for neighbour in [*self._edges.neighbours.values()]:
                 if neighbour.state == "up" and now - neighbour.heard > SUSPECT_AFTER:
@@ -164,10 +164,10 @@ class Heart:
         advertised = -RESOURCES_EVERY
         while True:
             last = self._leaving.is_set()
-            version = self._floor.version
+            version = self._durability.version
             state, round = self._state()
-            beat = Beat(durable=self._floor.since(told), state=FAREWELL if last else state, round=round)
-            told = dict(self._floor.durable)
+            beat = Beat(durable=self._durability.since(told), state=FAREWELL if last else state, round=round)
+            told = dict(self._durability.durable)
             if self._clock() - advertised >= RESOURCES_EVERY:
                 advertised = self._clock()
                 beat.resources.CopyFrom(self._resources())
@@ -177,7 +177,7 @@ class Heart:
             await self._until_news(version)
 
     async def _until_news(self, version: int) -> None:
-        news = asyncio.create_task(self._floor.beyond(version))
+        news = asyncio.create_task(self._durability.beyond(version))
         leaving = asyncio.create_task(self._leaving.wait())
         try:
             await asyncio.wait((news, leaving), timeout=INTERVAL, return_when=asyncio.FIRST_COMPLETED)
@@ -199,7 +199,7 @@ class Heart:
                     neighbour.resources = beat.resources
             if self._identity.id in beat.durable:
                 self._reminded(beat.durable[self._identity.id])
-            self._floor.learn(self._credible(other, beat.durable))
+            self._durability.learn(self._credible(other, beat.durable))
             if beat.state == FAREWELL:
                 return self._now(other, "left", "finished")
             self._now(other, "up", "")

@@ -8,15 +8,15 @@ from itertools import count
 from typing import Any
 
 from peer.errors import FailedError
-from peer.network.heartbeat import Heart
-from peer.network.membership.durability import Floor
+from peer.network.heartbeat import Heartbeats
+from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Direction, Edges, Neighbour
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import Identity
 from peer.network.streams.inbox import Inbox, Message
 from peer.network.streams.link import Link
-from peer.network.streams.message_writer import Writing
-from peer.network.streams.receiver import Reception, Report
+from peer.network.streams.message_writer import MessageWriter
+from peer.network.streams.receiver import Receiver, Report
 from peer.network.streams.traffic import Traffic
 from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire.frames import Key, frame_count
@@ -44,24 +44,24 @@ class Network:
     ) -> None:
         self.identity, self.manifest = identity, manifest
         self.audit, self.traffic = Audit(), Traffic()
-        self.edges, self.floor = Edges(addresses), Floor(tuple(addresses))
+        self.edges, self.durability = Edges(addresses), Durability(tuple(addresses))
         self.links: dict[str, Link] = {}
         self.serials = count()
         """Numbers of the frames that are written."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Raises when something below failed for good."""
         self._transport, self._tasks = transport, dict[str, list[asyncio.Task[None]]]()
-        self._reception = Reception(identity, manifest, self.edges, self.floor, self.audit, self.traffic, report)
-        self._heart = Heart(
-            identity, self.edges, self.floor, transport, self.traffic, report, state, resources, self._reminded
+        self._receiver = Receiver(identity, manifest, self.edges, self.durability, self.audit, self.traffic, report)
+        self._heartbeats = Heartbeats(
+            identity, self.edges, self.durability, transport, self.traffic, report, state, resources, self._reminded
         )
 
     async def listen(self) -> None:
         """Open the server; InputError when the address is in use."""
         await self._transport.listen(self._accept)
         self._spawn("", self._transport.watch())
-        self._spawn("", self._heart.watch())
-        self._spawn("", self._watch_floor())
+        self._spawn("", self._heartbeats.watch())
+        self._spawn("", self._watch_durability())
 
     def use(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
         """From this round on, messages go to `receivers` and come from `senders`."""
@@ -82,9 +82,9 @@ class Network:
                 self._spawn(peer, link.run())
                 self._spawn(peer, self._until_rejected(link))
             if self.identity.id < peer and not any(task.get_name() == BEATS for task in self._tasks.get(peer, [])):
-                self._spawn(peer, self._heart.run(neighbour), BEATS)
+                self._spawn(peer, self._heartbeats.run(neighbour), BEATS)
 
-    def writing(
+    def writer(
         self,
         to: Sequence[str],
         round: int,
@@ -93,7 +93,7 @@ class Network:
         length: int,
         scalars: Sequence[float] = (),
         offset: int = 0,
-    ) -> Writing:
+    ) -> MessageWriter:
         """Begin a message of `length` floats, which lie `offset` floats into the vector that `name` declares."""
         for peer in to:
             if not self.edges.allows("send", peer, round):
@@ -103,14 +103,14 @@ class Network:
         packed = struct.pack(f"<{len(scalars)}d", *scalars)
         self.audit.wrote(round, to, self.manifest.payloads[number], offset, length, len(scalars))
         boxes = [self.links[peer].outbox for peer in to]
-        return Writing(boxes, self.serials, Key(self.identity.view, round, step), number, packed, offset, length)
+        return MessageWriter(boxes, self.serials, Key(self.identity.view, round, step), number, packed, offset, length)
 
     def begin(self, round: int) -> None:
         """This peer is in that round now."""
-        self._reception.begin(round)
+        self._receiver.begin(round)
 
     def inbox(self, sender: str) -> Inbox:
-        return self._reception.inbox(sender)
+        return self._receiver.inbox(sender)
 
     async def message(
         self,
@@ -139,9 +139,9 @@ class Network:
             )
         return message
 
-    def owed(self) -> Iterator[tuple[Neighbour, Key, int]]:
+    def stalled(self) -> Iterator[tuple[Neighbour, Key, int]]:
         """Who keeps this peer waiting now, for which message, and how many of its frames are here."""
-        for sender, inbox in self._reception.inboxes.items():
+        for sender, inbox in self._receiver.inboxes.items():
             if inbox.awaited and (neighbour := self.edges.neighbours.get(sender)):
                 message = inbox.messages.get(inbox.awaited)
                 yield neighbour, inbox.awaited, message.next if message else 0
@@ -151,17 +151,17 @@ class Network:
 
     def announce(self, durable: int) -> None:
         """Rounds up to `durable` are on this peer's disk (rule R3)."""
-        self.floor.learn({self.identity.id: durable})
+        self.durability.learn({self.identity.id: durable})
 
     async def leave(self) -> None:
         """Tell the neighbours the last news, and close everything once they have ended their streams."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._heart.part(), LEAVE_SECONDS)
+            await asyncio.wait_for(self._heartbeats.part(), LEAVE_SECONDS)
         await self.close()
 
     async def close(self) -> None:
         """Drop all links at once."""
-        self._heart.closing = True
+        self._heartbeats.closing = True
         tasks = [task for tasks in self._tasks.values() for task in tasks]
         for task in tasks:
             task.cancel()
@@ -172,36 +172,36 @@ class Network:
         """An incoming stream."""
         try:
             if service == "Tensors":
-                await self._reception.tensors(pipe)
+                await self._receiver.tensors(pipe)
             else:
                 await self._accept_heartbeat(pipe)
         except DisconnectedError:
             return
 
     async def _accept_heartbeat(self, pipe: Pipe) -> None:
-        admitted = await self._reception.admit(pipe, ("send", "receive"))
+        admitted = await self._receiver.admit(pipe, ("send", "receive"))
         if admitted is None:
             return
-        durable = self.floor.durable[self.identity.id]
+        durable = self.durability.durable[self.identity.id]
         await admitted.send(Reply(welcome=Welcome(durable=durable)).SerializeToString())
-        await self._heart.accept(admitted)
+        await self._heartbeats.accept(admitted)
 
     def _welcomed(self, peer: str, durable: int) -> None:
-        self.floor.learn({peer: durable})
+        self.durability.learn({peer: durable})
         self.links[peer].outbox.release(durable)
         self.edges.introduce("send", peer)
 
-    async def _watch_floor(self) -> None:
+    async def _watch_durability(self) -> None:
         """Release what is durable elsewhere (R4) and forget edges that both ends are past (R7)."""
         while True:
-            version = self.floor.version
+            version = self.durability.version
             for peer, link in self.links.items():
-                link.outbox.release(self.floor.durable[peer])
-            for peer in self.edges.retire(self.floor.durable, self.floor.durable[self.identity.id]):
+                link.outbox.release(self.durability.durable[peer])
+            for peer in self.edges.retire(self.durability.durable, self.durability.durable[self.identity.id]):
                 self.links.pop(peer, None)
                 for task in self._tasks.pop(peer, []):
                     task.cancel()
-            await self.floor.beyond(version)
+            await self.durability.beyond(version)
 
     async def _until_rejected(self, link: Link) -> None:
         """End this peer: without its neighbour it cannot go on, and to try for ever would hide wrong code."""
@@ -213,7 +213,7 @@ class Network:
 
     def _reminded(self, durable: int) -> None:
         """A neighbour says which round of this peer is on disk: what was announced once must not be lost."""
-        present = max(self.floor.durable[self.identity.id], self._reception.round - 1)
+        present = max(self.durability.durable[self.identity.id], self._receiver.round - 1)
         if durable > present and not self.failure.done():
             error = f"the others have seen round {durable} of this peer on disk, and its checkpoints end before that"
             self.failure.set_exception(

@@ -94,4 +94,4 @@ class FedISP(Participation, Protocol):
         def proximal(parameters: Tensor, gradient: Tensor) -> None:
             gradient.add_(parameters - received[: parameters.numel()], alpha=1 / size)
 
-        await peer.train(replace(self._epoch(size), pull=proximal), self._epoch(size))
+        await peer.train(replace(self._epoch(size), gradient_hook=proximal), self._epoch(size))

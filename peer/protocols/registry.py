@@ -1,7 +1,7 @@
 """The protocols there are, by name; a user's own is `module:Name`."""
 
 from peer.errors import InputError
-from peer.plugins import imported
+from peer.plugins import load_object
 from peer.protocols.base import Protocol
 
 PROTOCOLS = {
@@ -19,7 +19,7 @@ PROTOCOLS = {
 
 def protocol_class(name: str) -> type[Protocol]:
     """The class called `name`, or the user's `module:Name`; KeyError when the name is neither."""
-    found = imported(name if ":" in name else PROTOCOLS[name])
+    found = load_object(name if ":" in name else PROTOCOLS[name])
     if not (isinstance(found, type) and issubclass(found, Protocol)):
         raise InputError(f"`{name}` is not a subclass of peer.Protocol")
     if missing := sorted(found.__abstractmethods__):

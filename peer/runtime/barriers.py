@@ -1,17 +1,17 @@
-"""What a peer's life waits for: its neighbours at the start, the floor of every round, its neighbours at the end."""
+"""What a peer waits for: its neighbours at the start, the staleness bound of each round, its neighbours at the end."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from peer.errors import FailedError
-from peer.network.membership.durability import NOTHING, WINDOW, Floor
+from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
 from peer.network.membership.edges import Edges, Neighbour
 from peer.spec.federation import Spec
 
-FLOOR_SECONDS = 2.0
-"""How long a peer waits at the floor before it says so, and at least from one word about it to the next."""
-MOST_NAMED = 8
+STALE_SECONDS = 2.0
+"""How long a peer waits at the staleness bound before it says so, and at least from one word about it to the next."""
+MAX_NAMED = 8
 """Of a large federation that is started again, everybody waits for everybody."""
 
 
@@ -33,7 +33,7 @@ async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
     report("waiting", **_described([]))
 
 
-async def await_floor(floor: Floor, spec: Spec, round: int, report: Callable[..., None]) -> None:
+async def await_staleness_bound(durability: Durability, spec: Spec, round: int, report: Callable[..., None]) -> None:
     """Wait until nobody is more than W rounds behind `round` (rule R6); say for whom whenever that has changed.
 
     The one who is behind need not be a neighbour: then no link is down here, and nothing else would tell.
@@ -41,11 +41,11 @@ async def await_floor(floor: Floor, spec: Spec, round: int, report: Callable[...
     said = None
     while True:
         try:
-            async with asyncio.timeout(FLOOR_SECONDS):
-                await floor.allows(round)
+            async with asyncio.timeout(STALE_SECONDS):
+                await durability.allows(round)
         except TimeoutError:
-            behind = floor.behind(round)  # nobody, if the news came in the same moment
-            if behind and (waiting := _at_floor(behind, spec, round)) != said:
+            behind = durability.behind(round)  # nobody, if the news came in the same moment
+            if behind and (waiting := _behind_bound(behind, spec, round)) != said:
                 report("waiting", **waiting)
                 said = waiting
             continue
@@ -54,20 +54,20 @@ async def await_floor(floor: Floor, spec: Spec, round: int, report: Callable[...
         return
 
 
-async def outlast(edges: Edges, floor: Floor, spec: Spec) -> list[str]:
+async def drain(edges: Edges, durability: Durability, spec: Spec) -> list[str]:
     """Wait until the neighbours have the last round on disk (rule R8); those of whom that was not heard.
 
     The wait ends when those that are behind have given no sign of life for `patience` seconds.
     """
     clock = asyncio.get_running_loop().time
     began = clock()
-    while behind := [n for n in edges.neighbours.values() if floor.durable[n.id] < spec.rounds]:
+    while behind := [n for n in edges.neighbours.values() if durability.durable[n.id] < spec.rounds]:
         left = max(began, *(neighbour.heard for neighbour in behind)) + spec.patience - clock()
         if left < 0.01:
             return [neighbour.id for neighbour in behind]
         try:
             async with asyncio.timeout(left):
-                await floor.reached([neighbour.id for neighbour in behind], spec.rounds)
+                await durability.reached([neighbour.id for neighbour in behind], spec.rounds)
         except TimeoutError:
             continue
     return []
@@ -83,10 +83,10 @@ async def _say_for_whom(edges: Edges, report: Callable[..., None]) -> None:
             said = waiting
 
 
-def _at_floor(behind: dict[str, int], spec: Spec, round: int) -> dict[str, Any]:
-    """Those who are furthest behind, at most MOST_NAMED, and how many there are besides."""
+def _behind_bound(behind: dict[str, int], spec: Spec, round: int) -> dict[str, Any]:
+    """Those who are furthest behind, at most MAX_NAMED, and how many there are besides."""
     addresses = {member.id: member.address for member in spec.ring}
-    first = sorted(behind, key=lambda id: behind[id])[:MOST_NAMED]
+    first = sorted(behind, key=lambda id: behind[id])[:MAX_NAMED]
     who = [{"id": id, "address": addresses[id], "reason": _on_disk(behind[id], round)} for id in first]
     others = len(behind) - len(first)
     sentence = ", ".join(f"{n['id']} at {n['address']} ({n['reason']})" for n in who)
@@ -96,7 +96,7 @@ def _at_floor(behind: dict[str, int], spec: Spec, round: int) -> dict[str, Any]:
 
 def _on_disk(durable: int, round: int) -> str:
     known = f"only its round {durable}" if durable > NOTHING else "no round of it"
-    return f"{known} is known to be on disk, {round - WINDOW} is needed"
+    return f"{known} is known to be on disk, {round - STALENESS_BOUND} is needed"
 
 
 def _missing(edges: Edges) -> list[Neighbour]:

@@ -109,13 +109,13 @@ class Checkpoints:
             for kind in ("round", "messages"):
                 self._path(kind, at, "safetensors").unlink(missing_ok=True)
 
-    def prune(self, floor: int) -> None:
-        """Set aside what nobody will ask for: messages up to the floor F, checkpoints before F but the newest two."""
+    def prune(self, low_watermark: int) -> None:
+        """Set aside what nobody will ask for: messages up to the low watermark, older checkpoints but two."""
         for at in self._message_rounds():
-            if at <= floor:
+            if at <= low_watermark:
                 self._set_aside("messages", at, "safetensors")
         for at in self.rounds()[:-2]:
-            if at < floor:
+            if at < low_watermark:
                 self._set_aside("round", at, "json")  # the seal first
                 self._set_aside("round", at, "safetensors")
         # Before they are written over: a power cut must not bring an old name back with other content.

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.network.membership.durability import WINDOW
+from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.streams.outbox import Outgoing
 from peer.network.wire.frames import decode
 from peer.runtime.checkpoint import Checkpoints, Frames, Snapshot
@@ -17,7 +17,7 @@ from peer.telemetry.results import sync_lines
 from peer.telemetry.trace import copy
 
 
-class Journal:
+class Checkpointer:
     """Writes a checkpoint while the next round trains; at most one is under way."""
 
     def __init__(self, directory: Path, peer: LocalPeer, report: Callable[..., None]) -> None:
@@ -46,7 +46,7 @@ class Journal:
         whole = self._checkpoints.rounds()
         if len(whole) > 1:
             self._peer.network.announce(whole[-2])
-        await asyncio.to_thread(self._checkpoints.prune, self._peer.network.floor.least)
+        await asyncio.to_thread(self._checkpoints.prune, self._peer.network.durability.low_watermark)
 
     async def finish(self) -> None:
         """Read the last checkpoint back and announce it itself."""
@@ -84,7 +84,7 @@ class Journal:
         self._refill(messages)
         # With no older one left, nothing before the newest can be asked for again; and a peer that announced
         # less than W rounds before its own would wait for itself.
-        self._peer.network.announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - WINDOW + 1))
+        self._peer.network.announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1))
         self._report("resumed", round=whole[0])
         return whole[0]
 
@@ -112,13 +112,13 @@ class Journal:
         tensors |= {f"optimiser/{name}": tensor for name, tensor in peer.trainer.state().items()}
         tensors |= {f"protocol/{name}": copy(tensor) for name, tensor in peer.state.items()}
         facts = {
-            "ring": asdict(peer.seating),
+            "ring": asdict(peer.ring_order),
             "seconds": asdict(peer.seconds),
             "tensor_bytes": network.audit.tensor_bytes,
             "sent": dict(network.traffic.sent),
             "received": dict(network.traffic.received),
             "edges": network.edges.dump(),
-            "durable": dict(network.floor.durable),
+            "durable": dict(network.durability.durable),
             "loss": peer.loss,
         }
         return Snapshot(round, tensors, facts)
@@ -150,14 +150,14 @@ class Journal:
         peer.state = {name: tensor.to(peer.trained.device) for name, tensor in parts["protocol"].items()}
         peer.round, peer.loss = snapshot.round, facts["loss"]
         network.begin(snapshot.round + 1)
-        peer.seating = Ring(tuple(facts["ring"]["order"]), facts["ring"]["cost_before"], facts["ring"]["cost_after"])
+        peer.ring_order = Ring(tuple(facts["ring"]["order"]), facts["ring"]["cost_before"], facts["ring"]["cost_after"])
         peer.seconds = Seconds(**facts["seconds"])
         network.audit.tensor_bytes = facts["tensor_bytes"]
         network.traffic.sent.update(facts["sent"])
         network.traffic.received.update(facts["received"])
         network.reopen(facts["edges"])
         # Those who have finished and left cannot be asked any more how far they are.
-        network.floor.learn({other: at for other, at in facts["durable"].items() if other != peer.id})
+        network.durability.learn({other: at for other, at in facts["durable"].items() if other != peer.id})
 
     def _refill(self, messages: dict[int, Frames]) -> None:
         """Put back what neighbours may still ask for, in the order it was written."""

@@ -10,21 +10,21 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import InputError
-from peer.network.membership.durability import WINDOW
+from peer.network.membership.durability import STALENESS_BOUND
 from peer.protocols.registry import PROTOCOLS
-from peer.runtime.dry_run import FLOAT32, Tally
+from peer.runtime.dry_run import FLOAT32, DryRun
 from peer.spec.federation import Spec
 
 
 def disk_needed(spec: Spec, model_floats: int, busiest: int) -> int:
     """Bytes on disk that a peer needs at most, by estimate; `busiest`: bytes it sends in a round.
 
-    The checkpoints that the floor keeps, each with the model, two moments for every parameter and the
+    The checkpoints that the staleness bound keeps, each with the model, two moments for every parameter and the
     messages of a round; the final model; with `trace`, every round's start, before, after and passes.
     """
     model = FLOAT32 * model_floats
     traces = (3 + ceil(len(spec.ring) / 2)) * spec.rounds * model if spec.trace else 0
-    return (WINDOW + 2) * (3 * model + busiest) + model + traces
+    return (STALENESS_BOUND + 2) * (3 * model + busiest) + model + traces
 
 
 def busiest_round(spec: Spec, id: str, sizes: Mapping[str, int], proportions: NDArray[np.float64], samples: int) -> int:
@@ -33,8 +33,8 @@ def busiest_round(spec: Spec, id: str, sizes: Mapping[str, int], proportions: ND
         # A user's protocol may not bear stand-ins of two values: its messages are taken to be one model a round.
         return FLOAT32 * sizes["model"]
     everyone = dict.fromkeys(spec.ids, torch.from_numpy(proportions))
-    tally = Tally(id, spec.protocol, spec.rounds, sizes, everyone, samples, spec.seed)
-    return max(_result(tally.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}))
+    dry_run = DryRun(id, spec.protocol, spec.rounds, sizes, everyone, samples, spec.seed)
+    return max(_result(dry_run.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}))
 
 
 def check_disk(out: Path, needed: int) -> None:
@@ -49,9 +49,9 @@ def check_disk(out: Path, needed: int) -> None:
 
 
 def _result(counting: Coroutine[None, None, int]) -> int:
-    """What a tally's coroutine returns: it never waits for anything, so it needs no event loop."""
+    """What a dry run's coroutine returns: it never waits for anything, so it needs no event loop."""
     try:
         counting.send(None)
     except StopIteration as end:
         return int(end.value)
-    raise RuntimeError("a tally waited")
+    raise RuntimeError("a dry run waited")

@@ -23,7 +23,7 @@ T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
 FLOAT32, FLOAT64 = 4, 8
 KNOWN = ("proportions", "order")
-"""Records of which a tally knows what the others tell; in all others it sees its own numbers from everybody."""
+"""Records of which a dry run knows what the others tell; in all others it sees its own numbers from everybody."""
 STAND_IN = 2
 """Length of the stand-in of each part: only the true sizes are counted."""
 
@@ -32,15 +32,15 @@ def noted(method: Method) -> Method:
     """A call is noted when it is made, not when it is awaited: one that never is would do nothing, without a word."""
 
     @wraps(method)
-    def call(tally: "Tally", *arguments: Any, **keywords: Any) -> Coroutine[Any, Any, Any]:
-        work = method(tally, *arguments, **keywords)
-        tally.made.append((method.__name__, work))
+    def call(dry_run: "DryRun", *arguments: Any, **keywords: Any) -> Coroutine[Any, Any, Any]:
+        work = method(dry_run, *arguments, **keywords)
+        dry_run.made.append((method.__name__, work))
         return work
 
     return cast(Method, call)
 
 
-class Tally(Peer):
+class DryRun(Peer):
     """One peer that only counts.
 
     sizes: float32 values of each vector ("extractor", "head", "model"); proportions: everyone's q_i,

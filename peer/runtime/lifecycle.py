@@ -25,7 +25,7 @@ MEANING: dict[State, str] = {
 }
 
 
-class Life:
+class Lifecycle:
     """The present state; a step that the table does not have is a programming error."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from peer.errors import FailedError
 from peer.learning.model.model import PARTS, Model
 from peer.learning.randomness import derive
 from peer.learning.training.trainer import Phase, Trainer
-from peer.network.collectives.collectives import Collectives, Seat
+from peer.network.collectives.collectives import Collectives, Neighbourhood
 from peer.network.network import Network
 from peer.network.wire.manifest import NotDeclaredError
 from peer.protocols.base import Peer, Received
@@ -63,7 +63,7 @@ class LocalPeer(Peer):
     enter: Callable[[State], None]
     """Says in which state of its life the peer now is."""
     report: Callable[..., None]
-    seating: Ring
+    ring_order: Ring
     round: int = 0
     state: dict[str, Tensor] = field(default_factory=dict)
     seconds: Seconds = field(default_factory=Seconds)
@@ -77,12 +77,12 @@ class LocalPeer(Peer):
         self.round, self.noted, self.trained_this_round = round, {}, False
         self.network.begin(round)
         self._collectives = Collectives(self.network, round)
-        seat = self._seat()
-        self.network.audit.authorise(round, seat.receivers, seat.senders)
+        around = self._neighbourhood()
+        self.network.audit.authorise(round, around.receivers, around.senders)
 
     @property
     def ring(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.seating.order
+        return self.ring_order.order
 
     @property
     def samples(self) -> int:  # type: ignore[override]
@@ -128,7 +128,7 @@ class LocalPeer(Peer):
             self.trace.facts |= scalars
         numbers, length = tuple(scalars.values()), self._length(share)
         with self._communicating():
-            received = await self._collectives.exchange(self._seat(), share, vector, numbers, length)
+            received = await self._collectives.exchange(self._neighbourhood(), share, vector, numbers, length)
         return {
             sender: Received(values.to(self.trained.device), dict(zip(scalars, theirs, strict=True)))
             for sender, (values, theirs) in received.items()
@@ -137,7 +137,7 @@ class LocalPeer(Peer):
     async def weighted_mean(self, share: str, weight: float) -> None:
         vector = self._outgoing(share)
         with self._communicating():
-            await self._collectives.weighted_mean(self._seat(), share, vector, weight)
+            await self._collectives.weighted_mean(self._neighbourhood(), share, vector, weight)
             self._live(share).copy_(vector)
 
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
@@ -146,16 +146,16 @@ class LocalPeer(Peer):
         if values.numel() != size:
             raise NotDeclaredError(f"{values.numel()} numbers go into `{record}`, declared are {size}")
         with self._communicating():
-            records = await self._collectives.gather(self._seat(), record, values.double().tolist())
+            records = await self._collectives.gather(self._neighbourhood(), record, values.double().tolist())
         return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
 
     async def pass_token(self, share: str) -> None:
         with self._communicating():
-            await self._collectives.pass_token(self._seat(), share, self._outgoing(share))
+            await self._collectives.pass_token(self._neighbourhood(), share, self._outgoing(share))
 
     async def receive_token(self, share: str) -> Tensor:
         with self._communicating():
-            token = await self._collectives.receive_token(self._seat(), share, self._length(share))
+            token = await self._collectives.receive_token(self._neighbourhood(), share, self._length(share))
         return token.to(self.trained.device)
 
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
@@ -165,9 +165,9 @@ class LocalPeer(Peer):
         others = [peer for peer, theirs in digests.items() if float(theirs) != digest]
         if others:
             raise FailedError(f"{self.id} computed another ring order than {', '.join(others)}; use one kind of CPU")
-        self.seating = Ring(order, cost_before, cost_after)
-        seat = self._seat()
-        self.network.use(self.round, seat.receivers, seat.senders)
+        self.ring_order = Ring(order, cost_before, cost_after)
+        around = self._neighbourhood()
+        self.network.use(self.round, around.receivers, around.senders)
         self.report("ring", order=order, cost_before=cost_before, cost_after=cost_after)
 
     def shared_generator(self, purpose: str) -> np.random.Generator:
@@ -177,9 +177,9 @@ class LocalPeer(Peer):
     def note(self, **values: float) -> None:
         self.noted |= values
 
-    def _seat(self) -> Seat:
-        ring = self.seating.order
-        return Seat(ring, receivers(self.graph, ring, self.id), senders(self.graph, ring, self.id))
+    def _neighbourhood(self) -> Neighbourhood:
+        ring = self.ring_order.order
+        return Neighbourhood(ring, receivers(self.graph, ring, self.id), senders(self.graph, ring, self.id))
 
     def _live(self, share: str) -> Tensor:
         views = {"extractor": self.extractor, "head": self.head, "model": self.model}

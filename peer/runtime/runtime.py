@@ -19,16 +19,16 @@ from peer.network.network import Network
 from peer.network.streams.handshake import Identity
 from peer.network.transport import Status, Transport
 from peer.network.wire.messages import Resources
-from peer.plugins import at_fault
-from peer.runtime.barriers import await_floor, join, outlast
-from peer.runtime.checkpointer import Journal
-from peer.runtime.lifecycle import Life, State
+from peer.plugins import user_code_errors
+from peer.runtime.barriers import await_staleness_bound, drain, join
+from peer.runtime.checkpointer import Checkpointer
+from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer, Ring
 from peer.runtime.manifest import manifest
 from peer.runtime.resources import measure
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
-from peer.runtime.watchdog import mind_the_lost, mind_the_owing
+from peer.runtime.watchdog import watch_lost, watch_stalled
 from peer.telemetry.events import Telemetry
 from peer.telemetry.results import EVENTS, append_audit, close_torn_lines, history, write_result
 from peer.telemetry.trace import Trace
@@ -49,7 +49,7 @@ class Runtime:
     ) -> None:
         self.setup, self.telemetry, self._executor = setup, telemetry, executor
         self._spec, self._out = setup.spec, setup.out
-        self._life = Life()
+        self._lifecycle = Lifecycle()
         self._evaluation: Evaluation | None = None
         protocol, model = self._spec.protocol, setup.model
         declared = manifest(protocol, model, self._spec.rounds)
@@ -59,7 +59,7 @@ class Runtime:
             declared,
             transport(self.status),
             telemetry.emit,
-            lambda: (self._life.state, self.peer.round),
+            lambda: (self._lifecycle.state, self.peer.round),
             self._resources,
         )
         trainer = Trainer(model, setup.shard.train, self._spec.seed, setup.config.id)
@@ -76,9 +76,9 @@ class Runtime:
             executor=executor,
             enter=self._become,
             report=telemetry.emit,
-            seating=Ring(self._spec.ids),
+            ring_order=Ring(self._spec.ids),
         )
-        self._journal = Journal(self._out / "checkpoint", self.peer, telemetry.emit)
+        self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, telemetry.emit)
         self._complete = self._out / "complete"
 
     def _addresses(self) -> dict[str, str]:
@@ -101,8 +101,8 @@ class Runtime:
         """Until this life ends or what minds it does; afterwards all is closed, and no link has anything to tell."""
         life = asyncio.create_task(self._live())
         emit = self.telemetry.emit
-        lost = asyncio.create_task(mind_the_lost(self.network.edges, self._spec, self._running, emit))
-        owing = asyncio.create_task(mind_the_owing(self.network, emit))
+        lost = asyncio.create_task(watch_lost(self.network.edges, self._spec, self._running, emit))
+        owing = asyncio.create_task(watch_stalled(self.network, emit))
         tasks = (life, lost, owing)
         try:
             done, _ = await asyncio.wait((*tasks, self.network.failure), return_when=asyncio.FIRST_COMPLETED)
@@ -113,11 +113,11 @@ class Runtime:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._journal.close()
+            await self._checkpointer.close()
             await self.network.close()
 
     def _failed(self, message: str) -> FailedError:
-        self._life.state = "failed"
+        self._lifecycle.state = "failed"
         self.telemetry.emit("state", state="failed", round=self.peer.round)
         self.telemetry.emit("failed", message=message)
         return FailedError(message)
@@ -129,7 +129,7 @@ class Runtime:
     async def _live_there(self) -> None:
         close_torn_lines(self._out)
         self.telemetry.write_to(self._out / EVENTS)
-        done = await self._journal.resume()
+        done = await self._checkpointer.resume()
         self.telemetry.emit("state", state="joining", round=self.peer.round)
         if done < self._spec.rounds:
             self._complete.unlink(missing_ok=True)
@@ -150,19 +150,19 @@ class Runtime:
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""
         self.peer.begin(0)
-        with at_fault(self._spec.protocol.name):
+        with user_code_errors(self._spec.protocol.name):
             await self._spec.protocol.start(self.peer, self._spec.init)
         self._become("evaluating")
         await self._close_round(0)
 
     async def _round(self, round: int) -> None:
-        await await_floor(self.network.floor, self._spec, round, self.telemetry.emit)
+        await await_staleness_bound(self.network.durability, self._spec, round, self.telemetry.emit)
         self.peer.begin(round)
         before = asdict(self.peer.seconds)
         shared = self._shared_part(round)
         if self._spec.trace:
             self.peer.trace = Trace(self._out / "trace", round, shared)
-        with at_fault(self._spec.protocol.name):
+        with user_code_errors(self._spec.protocol.name):
             await self._spec.protocol.round(self.peer)
         if self.peer.trace:
             await asyncio.to_thread(self.peer.trace.write, shared, self._trace_facts())
@@ -211,13 +211,13 @@ class Runtime:
     async def _close_round(self, round: int) -> None:
         """Put the round on disk while the next one trains."""
         append_audit(self._out, self.network.audit.close(round))
-        await self._journal.save(round)
+        await self._checkpointer.save(round)
         if round < self._spec.rounds:
             self._become("ready")
 
     async def _finish(self) -> None:
         """The last checkpoint counts only once it has been read back; then the model and the result."""
-        await self._journal.finish()
+        await self._checkpointer.finish()
         if self._evaluation is None:
             self._evaluation = await self._in_thread(self._evaluate)
         await asyncio.to_thread(save_model, self.setup.model, self._out / "model.safetensors")
@@ -226,7 +226,7 @@ class Runtime:
 
     def _result(self, evaluation: Evaluation, digest: str) -> dict[str, Any]:
         """What the launcher's summary is made of."""
-        traffic, ring = self.network.traffic, self.peer.seating
+        traffic, ring = self.network.traffic, self.peer.ring_order
         return {
             "id": self.peer.id,
             "rounds": self._spec.rounds,
@@ -249,7 +249,7 @@ class Runtime:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""
         self._become("serving")
         if not self._complete.exists():
-            behind = await outlast(self.network.edges, self.network.floor, self._spec)
+            behind = await drain(self.network.edges, self.network.durability, self._spec)
             if behind:
                 self.telemetry.emit("left", sentence=f"left without hearing that {', '.join(behind)} finished")
             else:
@@ -259,11 +259,11 @@ class Runtime:
         self.telemetry.emit("done")
 
     def _running(self) -> bool:
-        return self._life.state not in ("joining", "serving")
+        return self._lifecycle.state not in ("joining", "serving")
 
     def _become(self, state: State) -> None:
-        if state != self._life.state:
-            self._life.become(state)
+        if state != self._lifecycle.state:
+            self._lifecycle.become(state)
             self.telemetry.emit("state", state=state, round=self.peer.round)
 
     def _resources(self) -> Resources:
@@ -273,7 +273,7 @@ class Runtime:
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""
         accuracy = self._evaluation.matched if self._evaluation else None
-        return status_reply(self.network, self._spec, self._life.state, self.peer, accuracy, self._resources())
+        return status_reply(self.network, self._spec, self._lifecycle.state, self.peer, accuracy, self._resources())
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)

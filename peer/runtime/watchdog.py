@@ -15,13 +15,13 @@ from peer.spec.federation import Spec
 
 REMIND_SECONDS = 60.0
 """How often a peer that waits for a lost neighbour says so."""
-OWED_SECONDS = 30.0
+STALLED_SECONDS = 30.0
 """How long a message may not grow before a peer says for whom it waits."""
-OWED_REMIND_SECONDS = 600.0
+STALLED_REMIND_SECONDS = 600.0
 """From one word about the same wait to the next."""
 
 
-async def mind_the_lost(edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None]) -> None:
+async def watch_lost(edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None]) -> None:
     """A neighbour that is silent for longer than `patience`: say so every minute, or with `on_loss: stop` fail."""
     clock = asyncio.get_running_loop().time
     said: dict[str, float] = {}
@@ -40,7 +40,7 @@ async def mind_the_lost(edges: Edges, spec: Spec, running: Callable[[], bool], r
                 report("lost", sentence=f"still waiting for {who}", neighbour=neighbour.id)
 
 
-async def mind_the_owing(network: Network, report: Callable[..., None]) -> None:
+async def watch_stalled(network: Network, report: Callable[..., None]) -> None:
     """A neighbour that gives signs of life, and from which the message that is waited for does not come: say so.
 
     It may have more to train, or its own neighbour keeps it waiting; then this is over some time. It may also run other
@@ -53,20 +53,20 @@ async def mind_the_owing(network: Network, report: Callable[..., None]) -> None:
         await asyncio.sleep(1)
         now, before = clock(), since
         since = {}
-        for neighbour, key, frames in network.owed():
+        for neighbour, key, frames in network.stalled():
             id, seen = neighbour.id, before.get(neighbour.id)
             since[id] = seen if seen and seen[:2] == (key, frames) else (key, frames, now)
             waited = now - since[id][2]
-            told = now - said.get(id, -OWED_REMIND_SECONDS) < OWED_REMIND_SECONDS
-            if neighbour.state == "up" and waited >= OWED_SECONDS and not told:
+            told = now - said.get(id, -STALLED_REMIND_SECONDS) < STALLED_REMIND_SECONDS
+            if neighbour.state == "up" and waited >= STALLED_SECONDS and not told:
                 said[id] = now
-                report("waiting", owed=True, **_owing(neighbour, key.round, waited))
+                report("waiting", stalled=True, **_stalled(neighbour, key.round, waited))
         for id in [id for id in said if since.get(id) != before.get(id)]:
             del said[id]
-            report("waiting", owed=True, **{"for": [], "sentence": f"{id} sends again"})
+            report("waiting", stalled=True, **{"for": [], "sentence": f"{id} sends again"})
 
 
-def _owing(neighbour: Neighbour, round: int, waited: float) -> dict[str, Any]:
+def _stalled(neighbour: Neighbour, round: int, waited: float) -> dict[str, Any]:
     reason = f"nothing more of round {round} for {waited:.0f} s; it says that it is {neighbour.doing}"
     who = {"id": neighbour.id, "address": neighbour.address, "reason": reason}
     return {"for": [who], "sentence": f"waiting for {neighbour.id} at {neighbour.address} ({reason})"}

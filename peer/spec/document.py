@@ -18,7 +18,7 @@ from peer.settings import Settings
 
 S = TypeVar("S", bound=Settings)
 Location = tuple[int | str, ...]
-MOST_VALUES = 1_000_000
+MAX_VALUES = 1_000_000
 """Aliases of aliases can stand for billions."""
 
 
@@ -58,8 +58,8 @@ class Document:
             raise InputError(f"{path}: not valid YAML: {error}") from None
         if not isinstance(tree, Mapping):
             raise InputError(f"{path}: holds no `key: value` pairs")
-        if _values(tree, {}) > MOST_VALUES:
-            raise InputError(f"{path}: its aliases stand for more than {MOST_VALUES:,} values; write fewer")
+        if _values(tree, {}) > MAX_VALUES:
+            raise InputError(f"{path}: its aliases stand for more than {MAX_VALUES:,} values; write fewer")
         return cls(path, plain(tree), tree)
 
     def where(self, location: Location) -> str:

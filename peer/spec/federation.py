@@ -17,7 +17,7 @@ from peer.protocols.registry import protocol_class
 from peer.settings import Settings
 from peer.spec.document import dump_yaml
 
-MOST_PEERS = 10_000
+MAX_PEERS = 10_000
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
 
@@ -88,7 +88,7 @@ class Spec(Settings):
     """Write every round's shared vectors to <id>/trace/ so that anyone can recompute the blends."""
     code: Path | None = None
     """Directory from which `module:Name` is imported. Not given: the one that holds this file."""
-    ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MOST_PEERS)]
+    ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MAX_PEERS)]
     """The peers in ring order. With `--peers N` it may be left out: peer0 ... peerN-1 on loopback."""
 
     @model_validator(mode="after")

@@ -14,9 +14,9 @@ from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
 from peer.spec.document import Document, refuse_nul_in, scalar, validate
-from peer.spec.federation import MOST_PEERS, Address, AnySource, Id, Spec
+from peer.spec.federation import MAX_PEERS, Address, AnySource, Id, Spec
 
-MOST_PORT = 65_535
+MAX_PORT = 65_535
 FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
 
@@ -138,10 +138,10 @@ def _component(raw: Any, key: str, known: Sequence[str], document: Document) -> 
 
 def _ring(ring: Any, peers: int, port: int) -> Any:
     """The ring that `--peers N` and `--port P` stand for; a ring in the file must agree with it."""
-    if not 1 <= peers <= MOST_PEERS:
-        raise InputError(f"--peers {peers}: give a number from 1 to {MOST_PEERS}")
-    if not 1 <= port <= MOST_PORT - peers + 1:
-        raise InputError(f"--port {port}: give a number from 1 to {MOST_PORT - peers + 1}, as {peers} ports are needed")
+    if not 1 <= peers <= MAX_PEERS:
+        raise InputError(f"--peers {peers}: give a number from 1 to {MAX_PEERS}")
+    if not 1 <= port <= MAX_PORT - peers + 1:
+        raise InputError(f"--port {port}: give a number from 1 to {MAX_PORT - peers + 1}, as {peers} ports are needed")
     if ring is None:
         return [{"id": f"peer{i}", "address": f"127.0.0.1:{port + i}"} for i in range(peers)]
     if isinstance(ring, list) and len(ring) != peers:

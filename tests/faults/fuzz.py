@@ -55,7 +55,7 @@ def targets() -> Callable[[bytes], None]:
     async def announced(data: bytes) -> None:
         door = Door()
         with suppress(BadFrameError, DecodeError):
-            door.reception._identity.judge(read_hello(data), None)
+            door.receiver._identity.judge(read_hello(data), None)
 
     def one(data: bytes) -> None:
         kind, rest = data[:1] or b"\0", data[1:]

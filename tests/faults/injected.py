@@ -22,7 +22,7 @@ from peer.network.collectives.all_reduce import AllReduce
 from peer.network.collectives.collectives import Collectives
 from peer.network.network import Network
 from peer.network.streams import link as links
-from peer.network.streams.receiver import Reception
+from peer.network.streams.receiver import Receiver
 from peer.network.transport.grpc import ClientPipe
 from peer.runtime.runtime import Runtime
 
@@ -131,7 +131,7 @@ def greeting(fault: Fault) -> None:
 
 
 def greeted(fault: Fault) -> None:
-    after(Reception, "admit", fault)
+    after(Receiver, "admit", fault)
 
 
 def serving(fault: Fault) -> None:

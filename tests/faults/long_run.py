@@ -43,7 +43,7 @@ class Growth:
         self.files.append(process.num_fds())
         self.objects.append(len(gc.get_objects()))
         self.frames.append(sum(len(link.outbox._frames) for n in networks for link in n.links.values()))
-        self.messages.append(sum(len(inbox.messages) for n in networks for inbox in n._reception.inboxes.values()))
+        self.messages.append(sum(len(inbox.messages) for n in networks for inbox in n._receiver.inboxes.values()))
         checkpoints = [path for id in simulation.spec.ids for path in (simulation.out / id / "checkpoint").glob("*")]
         self.checkpoint_bytes.append(sum(os.stat(path).st_size for path in checkpoints))
 

@@ -23,7 +23,7 @@ from faults.clock import Life, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
 from faults.scenarios import specification
 from faults.wires import Weather, Wires, factory
-from peer.network.membership.durability import WINDOW
+from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.wire.messages import Resources
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
@@ -144,7 +144,7 @@ class Simulation:
             await asyncio.wait_for(self.ended.wait(), TOO_LONG + 5 * self.spec.rounds)
         except TimeoutError:
             states = {
-                id: f"{runtime._life.state} {runtime.peer.round} {runtime.network.floor.durable}"
+                id: f"{runtime._lifecycle.state} {runtime.peer.round} {runtime.network.durability.durable}"
                 for id, runtime in self.runtimes.items()
             }
             self._fault(f"not over after {TOO_LONG:.0f} s: {states}")
@@ -213,10 +213,10 @@ class Simulation:
         if life is None or life.dead:
             return
         runtime = self.runtimes.get(id)
-        state = f"{runtime._life.state} {runtime.peer.round}" if runtime else "starting"
+        state = f"{runtime._lifecycle.state} {runtime.peer.round}" if runtime else "starting"
         life.dead = True
         if runtime:
-            self.announced[id] = max(self.announced[id], runtime.network.floor.durable[id])
+            self.announced[id] = max(self.announced[id], runtime.network.durability.durable[id])
         self.wires.gone(life)
         checkpoints = self.out / id / "checkpoint"
         if kill.power:
@@ -247,14 +247,14 @@ class Simulation:
         network = runtime.network
         for peer, link in network.links.items():
             rounds = {frame.key.round for frame in link.outbox._frames}
-            if len(rounds) > WINDOW + 2:
+            if len(rounds) > STALENESS_BOUND + 2:
                 self._fault(f"{id} keeps rounds {rounds} for {peer}")
-        for peer, inbox in network._reception.inboxes.items():
+        for peer, inbox in network._receiver.inboxes.items():
             rounds = {key.round for key in inbox.messages}
-            if len(rounds) > WINDOW + 2:
+            if len(rounds) > STALENESS_BOUND + 2:
                 self._fault(f"{id} has rounds {rounds} of {peer}")
         files = [*(self.out / id / "checkpoint").glob("*")]
-        if len(files) > 3 * (WINDOW + 4):
+        if len(files) > 3 * (STALENESS_BOUND + 4):
             self._fault(f"{id} has {len(files)} files of checkpoints")
 
 

@@ -10,7 +10,7 @@ import pytest
 from real_peers import Build, Nursery, SmallFederation, digests
 
 from faults.hosts import Hosts, missing
-from peer.network.membership.durability import WINDOW
+from peer.network.membership.durability import STALENESS_BOUND
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 PEERS = 3
@@ -101,7 +101,7 @@ def test_a_link_that_is_dead_for_longer_than_a_round(
         stuck = newest(one)
     back = time.time()
     assert shown["time"] - cut < 3
-    assert max(stuck.values()) <= max(reached.values()) + WINDOW < rounds
+    assert max(stuck.values()) <= max(reached.values()) + STALENESS_BOUND < rounds
     moved = one.await_event("peer1", "round", 30, round=stuck["peer1"] + 1)
     assert moved["time"] - back < 15
     assert end(one) == wanted

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from strangers import MANIFEST, pipes
 
-from peer.network.heartbeat import Heart
-from peer.network.membership.durability import Floor
+from peer.network.heartbeat import Heartbeats
+from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Edges
 from peer.network.streams import handshake
 from peer.network.streams.handshake import Identity
@@ -52,13 +52,13 @@ class Answering(Silent):
 IDENTITY = Identity("me", {}, MANIFEST.digest)
 
 
-def heart(transport: Transport, report: Report = lambda event, **fields: None) -> tuple[Heart, Edges]:
+def heart(transport: Transport, report: Report = lambda event, **fields: None) -> tuple[Heartbeats, Edges]:
     edges = Edges({"left": "left:1"})
     edges.use(0, [], ["left"])
-    made = Heart(
+    made = Heartbeats(
         IDENTITY,
         edges,
-        Floor(["me", "left"]),
+        Durability(["me", "left"]),
         transport,
         Traffic(),
         report,

@@ -121,17 +121,17 @@ def test_the_pull_is_the_proximal_term_s_gradient(tmp_path: Path, monkeypatch: p
 
     async def watched(self: LocalPeer, *phases: Phase) -> float:
         received = self.model.clone()
-        pull = phases[0].pull
-        assert pull
+        gradient_hook = phases[0].gradient_hook
+        assert gradient_hook
         gradient = torch.ones(610)
-        pull(received + 0.5, gradient)
+        gradient_hook(received + 0.5, gradient)
         torch.testing.assert_close(gradient, torch.full((610,), 1 + 0.5 / 0.02), rtol=1e-4, atol=1e-4)
         seen.extend(phases)
         return await train(self, *phases)
 
     monkeypatch.setattr(LocalPeer, "train", watched)
     federate(tmp_path, {"name": "fedisp", "lr": 0.02}, 2, rounds=1)
-    assert [phase.pull is None for phase in seen] == [False, True] * 2
+    assert [phase.gradient_hook is None for phase in seen] == [False, True] * 2
     assert {phase.keep for phase in seen} == {None}
 
 

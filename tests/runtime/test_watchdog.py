@@ -10,7 +10,7 @@ from peer.network.membership.edges import Neighbour
 from peer.network.wire.frames import Key
 from peer.runtime import watchdog as minding
 from peer.runtime.in_process import run_in_process
-from peer.runtime.watchdog import mind_the_owing
+from peer.runtime.watchdog import watch_stalled
 from peer.spec.peer import load_spec
 
 UNEVEN = """
@@ -33,7 +33,7 @@ async def test_a_protocol_with_uneven_exchanges_does_not_stand_still_in_silence(
 ) -> None:
     (tmp_path / "uneven.py").write_text(UNEVEN)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("OWED_SECONDS", "OWED_REMIND_SECONDS"):
+    for name in ("STALLED_SECONDS", "STALLED_REMIND_SECONDS"):
         monkeypatch.setattr(minding, name, 0.5)
     data = {"name": "digits", "limit": 100}
     (tmp_path / "federation.yaml").write_text(json.dumps({"rounds": 3, "protocol": "uneven:Uneven", "data": data}))
@@ -75,13 +75,13 @@ class Owing:
         monkeypatch.setattr(minding.asyncio, "sleep", second)  # type: ignore[attr-defined]
         self._sleep = sleep
 
-    def owed(self) -> list[tuple[Neighbour, Key, int]]:
+    def stalled(self) -> list[tuple[Neighbour, Key, int]]:
         return [(self.neighbour, *self.message)]
 
     async def minded(self, seconds: int) -> list[tuple[float, str]]:
         """What is said until so many seconds have passed."""
         task = asyncio.create_task(
-            mind_the_owing(self, lambda _event, **told: self.said.append((self.now, told["sentence"])))  # type: ignore[arg-type]
+            watch_stalled(self, lambda _event, **told: self.said.append((self.now, told["sentence"])))  # type: ignore[arg-type]
         )
         while self.now < seconds:
             await self._sleep(0)
@@ -99,7 +99,7 @@ async def test_it_is_told_after_half_a_minute_and_every_ten(monkeypatch: pytest.
 
 async def test_its_coming_is_told_and_a_new_wait_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(Owing):
-        def owed(self) -> list[tuple[Neighbour, Key, int]]:
+        def stalled(self) -> list[tuple[Neighbour, Key, int]]:
             return [] if self.now == 50 else [(self.neighbour, Key(0, 3 if self.now < 50 else 4, 1), 0)]
 
     said = await Late(monkeypatch).minded(100)
@@ -110,7 +110,7 @@ async def test_its_coming_is_told_and_a_new_wait_anew(monkeypatch: pytest.Monkey
 
 async def test_a_message_that_grows_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Owing):
-        def owed(self) -> list[tuple[Neighbour, Key, int]]:
+        def stalled(self) -> list[tuple[Neighbour, Key, int]]:
             return [(self.neighbour, self.message[0], int(self.now // 20))]
 
     assert await Slow(monkeypatch).minded(300) == []

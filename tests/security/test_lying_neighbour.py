@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from peer.errors import FailedError
-from peer.network.streams.receiver import Reception
+from peer.network.streams.receiver import Receiver
 from peer.network.wire.frames import decode
 from peer.network.wire.manifest import NotDeclaredError
 from peer.runtime.in_process import run_in_process
@@ -27,15 +27,15 @@ async def models(spec: Spec, out: Path) -> dict[str, str]:
 
 
 async def test_one_lie_costs_one_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    take, lied = Reception.take, list[str]()
+    take, lied = Receiver.take, list[str]()
 
-    async def lie_once(reception: Reception, sender: str, data: bytes) -> None:
-        if (reception._identity.id, sender, decode(data).key.round) == ("peer1", "peer0", 3) and not lied:
+    async def lie_once(receiver: Receiver, sender: str, data: bytes) -> None:
+        if (receiver._identity.id, sender, decode(data).key.round) == ("peer1", "peer0", 3) and not lied:
             lied.append(sender)
             raise NotDeclaredError("`extractor` is not declared to travel in round 3")
-        await take(reception, sender, data)
+        await take(receiver, sender, data)
 
-    monkeypatch.setattr(Reception, "take", lie_once)
+    monkeypatch.setattr(Receiver, "take", lie_once)
     expected = spec(tmp_path / "run")
     with pytest.raises(ExceptionGroup) as stopped:
         await models(expected, tmp_path / "run")

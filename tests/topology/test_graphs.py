@@ -28,8 +28,8 @@ GRAPHS: tuple[Graph, ...] = ("none", "directed ring", "ring", "exponential", "co
 
 
 @st.composite
-def proportions(draw: st.DrawFn, least: int = 1, most: int = 12) -> Matrix:
-    peers, classes = draw(st.integers(least, most)), draw(st.integers(2, 10))
+def proportions(draw: st.DrawFn, low_watermark: int = 1, most: int = 12) -> Matrix:
+    peers, classes = draw(st.integers(low_watermark, most)), draw(st.integers(2, 10))
     alpha = draw(st.sampled_from([0.05, 0.1, 0.5, 10.0]))
     return np.random.default_rng(draw(st.integers(0, 2**32))).dirichlet(np.full(classes, alpha), peers)
 
@@ -59,18 +59,18 @@ def test_two_opt_never_raises_the_cost_and_seats_everyone_once(q: Matrix) -> Non
     assert two_opt(similar.copy()) == order
 
 
-@given(q=proportions(least=4))
+@given(q=proportions(low_watermark=4))
 def test_no_reversal_lowers_the_cost_any_further(q: Matrix) -> None:
     similar = similarity(q, "cosine")
     order = two_opt(similar)
-    least = ring_cost(similar, order)
+    low_watermark = ring_cost(similar, order)
     for i in range(len(q) - 1):
         for j in range(i + 2, len(q)):
             changed = order[: i + 1] + order[i + 1 : j + 1][::-1] + order[j + 1 :]
-            assert ring_cost(similar, changed) >= least - 1e-8
+            assert ring_cost(similar, changed) >= low_watermark - 1e-8
 
 
-@given(q=proportions(least=4, most=4))
+@given(q=proportions(low_watermark=4, most=4))
 def test_four_peers_get_the_best_of_all_orders(q: Matrix) -> None:
     # All three rings of four are one reversal apart, so a local optimum is the global one.
     similar = similarity(q, "dot")

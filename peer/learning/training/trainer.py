@@ -17,9 +17,9 @@ from peer.learning.randomness import derive, global_stream, torch_generator
 from peer.learning.training.evaluation import BATCH, measure
 from peer.learning.training.optimiser import SGD, Adam, Optimiser, Optimisers
 
-__all__ = ["SGD", "Adam", "Optimiser", "Phase", "Pull", "Stopped", "Trainer"]
+__all__ = ["SGD", "Adam", "GradientHook", "Optimiser", "Phase", "Stopped", "Trainer"]
 
-Pull = Callable[[Tensor, Tensor], None]
+GradientHook = Callable[[Tensor, Tensor], None]
 
 
 class Stopped(Exception):
@@ -36,7 +36,7 @@ class Phase:
     batch_size: int = 64
     keep: str | None = None
     """The name under which the optimiser's state survives the phase; None: a new optimiser each time."""
-    pull: Pull | None = None
+    gradient_hook: GradientHook | None = None
     """Called before each step with the part's slices of the model's `vector` and `gradient`. It may add a
     correction, such as a proximal term, to the gradient in place; where buffers lie that has no effect."""
 
@@ -124,8 +124,8 @@ class Trainer:
                 x, y = inputs.index_select(0, batch), labels.index_select(0, batch)
                 loss = functional.cross_entropy(forward(x), y)
                 torch.autograd.backward(loss)
-                if phase.pull is not None:
-                    phase.pull(parameters, gradient)
+                if phase.gradient_hook is not None:
+                    phase.gradient_hook(parameters, gradient)
                 optimiser.step()
                 total.add_(loss.detach(), alpha=len(batch))
         return float(total) / (phase.epochs * len(self.samples))

@@ -12,7 +12,7 @@ from torch import Tensor, isfinite
 
 from peer.errors import FailedError
 from peer.network.network import Network
-from peer.network.streams.message_writer import Writing
+from peer.network.streams.message_writer import MessageWriter
 from peer.network.wire.frames import FLOATS_PER_FRAME, frame_count
 
 
@@ -42,7 +42,7 @@ class AllReduce:
         size = len(self.ring)
         part = self._part(vector, self._position - s - 1)
         block, left = vector[part], self.ring[self._position - 1]
-        writing: Writing | None = None
+        writer: MessageWriter | None = None
         for index in range(frame_count(block.numel())):
             message = await self.network.message(
                 left, self.round, self.step + s, self.name, block.numel(), 1, part.start, frames=index + 1
@@ -57,8 +57,8 @@ class AllReduce:
                 frame.div_(total)
             self._check(frame)
             if s < 2 * size - 3:
-                writing = writing or self._message(part, s + 1, vector, total)
-                writing.write(frame)
+                writer = writer or self._message(part, s + 1, vector, total)
+                writer.write(frame)
         self.network.inbox(left).consume(message)
 
     def _check(self, values: Tensor) -> None:
@@ -66,10 +66,10 @@ class AllReduce:
         if not bool(isfinite(values.sum())):
             raise FailedError(f"the sum of all peers' `{self.name}` is not finite; lower the learning rate")
 
-    def _message(self, part: slice, s: int, vector: Tensor, weight: float) -> Writing:
+    def _message(self, part: slice, s: int, vector: Tensor, weight: float) -> MessageWriter:
         right = self.ring[(self._position + 1) % len(self.ring)]
         length = part.stop - part.start
-        return self.network.writing([right], self.round, self.step + s, self.name, length, [weight], part.start)
+        return self.network.writer([right], self.round, self.step + s, self.name, length, [weight], part.start)
 
     @property
     def _position(self) -> int:

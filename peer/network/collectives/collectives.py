@@ -18,7 +18,7 @@ TOKEN = 1 << 31
 
 
 @dataclass(frozen=True)
-class Seat:
+class Neighbourhood:
     """Where a peer sits: the ring's order, and its edges on the graph."""
 
     ring: tuple[str, ...]
@@ -44,47 +44,47 @@ class Collectives:
         return self._calls << 16
 
     async def exchange(
-        self, seat: Seat, name: str, vector: Tensor, scalars: Sequence[float], length: int | None
+        self, around: Neighbourhood, name: str, vector: Tensor, scalars: Sequence[float], length: int | None
     ) -> dict[str, tuple[Tensor, tuple[float, ...]]]:
-        """Send to all receivers, return what every sender sent (float32, float64 scalars), in seat order.
+        """Send to all receivers, return what every sender sent (float32, float64 scalars), in the order of `around`.
 
         `length` is that of every sender's vector; None if each may send one of its own.
         """
         step = self._step()
-        writing = self._network.writing(seat.receivers, self._round, step, name, vector.numel(), scalars)
-        await writing.write_all(vector)
+        writer = self._network.writer(around.receivers, self._round, step, name, vector.numel(), scalars)
+        await writer.write_all(vector)
         received = {}
-        for sender in seat.senders:
+        for sender in around.senders:
             message = await self._network.message(sender, self._round, step, name, length, len(scalars))
             received[sender] = (self._network.inbox(sender).consume(message), message.scalars)
         return received
 
-    async def weighted_mean(self, seat: Seat, name: str, vector: Tensor, weight: float) -> None:
+    async def weighted_mean(self, around: Neighbourhood, name: str, vector: Tensor, weight: float) -> None:
         """Σ w_k·v_k / Σ w_k in place."""
-        await AllReduce(self._network, seat.ring, self._round, self._step(), name).run(vector, weight)
+        await AllReduce(self._network, around.ring, self._round, self._step(), name).run(vector, weight)
 
-    async def gather(self, seat: Seat, name: str, record: Sequence[float]) -> dict[str, tuple[float, ...]]:
+    async def gather(self, around: Neighbourhood, name: str, record: Sequence[float]) -> dict[str, tuple[float, ...]]:
         """Everybody's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
-        step, (left, right) = self._step(), seat.beside(self._network.identity.id)
-        size, position = len(seat.ring), seat.ring.index(self._network.identity.id)
-        records = {seat.ring[position]: tuple(record)}
+        step, (left, right) = self._step(), around.beside(self._network.identity.id)
+        size, position = len(around.ring), around.ring.index(self._network.identity.id)
+        records = {around.ring[position]: tuple(record)}
         for s in range(size - 1):
-            passed, taken = seat.ring[(position - s) % size], seat.ring[(position - s - 1) % size]
-            self._network.writing([right], self._round, step + s, name, 0, records[passed]).write(torch.empty(0))
+            passed, taken = around.ring[(position - s) % size], around.ring[(position - s - 1) % size]
+            self._network.writer([right], self._round, step + s, name, 0, records[passed]).write(torch.empty(0))
             message = await self._network.message(left, self._round, step + s, name, 0, len(record))
             records[taken] = message.scalars
         return records
 
-    async def pass_token(self, seat: Seat, name: str, vector: Tensor) -> None:
+    async def pass_token(self, around: Neighbourhood, name: str, vector: Tensor) -> None:
         """Send to the right neighbour."""
-        _, right = seat.beside(self._network.identity.id)
+        _, right = around.beside(self._network.identity.id)
         step = TOKEN + self._passed
         self._passed += 1
-        await self._network.writing([right], self._round, step, name, vector.numel()).write_all(vector)
+        await self._network.writer([right], self._round, step, name, vector.numel()).write_all(vector)
 
-    async def receive_token(self, seat: Seat, name: str, length: int | None) -> Tensor:
+    async def receive_token(self, around: Neighbourhood, name: str, length: int | None) -> Tensor:
         """What the left neighbour passed: so many values of that vector, or, if None, as many as it likes."""
-        left, _ = seat.beside(self._network.identity.id)
+        left, _ = around.beside(self._network.identity.id)
         step = TOKEN + self._taken
         self._taken += 1
         message = await self._network.message(left, self._round, step, name, length)

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
-WINDOW = 4
+STALENESS_BOUND = 4
 """W: nobody starts a round more than so many after the least durable round of all. Bounds every store."""
 NOTHING = -1
 
 
-class Floor:
+class Durability:
     """The durable round of every peer; values only grow."""
 
     def __init__(self, members: Sequence[str]) -> None:
@@ -18,7 +18,7 @@ class Floor:
         self._changed = asyncio.Event()
 
     @property
-    def least(self) -> int:
+    def low_watermark(self) -> int:
         """F."""
         return min(self.durable.values())
 
@@ -42,7 +42,7 @@ class Floor:
 
     def behind(self, round: int) -> dict[str, int]:
         """Who is more than W rounds behind `round`, as far as is known here, and the round each has on disk."""
-        return {peer: at for peer, at in self.durable.items() if at < round - WINDOW}
+        return {peer: at for peer, at in self.durable.items() if at < round - STALENESS_BOUND}
 
     async def allows(self, round: int) -> None:
         """Wait until nobody is more than W rounds behind `round`."""

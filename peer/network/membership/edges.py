@@ -34,7 +34,7 @@ class Neighbour:
         self.refusal = self.reason = why
 
     def returned(self) -> None:
-        """It has a seat beside this peer, perhaps again."""
+        """It sits beside this peer, perhaps again."""
         if self.state == "left":
             self.state, self.reason, self.heard = "joining", "not yet connected", asyncio.get_running_loop().time()
 

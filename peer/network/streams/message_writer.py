@@ -9,7 +9,7 @@ from peer.network.streams.outbox import Outbox, Outgoing
 from peer.network.wire.frames import FLOATS_PER_FRAME, Key, encode_frame, float_bytes, frame_count
 
 
-class Writing:
+class MessageWriter:
     """A message on its way into the outboxes, block by block in order."""
 
     def __init__(

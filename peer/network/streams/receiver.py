@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from peer.network.membership.durability import WINDOW, Floor
+from peer.network.membership.durability import STALENESS_BOUND, Durability
 from peer.network.membership.edges import Direction, Edges
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import Identity, read_hello
@@ -24,7 +24,7 @@ Report = Callable[..., None]
 """report(event, **fields): one line for the log and for events.jsonl."""
 
 
-class Reception:
+class Receiver:
     """Receives the tensor streams of all senders."""
 
     def __init__(
@@ -32,13 +32,13 @@ class Reception:
         identity: Identity,
         manifest: Manifest,
         edges: Edges,
-        floor: Floor,
+        durability: Durability,
         audit: Audit,
         traffic: Traffic,
         report: Report,
     ) -> None:
         self._identity, self._manifest, self._edges = identity, manifest, edges
-        self._floor, self._audit, self._traffic = floor, audit, traffic
+        self._durability, self._audit, self._traffic = durability, audit, traffic
         self._streams: dict[str, Pipe] = {}
         self.refusals = Refusals(report)
         self.inboxes: dict[str, Inbox] = {}
@@ -118,7 +118,7 @@ class Reception:
             Position(round=key.round, step=key.step, next=message.next)
             for key, message in self.inbox(sender).messages.items()
         ]
-        return Welcome(durable=self._floor.durable[self._identity.id], round=self.round, positions=positions)
+        return Welcome(durable=self._durability.durable[self._identity.id], round=self.round, positions=positions)
 
     async def take(self, sender: str, data: bytes) -> None:
         """One frame: keep it, or raise what is wrong with it."""
@@ -128,8 +128,8 @@ class Reception:
             raise NotDeclaredError(f"view {key.view} is not current")
         if key.round < self.round:
             return  # a late repeat
-        if key.round > self.round + WINDOW:
-            raise BadFrameError(f"round {key.round} is more than {WINDOW} rounds ahead of this peer's")
+        if key.round > self.round + STALENESS_BOUND:
+            raise BadFrameError(f"round {key.round} is more than {STALENESS_BOUND} rounds ahead of this peer's")
         if not await self._expected(sender, key.round):
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
         payload = self._manifest.check(frame.payload, key.round, frame.doubles, frame.offset, frame.length)

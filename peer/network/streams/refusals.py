@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable
 
-MOST = 1000
+MAX_CAUSES = 1000
 """Causes that are told apart: a caller makes up names and reasons faster than anyone can read them."""
-LONGEST = 300
+MAX_CHARACTERS = 300
 """Characters of a caller's words that are kept."""
 
 
@@ -18,9 +18,9 @@ class Refusals:
 
     def add(self, event: str, **fields: str | int) -> None:
         """One more; fields other than `origin`, which changes with every connection, tell the causes apart."""
-        words = {name: text[:LONGEST] if isinstance(text, str) else text for name, text in fields.items()}
+        words = {name: text[:MAX_CHARACTERS] if isinstance(text, str) else text for name, text in fields.items()}
         cause = (event, *(str(text) for name, text in words.items() if name != "origin"))
-        if cause not in self.counts and len(self.counts) >= MOST:
+        if cause not in self.counts and len(self.counts) >= MAX_CAUSES:
             cause = (event, "others")
         self.counts[cause] += 1
         if self.counts[cause] > 1:

@@ -199,7 +199,7 @@ def test_the_pull_corrects_the_gradient_in_place() -> None:
 
     trainable = torch.cat([torch.arange(s.start, s.stop) for s in trainer.model.trainable("model")])
     trainer.model.vector[trainable] += 1
-    trainer.train(Phase("model", 1, SGD(0.5), batch_size=8, pull=only_back_to_the_start), 0)
+    trainer.train(Phase("model", 1, SGD(0.5), batch_size=8, gradient_hook=only_back_to_the_start), 0)
     moved = trainer.model.vector - start
     torch.testing.assert_close(moved[trainable], torch.full((len(trainable),), 0.5**5))
     assert moved[30:40].abs().sum() > 0, "the running statistics follow the data, not the pull"
@@ -251,12 +251,12 @@ def test_stop_ends_training_at_the_next_batch() -> None:
     trainer = Trainer(model(), samples(), 1, "peer0")
     calls: list[int] = []
 
-    def pull(parameters: Tensor, gradient: Tensor) -> None:
+    def gradient_hook(parameters: Tensor, gradient: Tensor) -> None:
         calls.append(1)
         trainer.stop()
 
     with pytest.raises(Stopped):
-        trainer.train(Phase("model", 9, SGD(), batch_size=8, pull=pull), 0)
+        trainer.train(Phase("model", 9, SGD(), batch_size=8, gradient_hook=gradient_hook), 0)
     assert len(calls) == 1
     with pytest.raises(Stopped):
         trainer.train(HEAD, 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.network.collectives.collectives import Collectives, Seat
+from peer.network.collectives.collectives import Collectives, Neighbourhood
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
 from peer.network.transport.memory import MemoryNetwork
@@ -26,7 +26,7 @@ class Member:
 
     id: str
     network: Network
-    seat: Seat
+    around: Neighbourhood
     collectives: Collectives
 
     def sent(self, round: int = 1) -> dict[str, int]:
@@ -52,11 +52,11 @@ async def members(
             lambda: ("training", 1),
             Resources,
         )
-        seat = Seat(ring, receivers(graph, ring, id), senders(graph, ring, id))
+        around = Neighbourhood(ring, receivers(graph, ring, id), senders(graph, ring, id))
         await network.listen()
-        network.use(0, seat.receivers, seat.senders)
+        network.use(0, around.receivers, around.senders)
         network.begin(1)
-        made.append(Member(id, network, seat, Collectives(network, 1)))
+        made.append(Member(id, network, around, Collectives(network, 1)))
     try:
         async with asyncio.timeout(20):
             await asyncio.gather(*(member.network.edges.complete() for member in made))
@@ -88,7 +88,7 @@ async def test_weighted_mean_and_its_bytes(size: int, floats: int) -> None:
     values = vectors(size, floats)
     expected = np.average([v.double().numpy() for v in values], axis=0, weights=weights)
     async with members(size, floats) as made:
-        await all_of(made, lambda i, m: m.collectives.weighted_mean(m.seat, "v", values[i], weights[i]))
+        await all_of(made, lambda i, m: m.collectives.weighted_mean(m.around, "v", values[i], weights[i]))
         sent = [m.sent() for m in made]
     for value in values:
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
@@ -104,7 +104,7 @@ async def test_parts_of_several_frames() -> None:
     values = vectors(2, floats)
     expected = np.average([v.double().numpy() for v in values], axis=0, weights=[1, 2])
     async with members(2, floats) as made:
-        await all_of(made, lambda i, m: m.collectives.weighted_mean(m.seat, "v", values[i], i + 1.0))
+        await all_of(made, lambda i, m: m.collectives.weighted_mean(m.around, "v", values[i], i + 1.0))
     np.testing.assert_allclose(values[0], expected, rtol=1e-5, atol=1e-6)
     assert torch.equal(values[0], values[1])
 
@@ -118,7 +118,7 @@ async def test_who_arrives_late_changes_no_bit() -> None:
         async def mean(i: int, m: Member, values: list[Tensor] = values, late: int = late) -> None:
             for _ in range(30 * (i == late)):
                 await asyncio.sleep(0)
-            await m.collectives.weighted_mean(m.seat, "v", values[i], i + 1.0)
+            await m.collectives.weighted_mean(m.around, "v", values[i], i + 1.0)
 
         async with members(4, 50) as made:
             await all_of(made, mean)
@@ -129,14 +129,14 @@ async def test_who_arrives_late_changes_no_bit() -> None:
 async def test_a_weight_of_nothing_adds_nothing() -> None:
     values = [torch.full((9,), 2.0), torch.full((9,), 1e30), torch.full((9,), 4.0)]
     async with members(3, 9) as made:
-        await all_of(made, lambda i, m: m.collectives.weighted_mean(m.seat, "v", values[i], float(i != 1)))
+        await all_of(made, lambda i, m: m.collectives.weighted_mean(m.around, "v", values[i], float(i != 1)))
     assert all(torch.equal(value, torch.full((9,), 3.0)) for value in values)
 
 
 async def test_the_mean_of_one_is_itself() -> None:
     value = torch.arange(5.0)
     async with members(1, 5) as made:
-        await made[0].collectives.weighted_mean(made[0].seat, "v", value, 7)
+        await made[0].collectives.weighted_mean(made[0].around, "v", value, 7)
         assert made[0].sent() == {}
     torch.testing.assert_close(value, torch.arange(5.0))
 
@@ -144,7 +144,7 @@ async def test_the_mean_of_one_is_itself() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 async def test_gather_gives_everyone_everything(size: int) -> None:
     async with members(size, 1) as made:
-        found = await all_of(made, lambda i, m: m.collectives.gather(m.seat, "record", [float(i), i / 3, -1e300]))
+        found = await all_of(made, lambda i, m: m.collectives.gather(m.around, "record", [float(i), i / 3, -1e300]))
         assert all(m.network.audit.tensor_bytes == 0 for m in made)
     for records in found:
         assert records == {f"peer{i}": (float(i), i / 3, -1e300) for i in range(size)}
@@ -155,8 +155,8 @@ async def test_scalars_are_counted_beside_the_bytes_of_tensors() -> None:
     floats = 2**18 + 5
     values = vectors(3, floats)
     async with members(3, floats) as made:
-        await all_of(made, lambda i, m: m.collectives.gather(m.seat, "record", [1.0, 2.0, 3.0]))
-        await all_of(made, lambda i, m: m.collectives.exchange(m.seat, "v", values[i], (0.5, 0.25), len(values[i])))
+        await all_of(made, lambda i, m: m.collectives.gather(m.around, "record", [1.0, 2.0, 3.0]))
+        await all_of(made, lambda i, m: m.collectives.exchange(m.around, "v", values[i], (0.5, 0.25), len(values[i])))
         assert [m.network.audit.tensor_bytes for m in made] == [4 * floats] * 3
         lines = [m.network.audit.close(1) for m in made]
     record, vector = ({"bytes": 0, "scalar_bytes": 2 * 24}, {"bytes": 4 * floats, "scalar_bytes": 16})
@@ -177,16 +177,18 @@ async def test_scalars_are_counted_beside_the_bytes_of_tensors() -> None:
 async def test_exchange_brings_each_neighbour_s_vector_and_scalars(graph: Graph, size: int) -> None:
     values = vectors(size, 17)
     async with members(size, 17, graph) as made:
-        found = await all_of(made, lambda i, m: m.collectives.exchange(m.seat, "v", values[i], (float(i), 0.1 * i), 17))
+        found = await all_of(
+            made, lambda i, m: m.collectives.exchange(m.around, "v", values[i], (float(i), 0.1 * i), 17)
+        )
         sent = [m.sent() for m in made]
     for i, (member, received) in enumerate(zip(made, found, strict=True)):
         assert isinstance(received, dict)
-        assert tuple(received) == member.seat.senders
+        assert tuple(received) == member.around.senders
         for sender, (vector, scalars) in received.items():
             j = int(sender.removeprefix("peer"))
             assert torch.equal(vector, values[j])
             assert scalars == (float(j), 0.1 * j)
-        assert sent[i] == dict.fromkeys(member.seat.receivers, 4 * 17)
+        assert sent[i] == dict.fromkeys(member.around.receivers, 4 * 17)
 
 
 async def test_what_was_sent_does_not_follow_later_changes() -> None:
@@ -195,9 +197,9 @@ async def test_what_was_sent_does_not_follow_later_changes() -> None:
     first = [value.clone() for value in values]
 
     async def two_passes(i: int, m: Member) -> tuple[object, object]:
-        one = await m.collectives.exchange(m.seat, "v", values[i], (), 8)
+        one = await m.collectives.exchange(m.around, "v", values[i], (), 8)
         values[i].mul_(2)
-        return one, await m.collectives.exchange(m.seat, "v", values[i], (), 8)
+        return one, await m.collectives.exchange(m.around, "v", values[i], (), 8)
 
     async with members(3, 8, "ring") as made:
         found = await all_of(made, two_passes)
@@ -212,10 +214,10 @@ async def test_the_token_goes_round() -> None:
     async with members(4, 3) as made:
 
         async def circulate(i: int, m: Member) -> Tensor:
-            token = torch.zeros(3) if i == 0 else await m.collectives.receive_token(m.seat, "v", 3)
+            token = torch.zeros(3) if i == 0 else await m.collectives.receive_token(m.around, "v", 3)
             token = token + 10**i
-            await m.collectives.pass_token(m.seat, "v", token)
-            return await m.collectives.receive_token(m.seat, "v", 3) if i == 0 else token
+            await m.collectives.pass_token(m.around, "v", token)
+            return await m.collectives.receive_token(m.around, "v", 3) if i == 0 else token
 
         tokens = await all_of(made, circulate)
         sent = [m.sent() for m in made]
@@ -227,10 +229,10 @@ async def test_what_is_not_declared_does_not_leave() -> None:
     async with members(3, 8) as made:
         member = made[0]
         with pytest.raises(NotDeclaredError, match="no vector or record called `head`"):
-            await member.collectives.pass_token(member.seat, "head", torch.zeros(8))
+            await member.collectives.pass_token(member.around, "head", torch.zeros(8))
         with pytest.raises(NotDeclaredError, match="which has 8"):
-            await member.collectives.pass_token(member.seat, "v", torch.zeros(9))
-        left = Seat(member.seat.ring, ("peer2",), ("peer2",))
+            await member.collectives.pass_token(member.around, "v", torch.zeros(9))
+        left = Neighbourhood(member.around.ring, ("peer2",), ("peer2",))
         with pytest.raises(NotDeclaredError, match="is no receiver"):
             await member.collectives.exchange(left, "v", torch.zeros(8), (), 8)
         assert member.sent() == {}
@@ -245,32 +247,34 @@ async def test_a_message_of_another_shape_ends_its_receiver_and_names_its_sender
 ) -> None:
     """The manifest says what is the most that may travel; a collective knows exactly what belongs under its key."""
     async with members(2, 8) as (honest, other):
-        writing = other.network.writing([honest.id], 1, 1 << 16, name, floats, scalars)
-        await writing.write_all(torch.ones(floats))
+        writer = other.network.writer([honest.id], 1, 1 << 16, name, floats, scalars)
+        await writer.write_all(torch.ones(floats))
         with pytest.raises(FailedError, match=f"peer1 sent {floats} values of `{name}` and {len(scalars)} numbers"):
-            await honest.collectives.exchange(honest.seat, "v", torch.ones(8), [1.0], 8)
-        writing = other.network.writing([honest.id], 1, 2 << 16, name, floats, scalars)
-        await writing.write_all(torch.ones(floats))
+            await honest.collectives.exchange(honest.around, "v", torch.ones(8), [1.0], 8)
+        writer = other.network.writer([honest.id], 1, 2 << 16, name, floats, scalars)
+        await writer.write_all(torch.ones(floats))
         with pytest.raises(FailedError, match="in round 1 where 4 of `v` and 1 belong"):
-            await honest.collectives.weighted_mean(honest.seat, "v", torch.ones(8), 1.0)
+            await honest.collectives.weighted_mean(honest.around, "v", torch.ones(8), 1.0)
 
 
 @pytest.mark.parametrize(("floats", "scalars", "name"), [(3, [], "v"), (3, [1.0, 2.0], "v"), (0, [1.0], "record")])
 async def test_of_any_length_is_not_of_any_kind(floats: int, scalars: list[float], name: str) -> None:
     async with members(2, 8) as (honest, other):
-        writing = other.network.writing([honest.id], 1, 1 << 16, name, floats, scalars)
-        await writing.write_all(torch.ones(floats))
+        writer = other.network.writer([honest.id], 1, 1 << 16, name, floats, scalars)
+        await writer.write_all(torch.ones(floats))
         with pytest.raises(FailedError, match=r"in round 1 where \d+ of `v` and 1 belong"):
-            await honest.collectives.exchange(honest.seat, "v", torch.ones(8), [1.0], None)
+            await honest.collectives.exchange(honest.around, "v", torch.ones(8), [1.0], None)
 
 
 async def test_one_heartbeat_a_pair_whichever_way_the_tensors_go() -> None:
     """On a directed ring that is turned round, and for a peer that is started again after that."""
     async with members(3, 1) as made:
-        ring = made[0].seat.ring[::-1]
+        ring = made[0].around.ring[::-1]
         for member in made:
-            seat = Seat(ring, receivers("directed ring", ring, member.id), senders("directed ring", ring, member.id))
-            member.network.use(1, seat.receivers, seat.senders)
+            around = Neighbourhood(
+                ring, receivers("directed ring", ring, member.id), senders("directed ring", ring, member.id)
+            )
+            member.network.use(1, around.receivers, around.senders)
         beats = {
             (member.id, other): [task.get_name() for task in tasks].count("heartbeat")
             for member in made

@@ -1,4 +1,4 @@
-"""Who waits at the floor says so: for whom, neighbour or not, and for which round; seldom, and until it is over."""
+"""Who waits at the staleness bound says so: for whom, and for which round; seldom."""
 
 import asyncio
 import json
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from peer.network.membership.durability import WINDOW, Floor
+from peer.network.membership.durability import STALENESS_BOUND, Durability
 from peer.network.network import Network
 from peer.runtime import barriers as waiting
-from peer.runtime.barriers import MOST_NAMED, await_floor
+from peer.runtime.barriers import MAX_NAMED, await_staleness_bound
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
@@ -20,7 +20,7 @@ SOON = 0.05
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FLOOR_SECONDS", SOON)
+    monkeypatch.setattr(waiting, "STALE_SECONDS", SOON)
 
 
 def spec(directory: Path, peers: int) -> Spec:
@@ -32,12 +32,12 @@ def spec(directory: Path, peers: int) -> Spec:
 
 
 class Told:
-    """A floor on which all but some are far enough for `round`, and what is said by the one who waits to begin it."""
+    """Durable rounds, all but some far enough for `round`, and what is said by the one who waits to begin it."""
 
     def __init__(self, spec: Spec, behind: dict[str, int], round: int = 7) -> None:
-        self.floor, self.said = Floor(spec.ids), list[dict[str, Any]]()
-        self.floor.learn({id: behind.get(id, round - WINDOW) for id in spec.ids})
-        self.waiting = asyncio.create_task(await_floor(self.floor, spec, round, self.report))
+        self.durability, self.said = Durability(spec.ids), list[dict[str, Any]]()
+        self.durability.learn({id: behind.get(id, round - STALENESS_BOUND) for id in spec.ids})
+        self.waiting = asyncio.create_task(await_staleness_bound(self.durability, spec, round, self.report))
 
     def report(self, event: str, **fields: Any) -> None:
         assert event == "waiting"
@@ -54,11 +54,11 @@ async def test_it_is_said_once_for_whom_and_that_it_is_over(tmp_path: Path) -> N
         for i, id, has in ((4, "peer4", "no round of it"), (3, "peer3", "only its round 1"))
     ]
     assert first["sentence"].startswith("round 7 cannot begin: waiting for peer4 at ")
-    told.floor.learn({"peer4": 3})
+    told.durability.learn({"peer4": 3})
     await asyncio.sleep(3 * SOON)
     assert [one["id"] for one in told.said[1]["for"]] == ["peer3"]
     assert not told.waiting.done()
-    told.floor.learn({"peer3": 3})
+    told.durability.learn({"peer3": 3})
     await asyncio.wait_for(told.waiting, 5)
     assert told.said[2:] == [{"for": [], "sentence": "nobody is too far behind any more: round 7 begins"}]
 
@@ -66,7 +66,7 @@ async def test_it_is_said_once_for_whom_and_that_it_is_over(tmp_path: Path) -> N
 async def test_a_short_wait_is_not_worth_a_word(tmp_path: Path) -> None:
     told = Told(spec(tmp_path, 3), {"peer1": 2})
     await asyncio.sleep(0)
-    told.floor.learn({"peer1": 3})
+    told.durability.learn({"peer1": 3})
     await asyncio.wait_for(told.waiting, 5)
     assert told.said == []
 
@@ -76,7 +76,7 @@ async def test_news_without_end_are_told_seldom(tmp_path: Path) -> None:
     clock = asyncio.get_running_loop().time
     told, began = Told(spec(tmp_path, 3), {"peer1": 0}, round=1000), clock()
     for step in range(100):
-        told.floor.learn({"peer1": step})
+        told.durability.learn({"peer1": step})
         await asyncio.sleep(SOON / 20)
     assert 2 <= len(told.said) <= (clock() - began) / SOON + 2
     told.waiting.cancel()
@@ -86,9 +86,9 @@ async def test_of_a_crowd_the_furthest_behind_are_named(tmp_path: Path) -> None:
     told = Told(spec(tmp_path, 30), {f"peer{i}": 0 for i in range(5, 30)} | {"peer20": -1})
     await asyncio.sleep(3 * SOON)
     assert [one["id"] for one in told.said[0]["for"]][:2] == ["peer20", "peer5"]
-    assert len(told.said[0]["for"]) == MOST_NAMED
-    assert told.said[0]["others"] == 25 - MOST_NAMED
-    assert told.said[0]["sentence"].endswith(f" and {25 - MOST_NAMED} others")
+    assert len(told.said[0]["for"]) == MAX_NAMED
+    assert told.said[0]["others"] == 25 - MAX_NAMED
+    assert told.said[0]["sentence"].endswith(f" and {25 - MAX_NAMED} others")
     told.waiting.cancel()
 
 

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strangers import FLOATS, Door, answer, frame, hello, pipes
 
-from peer.network.membership.durability import WINDOW
-from peer.network.streams import receiver as reception
+from peer.network.membership.durability import STALENESS_BOUND
+from peer.network.streams import receiver as receiver
 from peer.network.streams.handshake import read_hello
-from peer.network.streams.refusals import LONGEST, MOST, Refusals
+from peer.network.streams.refusals import MAX_CAUSES, MAX_CHARACTERS, Refusals
 from peer.network.wire import frames as codec
 from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Key, decode, encode_frame
 from peer.network.wire.manifest import NotDeclaredError
@@ -63,7 +63,7 @@ def header(**changes: int) -> bytes:
         (frame([float("nan")] + [1.0] * 23), NotDeclaredError, "not finite"),
         (frame([float("inf"), float("-inf")] + [1.0] * 22), NotDeclaredError, "not finite"),
         (frame(scalars=(float("inf"),)), NotDeclaredError, "not finite"),
-        (frame(round=1 + WINDOW + 1), BadFrameError, "rounds ahead"),
+        (frame(round=1 + STALENESS_BOUND + 1), BadFrameError, "rounds ahead"),
         (frame(round=(1 << 32) - 1), BadFrameError, "rounds ahead"),
         (frame(view=1), NotDeclaredError, "view 1"),
     ],
@@ -130,13 +130,13 @@ def test_frames_out_of_order_are_refused_and_the_message_is_not_harmed(order: li
         async def offer() -> None:
             door = Door()
             for number in [*order, again]:
-                inbox = door.reception.inbox("left")
+                inbox = door.receiver.inbox("left")
                 missing = inbox.messages[Key(0, 1, 0)].next if inbox.messages else 0
                 with pytest.raises(BadFrameError, match="came before") if number > missing else nullcontext():
                     await door.offer(frames[number])
             for data in frames:
                 await door.offer(data)
-            message = await door.reception.inbox("left").message(Key(0, 1, 0), 1)
+            message = await door.receiver.inbox("left").message(Key(0, 1, 0), 1)
             assert message.values.tolist() == [float(i) for i in range(24)]
 
         asyncio.run(offer())
@@ -149,18 +149,18 @@ async def test_the_first_of_a_key_wins_and_the_conflict_is_reported_once() -> No
         await door.offer(frame())
         await door.offer(frame([2.0] * FLOATS))
         await door.offer(frame([1.0] * 3))
-    message = await door.reception.inbox("left").message(Key(0, 1, 0), 1)
+    message = await door.receiver.inbox("left").message(Key(0, 1, 0), 1)
     assert message.values.tolist() == [1.0] * FLOATS
     assert [event for event, _ in door.reported] == ["conflict"]
-    assert door.reception.refusals.counts.total() == 100
+    assert door.receiver.refusals.counts.total() == 100
 
 
 async def test_a_replay_of_an_earlier_round_is_dropped() -> None:
     door = Door()
     await door.offer(frame())
-    door.reception.begin(2)
+    door.receiver.begin(2)
     await door.offer(frame())
-    assert not door.reception.inbox("left").messages
+    assert not door.receiver.inbox("left").messages
 
 
 @given(st.binary(max_size=200))
@@ -190,18 +190,18 @@ async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "R
     for _ in range(3):
         caller, pipe = pipes()
         await caller.send(said)
-        await door.reception.tensors(pipe)
+        await door.receiver.tensors(pipe)
         assert (await answer(caller)).refusal.reason == reason
     [(event, fields)] = door.reported
     assert event == "refused"
-    assert all(len(str(text)) <= LONGEST for text in fields.values())
-    assert not door.reception.inboxes
+    assert all(len(str(text)) <= MAX_CHARACTERS for text in fields.values())
+    assert not door.receiver.inboxes
 
 
 async def test_who_is_first_in_a_new_order_waits_at_the_door() -> None:
     door = Door()
     caller, pipe = pipes()
-    stream = asyncio.create_task(door.reception.tensors(pipe))
+    stream = asyncio.create_task(door.receiver.tensors(pipe))
     await caller.send(hello("far"))
     await asyncio.sleep(0.05)
     assert not stream.done()
@@ -209,7 +209,7 @@ async def test_who_is_first_in_a_new_order_waits_at_the_door() -> None:
     assert (await answer(caller)).HasField("welcome")
     assert not door.reported
     caller.abort()
-    with pytest.raises(reception.DisconnectedError):
+    with pytest.raises(receiver.DisconnectedError):
         await stream
 
 
@@ -218,46 +218,46 @@ async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes
     door = Door()
     for data, welcome in ((fault, True), (frame(), False)):
         caller, pipe = pipes()
-        stream = asyncio.create_task(door.reception.tensors(pipe))
+        stream = asyncio.create_task(door.receiver.tensors(pipe))
         await caller.send(hello())
         assert (await answer(caller)).HasField("welcome")
         await caller.send(data)
         if welcome:
             assert (await answer(caller)).refusal.reason in (Refusal.DAMAGED, Refusal.UNDECLARED)
             await stream
-    message = await door.reception.inbox("left").message(Key(0, 1, 0), 1)
+    message = await door.receiver.inbox("left").message(Key(0, 1, 0), 1)
     assert message.complete
     caller.abort()
-    with pytest.raises(reception.DisconnectedError):
+    with pytest.raises(receiver.DisconnectedError):
         await stream
 
 
 async def test_callers_who_say_nothing_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "HELLO_SECONDS", 0.05)
+    monkeypatch.setattr(receiver, "HELLO_SECONDS", 0.05)
     door = Door()
-    streams = [asyncio.create_task(door.reception.tensors(pipes()[1])) for _ in range(300)]
+    streams = [asyncio.create_task(door.receiver.tensors(pipes()[1])) for _ in range(300)]
     results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 10)
-    assert all(isinstance(result, reception.DisconnectedError) for result in results)
+    assert all(isinstance(result, receiver.DisconnectedError) for result in results)
     assert len(door.reported) == 1
 
 
 async def test_a_flood_of_made_up_callers_stays_small() -> None:
     door = Door()
-    for number in range(3 * MOST):
+    for number in range(3 * MAX_CAUSES):
         caller, pipe = pipes()
         await caller.send(hello(f"stranger{number}"))
-        await door.reception.tensors(pipe)
-    assert len(door.reported) <= MOST + 1
-    assert len(door.reception.refusals.counts) <= MOST + 1
-    assert door.reception.refusals.counts.total() == 3 * MOST
+        await door.receiver.tensors(pipe)
+    assert len(door.reported) <= MAX_CAUSES + 1
+    assert len(door.receiver.refusals.counts) <= MAX_CAUSES + 1
+    assert door.receiver.refusals.counts.total() == 3 * MAX_CAUSES
 
 
 async def test_a_neighbour_that_sends_without_end_is_made_to_wait() -> None:
     """Messages nobody asked for fill what the manifest allows, then the stream stands still."""
     door = Door()
-    door.reception._most_held = 4 * FLOATS
+    door.receiver._most_held = 4 * FLOATS
     caller, pipe = pipes()
-    stream = asyncio.create_task(door.reception.tensors(pipe))
+    stream = asyncio.create_task(door.receiver.tensors(pipe))
     await caller.send(hello())
     await answer(caller)
 
@@ -277,5 +277,5 @@ def test_refusals_are_counted_by_cause() -> None:
     say: Callable[[str], None] = lambda why: refusals.add("refused", caller="a", origin="b", reason=why)  # noqa: E731
     for why in ("one", "two", "one", "y" * 10_000):
         say(why)
-    assert reported == ["one", "two", "y" * LONGEST]
+    assert reported == ["one", "two", "y" * MAX_CHARACTERS]
     assert refusals.counts[("refused", "a", "one")] == 2

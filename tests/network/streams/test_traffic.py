@@ -59,7 +59,7 @@ async def ring(specs: dict[str, dict[str, str]]) -> AsyncIterator[dict[str, Netw
         others = [other for other in IDS if other != id]
         network.use(0, others, others)
         network.begin(1)
-        await network.writing(others, 1, 0, "v", 8, [0.5]).write_all(torch.ones(8))
+        await network.writer(others, 1, 0, "v", 8, [0.5]).write_all(torch.ones(8))
     try:
         yield made
     finally:
@@ -97,7 +97,7 @@ async def test_what_strangers_say_is_nobodys() -> None:
     for caller in ("far", "nobody"):
         near, pipe = pipes()
         await near.send(hello(caller))
-        await door.reception.tensors(pipe)
+        await door.receiver.tensors(pipe)
         assert (await answer(near)).HasField("refusal")
-    assert not door.reception._traffic.sent
-    assert not door.reception._traffic.received
+    assert not door.receiver._traffic.sent
+    assert not door.receiver._traffic.received

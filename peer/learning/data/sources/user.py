@@ -12,7 +12,7 @@ from peer.errors import InputError
 from peer.learning.data.samples import Dataset
 from peer.learning.data.sources.arrays import dataset, hold_out, labelled
 from peer.learning.data.sources.base import Source
-from peer.plugins import imported, in_words
+from peer.plugins import in_words, load_object
 
 
 class UserSource(Source):
@@ -66,7 +66,7 @@ class UserSource(Source):
 
 
 def _find(name: str) -> Callable[..., Any]:
-    function = imported(name)
+    function = load_object(name)
     if not callable(function):
         raise InputError(f"`{name}` is no function, so it cannot give the data")
     return function  # type: ignore[no-any-return]

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from torch import nn
 
 from peer.errors import InputError
-from peer.plugins import imported, in_words
+from peer.plugins import in_words, load_object
 
 
 def user_model(name: str) -> Callable[[tuple[int, ...], int], tuple[nn.Module, nn.Module]]:
     """What `module:Name` names: takes (shape, classes), gives (extractor, head) or a module that has both."""
-    make = imported(name)
+    make = load_object(name)
     if not callable(make):
         raise InputError(f"model {name} must be a callable that takes (shape, classes)")
 

@@ -24,7 +24,7 @@ from launcher.supervision import preflight
 from launcher.supervision.restart import Restarts
 from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.supervisor import Supervisor, signal_name
-from launcher.supervision.totals import Spent
+from launcher.supervision.totals import Totals
 from peer.errors import InputError
 from peer.spec.peer import load_spec
 
@@ -54,7 +54,7 @@ def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
         monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
         with (tmp_path / "screen").open("w") as screen:
             console = Console(file=screen, width=120)
-            order = local.Order(load_spec(federation, peers=3, seed=seed), tmp_path / "out", fresh=fresh)
+            order = local.RunOptions(load_spec(federation, peers=3, seed=seed), tmp_path / "out", fresh=fresh)
             code = local.run(order, console)
         return code, (tmp_path / "screen").read_text()
 
@@ -148,7 +148,7 @@ def test_a_display_that_breaks_leaves_no_peer_running(
 
 def test_a_resumed_run_counts_its_earlier_launches(run: Run, tmp_path: Path) -> None:
     assert run(peer1="crashes", peer2="hangs")[0] == 1
-    first = Spent.read(tmp_path / "out" / ".launcher.json")
+    first = Totals.read(tmp_path / "out" / ".launcher.json")
     assert (first.wall_seconds > 0, first.restarts) == (True, 2)
     assert run()[0] == 0
     assert summary(tmp_path)["restarts"] == 2
@@ -160,7 +160,7 @@ def test_a_resumed_run_counts_its_earlier_launches(run: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"wall_seconds": null, "restarts": 1}'])
 def test_unreadable_record_of_earlier_launches_counts_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / ".launcher.json").write_text(content)
-    assert Spent.read(tmp_path / ".launcher.json") == Spent()
+    assert Totals.read(tmp_path / ".launcher.json") == Totals()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "3", "{}", '{"rounds": 3}', '{"rounds": "many"}'])
@@ -211,7 +211,7 @@ def test_unusable_output_creates_nothing(tmp_path: Path, federation: Path, place
     (tmp_path / "foreign" / "thesis.tex").touch()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="--out"):
-        local.run(local.Order(load_spec(federation, peers=3), tmp_path / place), Console(quiet=True))
+        local.run(local.RunOptions(load_spec(federation, peers=3), tmp_path / place), Console(quiet=True))
     assert sorted(tmp_path.rglob("*")) == before
 
 
