@@ -15,7 +15,7 @@ HALVES: tuple[Half, ...] = ("extractor", "head")
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one named tensor lies in the vector; `offset` and `size` count float32 elements, not bytes."""
+    """Where one named tensor lies in the vector; `offset` and `size` count elements, not bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,7 +26,11 @@ class Entry:
     trainable: bool
 
     def view(self, vector: Tensor) -> Tensor:
-        """This entry's place in `vector` (or in another tensor of the same layout), in its own shape."""
+        """This entry's place in `vector`, or in any other (p,) tensor of the same layout, in its own shape.
+
+        Of any dtype (a gradient in float64, a mask in bool); a view: what is written into it stands in `vector`,
+        and autograd goes through it. For the views of all entries that need gradients, `vector.split` is quicker.
+        """
         return vector[self.offset : self.offset + self.size].view(self.shape)
 
 

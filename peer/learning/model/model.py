@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from peer.errors import InputError
 from peer.learning.model.dry_pass import dry_pass
+from peer.learning.model.functional import logits_with
 from peer.learning.model.layout import HALVES, Entry, bind, counters, lay_out, rebind
+from peer.learning.randomness import global_stream
 
 Part = Literal["extractor", "head", "model"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -122,6 +125,22 @@ class Model:
     def __call__(self, x: Tensor) -> Tensor:
         """`forward`."""
         return self.forward(x)
+
+    def logits(self, vector: Tensor, x: Tensor, *, training: bool = False, seed: int | None = None) -> Tensor:
+        """(n, classes): the answer to `x` (n, *shape) of this model with `vector` (p,) in place of its own weights.
+
+        `vector` has the layout of `Model.vector` and any floating dtype, which must be that of `x`, and in which all
+        is computed. The result is differentiable in both; the gradient is 0 at what is not trainable. It may stand
+        inside `torch.func.grad` and `vmap`. The model itself stays as it is, with its modes and gradients.
+
+        With `training`, dropout draws from a stream of `seed`, which is required then (in `vmap`, name its
+        `randomness`), and BatchNorm normalises by the batch; the running statistics of neither model nor `vector`
+        move. BatchNorm cannot train inside a `vmap` over inputs alone, as for per-sample gradients: torch refuses it.
+        """
+        if training and self.draws and seed is None:
+            raise ValueError(f"model {self.name} draws random numbers in training (dropout); give `logits` a seed")
+        with global_stream(seed, self.device) if training and self.draws else nullcontext():
+            return logits_with(self.module, self.layout, vector, x, training=training)
 
     def predict(self, x: Tensor | NDArray[Any]) -> Tensor:
         """(n, *shape), or one sample (*shape) → class numbers, int64 (n,) or (), on the CPU."""
