@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from peer.errors import InputError
 from peer.learning.model.zoo import build
-from peer.learning.training.trainer import check_batches
+from peer.learning.training.batches import check_batches
 from peer.plugins import in_words
 from peer.runtime.dry_run import KNOWN, DryRun
 from peer.spec.federation import Spec

@@ -14,7 +14,7 @@ from peer.files import sole_use, write_atomically
 from peer.learning.data.shard import Shard, own_shard, take_shard
 from peer.learning.model.model import PARTS, Model
 from peer.learning.model.zoo import build
-from peer.learning.training.trainer import check_batches
+from peer.learning.training.batches import check_batches
 from peer.runtime.disk import busiest_round, check_disk, disk_needed
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
