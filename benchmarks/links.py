@@ -23,17 +23,18 @@ from torch import Tensor
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
 from benchmarks.peers import free_ports
 from peer.network.collectives.collectives import Collectives, Neighbourhood
+from peer.network.limits import Limits
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
 from peer.network.transport import Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.wire.frames import FLOATS_PER_FRAME, float_bytes
+from peer.network.wire.frames import vector_bytes
 from peer.network.wire.manifest import Manifest, Payload
 from peer.network.wire.messages import Resources
 from peer.process import tune
 
 CONTESTANTS = ("links", "bare gRPC", "raw TCP")
-FRAME = 4 * FLOATS_PER_FRAME
+FRAME = Limits().frame
 Turn = Callable[[], Awaitable[None]]
 
 
@@ -120,7 +121,7 @@ class RawEnd:
     """The same over a bare connection."""
 
     def __init__(self, stream: socket.socket, vector: Tensor, sends: bool) -> None:
-        self._stream, self._bytes, self._sends = stream, float_bytes(vector), sends
+        self._stream, self._bytes, self._sends = stream, vector_bytes(vector), sends
 
     async def turn(self) -> None:
         if self._sends:

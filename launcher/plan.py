@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 
 import numpy as np
@@ -9,57 +10,77 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import InputError
+from peer.learning.data.samples import Dataset
+from peer.learning.model.model import PARTS, Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
 from peer.plugins import in_words
-from peer.runtime.dry_run import KNOWN, DryRun
+from peer.runtime.dry_run import KNOWN, SAMPLES, DryRun, Rehearsal
 from peer.spec.federation import Spec
 
 Counts = NDArray[np.int64]
-ROUNDS = 200
-"""So many rounds of a long run are counted, evenly spread."""
+ROUNDS = 6, 200
+"""At least and at most so many rounds of a run are counted, evenly spread."""
+WORK = 2 << 30
+"""Bytes of vectors that a count may go through: fewer rounds of large models."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a spec comes to.
-
-    shape: of one input. counts: samples of each class, int64 (classes,), by id. sizes: float32 values of
-    "extractor", "head" and "model".
-    """
+    """What a spec comes to: the model, and of each peer by id the positions of its samples."""
 
     spec: Spec
-    shape: tuple[int, ...]
-    counts: Mapping[str, Counts]
-    sizes: Mapping[str, int]
+    dataset: Dataset
+    model: Model
+    shards: Mapping[str, NDArray[np.int64]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return self.dataset.shape
+
+    @cached_property
+    def counts(self) -> dict[str, Counts]:
+        """Samples of each class, int64 (classes,), by id."""
+        labels, classes = self.dataset.train_labels, self.dataset.classes
+        return {id: np.bincount(labels[shard], minlength=classes) for id, shard in self.shards.items()}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """float32 values of "extractor", "head" and "model"."""
+        return {part: self.model.part(part).stop - self.model.part(part).start for part in PARTS}
+
+    def rehearsal(self, id: str) -> Rehearsal:
+        """What a dry run of that peer stands on."""
+        proportions = {other: torch.from_numpy(count / count.sum()) for other, count in self.counts.items()}
+        shard = self.shards[id]
+        few = shard[np.linspace(0, len(shard) - 1, min(SAMPLES, len(shard))).astype(np.int64)]
+        return Rehearsal(self.model, self.dataset.train(few), proportions, self.spec.rounds, self.spec.seed)
+
+    def rounds(self, peers: int) -> list[int]:
+        """The rounds that are counted for so many peers."""
+        least, most = ROUNDS
+        count = max(least, min(most, WORK // (16 * self.sizes["model"] * peers), self.spec.rounds))
+        return sorted({round(r) for r in np.linspace(1, self.spec.rounds, count)})
 
 
 def plan(spec: Spec) -> Plan:
     """Opens the data, deals it and builds the model; InputError where a peer would refuse to start."""
     dataset = spec.data.load()
-    counts = deal(spec, dataset.train_labels, dataset.classes)
+    shards = spec.data.partition.split(dataset.train_labels, spec.ids, np.random.default_rng(spec.data.seed))
     model = build(spec.model.name, dataset.shape, dataset.classes, spec.seed)
-    for id, count in counts.items():
+    made = Plan(spec, dataset, model, dict(zip(spec.ids, shards, strict=True)))
+    for id, count in made.counts.items():
         check_batches(model, spec.protocol.local(), int(count.sum()), id)
-    sizes = {"extractor": len(model.extractor), "head": len(model.head), "model": len(model.vector)}
-    return Plan(spec, dataset.shape, counts, sizes)
-
-
-def deal(spec: Spec, labels: Counts, classes: int) -> dict[str, Counts]:
-    """Samples of each class that each peer gets."""
-    shards = spec.data.partition.split(labels, spec.ids, np.random.default_rng(spec.data.seed))
-    return {id: np.bincount(labels[shard], minlength=classes) for id, shard in zip(spec.ids, shards, strict=True)}
+    return made
 
 
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
-    """Bytes of tensors and records that each of `ids` sends: in the set-up, then in each round counted."""
-    spec = made.spec
-    proportions = {id: torch.from_numpy(count / count.sum()) for id, count in made.counts.items()}
-    rounds = sorted({round(r) for r in np.linspace(1, spec.rounds, min(spec.rounds, ROUNDS))})
+    """Bytes of tensors and numbers that each of `ids` sends: in the set-up, then in each round counted."""
+    spec, rounds = made.spec, made.rounds(len(ids))
     found, dry_runs = {}, dict[str, DryRun]()
     for id in ids:
-        samples = int(made.counts[id].sum())
-        dry_run = dry_runs[id] = DryRun(id, spec.protocol, spec.rounds, made.sizes, proportions, samples, spec.seed)
+        dry_run = dry_runs[id] = DryRun(id, spec.protocol, int(made.counts[id].sum()), made.rehearsal(id))
         try:
             found[id] = [await dry_run.set_up(spec.init), *[await dry_run.count(number) for number in rounds]]
         except InputError:
@@ -69,8 +90,7 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
             if ":" not in spec.protocol.name:
                 raise
             raise InputError(
-                f"what `{spec.protocol.name}` sends cannot be counted, as it does not bear vectors of two values: "
-                f"{in_words(error)}"
+                f"`{spec.protocol.name}` fails in a dry run, in round {dry_run.round}: {in_words(error)}"
             ) from error
         _check_awaited(spec.protocol.name, dry_run)
     _check_alike(spec.protocol.name, dry_runs)
@@ -98,5 +118,5 @@ def _check_alike(protocol: str, dry_runs: Mapping[str, DryRun]) -> None:
                 break
 
 
-def _call(call: tuple[int, str, str] | None) -> str:
-    return "nothing more" if call is None else f"{call[1]}({call[2]!r}) in round {call[0]}"
+def _call(call: tuple[int | str, ...] | None) -> str:
+    return "nothing more" if call is None else f"{call[1]}({', '.join(map(repr, call[2:]))}) in round {call[0]}"

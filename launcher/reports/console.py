@@ -64,10 +64,13 @@ def verdict(privacy: Mapping[str, Any]) -> list[str]:
     said = f"privacy: {quantity(head)} of heads sent, {len(privacy['edges_used'])} directed edges used, "
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
     said += f"; Definitions met: {', '.join(met) or 'none'}"
+    trusted = [f"  on trust, {one['vector']} ({quantity(one['bytes'])}): {one['why']}" for one in privacy["on_trust"]]
+    if privacy["definitions"]["3.1"] is None:
+        said += "; 3.1 can neither be proven nor denied"
     shown = [
         f"  {one['reason']}"
         if one["round"] is None
         else f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
         for one in violations[:10]
     ]
-    return [said, *shown, *([f"  and {len(violations) - 10} more"] if len(violations) > 10 else [])]
+    return [said, *trusted, *shown, *([f"  and {len(violations) - 10} more"] if len(violations) > 10 else [])]

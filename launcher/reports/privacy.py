@@ -1,6 +1,7 @@
 """All audits together as a proof of FIRMA's Definitions 3.1 to 3.3 for one run.
 
-3.1, head privacy: no byte of a head left its peer.
+3.1, head privacy: no byte of a head left its peer. Where something left whose content nobody can check, this can
+     neither be said nor denied: then it is None, and `on_trust` says what it rests on (`launcher.reports.trust`).
 3.2, no server: both ends of every edge are members, and no member is a hub, that is, the one through whom all
      others talk. (A ring neighbour that blends two vectors is no server by the paper's own Proposition 5.6.)
 3.3, ring: all edges along which a vector went in a round fit on one ring, so that each peer talked to two
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.reports.definitions import Edge, fit_on_a_ring, server_free
+from launcher.reports.trust import Promise
 
 Audit = Mapping[str, Any]
 Violation = dict[str, Any]
@@ -24,16 +26,15 @@ Flow = tuple[int, str, str, str]
 """Round, sender, receiver, name of the vector."""
 
 
-def privacy(
-    members: Sequence[str], audits: Mapping[str, Audit], rounds: int, private: Callable[[int], bool]
-) -> dict[str, Any]:
+def privacy(members: Sequence[str], audits: Mapping[str, Audit], rounds: int, promise: Promise) -> dict[str, Any]:
     """The `privacy` block of summary.json from every member's audit of a run of so many rounds.
 
-    private: whether the protocol declares that heads stay at home in a round (0: the set-up).
-
     Returns head_bytes_sent (bytes), edges_used ([from, to] pairs, in the members' order), violations (each
-    {round, from, to, vector, bytes, reason}) and definitions ({"3.1": met, "3.2": met, "3.3": met}).
+    {round, from, to, vector, bytes, reason}), on_trust (each {vector, why, bytes}) and definitions ({"3.1": met,
+    "3.2": met, "3.3": met}; 3.1 is None where nothing speaks against it but something is on trust).
     """
+    private = promise.declared.heads_stay
+    on_trust = promise.on_trust(audits)
     sent = sum_flows(audits, "sent")
     violations = [
         *(gaps := list(missing(members, audits, rounds))),
@@ -54,8 +55,9 @@ def privacy(
         "head_bytes_sent": head,
         "edges_used": [list(edge) for edge in edges_used],
         "violations": violations,
+        "on_trust": on_trust,
         "definitions": {
-            "3.1": complete and head == 0,
+            "3.1": None if complete and head == 0 and on_trust else complete and head == 0,
             "3.2": complete and all(server_free(edges, members) for edges in used),
             "3.3": complete and all(fit_on_a_ring(edges, members) for edges in by_vector),
         },

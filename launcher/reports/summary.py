@@ -2,12 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
+
+from safetensors import safe_open
 
 from launcher.monitor.peer_view import headline, mean
 from launcher.reports.audits import audits
 from launcher.reports.privacy import privacy
+from launcher.reports.trust import Promise
 from peer.errors import FailedError
 from peer.files import write_atomically
 from peer.learning.training import metrics
@@ -72,12 +76,12 @@ def is_summary(value: object) -> bool:
     return isinstance(value, dict) and set(SUMMARY) <= set(value) and isinstance(value["rounds"], int)
 
 
-def heads_stay(spec: Spec, round: int) -> bool:
-    """Whether no share that the protocol declares for the round holds a head."""
-    shares = spec.protocol.shares(spec.rounds)
-    return not any(
-        share.vector in ("head", "model") and (share.rounds is None or round in share.rounds) for share in shares
-    )
+def promise(spec: Spec, directory: Path) -> Promise:
+    """What the run's protocol promises of heads; how large they are is read from a peer's model."""
+    protocol = spec.protocol
+    with safe_open(directory / spec.ids[0] / "model.safetensors", "np") as file:
+        shapes = [file.get_slice(name).get_shape() for name in file.keys() if name.startswith("head.")]  # noqa: SIM118
+    return Promise(protocol.declarations(spec.rounds), ":" in protocol.name, sum(prod(shape) for shape in shapes))
 
 
 def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> dict[str, Any]:
@@ -100,7 +104,7 @@ def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int
         "ring_cost": per_peer[0].get("ring_cost") or {"before": None, "after": None},
         "restarts": restarts,
         "per_peer": [{key: result.get(key) for key in PER_PEER} for result in per_peer],
-        "privacy": privacy(spec.ids, audits(directory, spec.ids), spec.rounds, lambda round: heads_stay(spec, round)),
+        "privacy": privacy(spec.ids, audits(directory, spec.ids), spec.rounds, promise(spec, directory)),
     }
 
 

@@ -60,7 +60,7 @@ def check_room(made: Plan, out: Path) -> None:
     """Whether the disk has room for what all peers together write; each looks for itself alone."""
     spec, (first, counts) = made.spec, next(iter(made.counts.items()))
     samples = int(counts.sum())
-    busiest = busiest_round(spec, first, made.sizes, counts / samples, samples)
+    busiest = busiest_round(spec, first, samples, made.rehearsal(first))
     check_disk(out, len(spec.ring) * disk_needed(spec, made.sizes["model"], busiest))
 
 

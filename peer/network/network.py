@@ -1,7 +1,6 @@
 """One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
 
 import asyncio
-import struct
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -9,6 +8,7 @@ from typing import Any
 
 from peer.errors import FailedError
 from peer.network.heartbeat import Heartbeats
+from peer.network.limits import Limits
 from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Direction, Edges, Neighbour
 from peer.network.streams.audit import Audit
@@ -19,7 +19,8 @@ from peer.network.streams.message_writer import MessageWriter
 from peer.network.streams.receiver import Receiver, Report
 from peer.network.streams.traffic import Traffic
 from peer.network.transport import DisconnectedError, Pipe, Service, Transport
-from peer.network.wire.frames import Key, frame_count
+from peer.network.wire.call import Call
+from peer.network.wire.frames import Heading, Key
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Reply, Resources, Welcome
 
@@ -42,7 +43,7 @@ class Network:
         state: Callable[[], tuple[str, int]],
         resources: Callable[[], Resources],
     ) -> None:
-        self.identity, self.manifest = identity, manifest
+        self.identity, self.manifest, self.limits = identity, manifest, Limits()
         self.audit, self.traffic = Audit(), Traffic()
         self.edges, self.durability = Edges(addresses), Durability(tuple(addresses))
         self.links: dict[str, Link] = {}
@@ -85,25 +86,19 @@ class Network:
                 self._spawn(peer, self._heartbeats.run(neighbour), BEATS)
 
     def writer(
-        self,
-        to: Sequence[str],
-        round: int,
-        step: int,
-        name: str,
-        length: int,
-        scalars: Sequence[float] = (),
-        offset: int = 0,
+        self, to: Sequence[str], call: Call, length: int, scalars: Sequence[float] = (), offset: int = 0
     ) -> MessageWriter:
-        """Begin a message of `length` floats, which lie `offset` floats into the vector that `name` declares."""
+        """Begin a message of `length` bytes, which lie `offset` bytes into the vector that the call names."""
         for peer in to:
-            if not self.edges.allows("send", peer, round):
-                raise NotDeclaredError(f"`{peer}` is no receiver of `{self.identity.id}` in round {round}")
-        number = self.manifest.number(name, round)
-        self.manifest.check(number, round, len(scalars), offset, length)
-        packed = struct.pack(f"<{len(scalars)}d", *scalars)
-        self.audit.wrote(round, to, self.manifest.payloads[number], offset, length, len(scalars))
-        boxes = [self.links[peer].outbox for peer in to]
-        return MessageWriter(boxes, self.serials, Key(self.identity.view, round, step), number, packed, offset, length)
+            if not self.edges.allows("send", peer, call.round):
+                raise NotDeclaredError(f"`{peer}` is no receiver of `{self.identity.id}` in round {call.round}")
+        number = self.manifest.number(call.name, call.round)
+        self.manifest.check(number, call.round, len(scalars), offset, length)
+        heading = Heading(self.key(call), number, call.tag, len(scalars), offset, length)
+        self.audit.wrote(call.round, to, self.manifest.payloads[number], heading)
+        return MessageWriter(
+            [self.links[peer].outbox for peer in to], self.serials, heading, scalars, self.limits.frame
+        )
 
     def begin(self, round: int) -> None:
         """This peer is in that round now."""
@@ -112,32 +107,31 @@ class Network:
     def inbox(self, sender: str) -> Inbox:
         return self._receiver.inbox(sender)
 
-    async def message(
-        self,
-        sender: str,
-        round: int,
-        step: int,
-        name: str,
-        length: int | None,
-        doubles: int = 0,
-        offset: int = 0,
-        frames: int | None = None,
-    ) -> Message:
-        """The message of that key, once it or so many of its frames are here; of any length that is declared, if None.
+    async def message(self, sender: str, call: Call, count: int | None = None) -> Message:
+        """What a sender sent in that call, once its first `count` bytes are here, or all of them if None."""
+        longest = self.manifest.largest if count is None else count
+        return await self.inbox(sender).message(self.key(call), longest)
 
-        FailedError if it is another vector or record than every peer sends under this key, or another part of it.
-        """
-        number = self.manifest.number(name, round)
-        longest = self.manifest.payloads[number].floats if length is None else length
-        message = await self.inbox(sender).message(self.key(round, step), frames or frame_count(longest))
-        expected = (number, offset, message.length if length is None else length, doubles)
-        if (message.payload, message.offset, message.length, message.doubles) != expected:
-            declared = self.manifest.payloads[message.payload].name
-            raise FailedError(
-                f"{sender} sent {message.length} values of `{declared}` and {message.doubles} numbers in round {round} "
-                f"where {expected[2]} of `{name}` and {doubles} belong; compare its code with this peer's"
+    def expect(self, message: Message, sender: str, call: Call, length: int | None, offset: int = 0) -> None:
+        """FailedError unless a message is what every peer sends in that call: of so many bytes, or of any length."""
+        heading, number = message.heading, self.manifest.number(call.name, call.round)
+        if heading.payload != number or heading.call != call.tag:
+            other = self.manifest.payloads[heading.payload].name
+            what = (
+                f"sent `{other}`" if heading.payload != number else "sent numbers of other names, or by another call,"
             )
-        return message
+            raise FailedError(
+                f"{sender} {what} in round {call.round} where this peer calls {call}; compare its code with this peer's"
+            )
+        if heading.offset != offset or (length is not None and heading.length != length):
+            raise FailedError(
+                f"{sender} sent {heading.length} bytes of `{call.name}` in round {call.round} where {length} belong; "
+                "compare its code with this peer's"
+            )
+
+    def silence(self, sender: str, call: Call) -> None:
+        """Refuse everything but an empty message from that sender in that call."""
+        self._receiver.silence(sender, self.key(call))
 
     def stalled(self) -> Iterator[tuple[Neighbour, Key, int]]:
         """Who keeps this peer waiting now, for which message, and how many of its frames are here."""
@@ -146,8 +140,8 @@ class Network:
                 message = inbox.messages.get(inbox.awaited)
                 yield neighbour, inbox.awaited, message.next if message else 0
 
-    def key(self, round: int, step: int) -> Key:
-        return Key(self.identity.view, round, step)
+    def key(self, call: Call) -> Key:
+        return Key(self.identity.view, call.round, call.step)
 
     def announce(self, durable: int) -> None:
         """Rounds up to `durable` are on this peer's disk (rule R3)."""

@@ -11,6 +11,7 @@ from peer.errors import FailedError
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.streams.outbox import Outgoing
 from peer.network.wire.frames import decode
+from peer.protocols.state import State
 from peer.runtime.checkpoint import Checkpoints, Frames, Snapshot
 from peer.runtime.local_peer import LocalPeer, Ring, Seconds
 from peer.telemetry.results import sync_lines
@@ -47,6 +48,7 @@ class Checkpointer:
         if len(whole) > 1:
             self._peer.network.announce(whole[-2])
         await asyncio.to_thread(self._checkpoints.prune, self._peer.network.durability.low_watermark)
+        await asyncio.to_thread(self._peer.journal.prune, self._checkpoints.rounds()[0])
 
     async def finish(self) -> None:
         """Read the last checkpoint back and announce it itself."""
@@ -147,7 +149,7 @@ class Checkpointer:
         for name, counter in peer.trained.counters.items():
             counter.copy_(parts["counter"][name])
         peer.trainer.load_state(parts["optimiser"])
-        peer.state = {name: tensor.to(peer.trained.device) for name, tensor in parts["protocol"].items()}
+        peer.state = State({name: tensor.to(peer.trained.device) for name, tensor in parts["protocol"].items()})
         peer.round, peer.loss = snapshot.round, facts["loss"]
         network.begin(snapshot.round + 1)
         peer.ring_order = Ring(tuple(facts["ring"]["order"]), facts["ring"]["cost_before"], facts["ring"]["cost_after"])

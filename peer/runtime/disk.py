@@ -1,19 +1,18 @@
 """How much disk a peer needs at most, so that it can say so before it starts rather than when the disk is full."""
 
 import shutil
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from math import ceil
 from pathlib import Path
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from peer.errors import InputError
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.protocols.registry import PROTOCOLS
-from peer.runtime.dry_run import FLOAT32, DryRun
+from peer.runtime.dry_run import DryRun, Rehearsal
 from peer.spec.federation import Spec
+
+FLOAT32 = 4
+"""Bytes."""
 
 
 def disk_needed(spec: Spec, model_floats: int, busiest: int) -> int:
@@ -27,14 +26,14 @@ def disk_needed(spec: Spec, model_floats: int, busiest: int) -> int:
     return (STALENESS_BOUND + 2) * (3 * model + busiest) + model + traces
 
 
-def busiest_round(spec: Spec, id: str, sizes: Mapping[str, int], proportions: NDArray[np.float64], samples: int) -> int:
+def busiest_round(spec: Spec, id: str, samples: int, rehearsal: Rehearsal) -> int:
     """Bytes that a peer sends in its busiest round, by estimate."""
     if spec.protocol.name not in PROTOCOLS:
-        # A user's protocol may not bear stand-ins of two values: its messages are taken to be one model a round.
-        return FLOAT32 * sizes["model"]
-    everyone = dict.fromkeys(spec.ids, torch.from_numpy(proportions))
-    dry_run = DryRun(id, spec.protocol, spec.rounds, sizes, everyone, samples, spec.seed)
-    return max(_result(dry_run.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}))
+        # A user's protocol may ask for what a rehearsal lacks: its messages are taken to be one model a round.
+        return rehearsal.model.vector.nbytes
+    dry_run, rounds = DryRun(id, spec.protocol, samples, rehearsal), spec.rounds
+    start = _result(dry_run.set_up(spec.init))
+    return max(start, *(_result(dry_run.count(number)) for number in sorted({1, (rounds + 1) // 2, rounds})))
 
 
 def check_disk(out: Path, needed: int) -> None:

@@ -1,10 +1,12 @@
 """What a protocol would send, counted by letting it run on nothing.
 
-The protocol's own rounds run against a `Peer` that trains nothing, hears its own vectors from every neighbour
-and counts the bytes of what it would send, so no protocol has to say its traffic twice.
+The protocol's own rounds run against a `Peer` with the true model that trains nothing, hears its own vectors from
+every neighbour and counts the bytes of what it would send: no protocol has to say its traffic twice, and a wrong call
+shows itself before anything is started.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, TypeVar, cast
@@ -13,23 +15,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.errors import InputError
-from peer.learning.model.model import PARTS
+from peer.learning.data.samples import Samples
+from peer.learning.model.layout import Entry
+from peer.learning.model.model import Model
+from peer.learning.randomness import derive, torch_generator
 from peer.learning.training.trainer import Phase
-from peer.protocols.base import Init, Peer, Protocol, Received
-from peer.topology.graphs import receivers
+from peer.protocols.base import Init, Peer, Protocol, Received, Resources
+from peer.protocols.declarations import Share
+from peer.protocols.state import State, check_state
+from peer.runtime.calls import Calls, To
+from peer.topology.graphs import receivers, senders
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
-FLOAT32, FLOAT64 = 4, 8
+FLOAT64 = 8
 KNOWN = ("proportions", "order")
 """Records of which a dry run knows what the others tell; in all others it sees its own numbers from everybody."""
-STAND_IN = 2
-"""Length of the stand-in of each part: only the true sizes are counted."""
+SAMPLES = 32
+"""Of a peer's samples, for protocols that look at them."""
+NUDGE = 1e-3
+"""How far a dry run's training moves each weight at most: differences of zero would make divisions by zero."""
 
 
-def noted(method: Method) -> Method:
-    """A call is noted when it is made, not when it is awaited: one that never is would do nothing, without a word."""
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a dry run stands on: the model, some of a peer's samples, and the whole federation's proportions."""
+
+    model: Model
+    data: Samples
+    proportions: Mapping[str, Tensor]
+    """Everyone's q_i, float64 (classes,), by id in the ring's order."""
+    rounds: int
+    seed: int
+
+
+def recorded(method: Method) -> Method:
+    """A call counts when it is made, not when it is awaited: one that never is would do nothing, without a word."""
 
     @wraps(method)
     def call(dry_run: "DryRun", *arguments: Any, **keywords: Any) -> Coroutine[Any, Any, Any]:
@@ -43,41 +64,35 @@ def noted(method: Method) -> Method:
 class DryRun(Peer):
     """One peer that only counts.
 
-    sizes: float32 values of each vector ("extractor", "head", "model"); proportions: everyone's q_i,
-    float64 (classes,), by id. `sent` is what it has sent so far, in bytes of tensors and records; `calls` are the
-    (round, collective, vector or record) in which all peers take part, so everybody's are the same.
+    `sent` is what it has sent so far, in bytes of tensors and numbers; `calls` are the (round, collective, vector or
+    record, names of numbers) in which all peers take part, so everybody's are the same.
     """
 
-    def __init__(
-        self,
-        id: str,
-        protocol: Protocol,
-        rounds: int,
-        sizes: Mapping[str, int],
-        proportions: Mapping[str, Tensor],
-        samples: int,
-        seed: int,
-    ):
-        self.id, self.members, self.ring = id, tuple(proportions), tuple(proportions)
-        self.round, self.rounds, self.samples = 0, rounds, samples
-        self.proportions = proportions[id]
-        self.model = torch.zeros(2 * STAND_IN)
-        self.extractor, self.head = self.model[:STAND_IN], self.model[STAND_IN:]
-        self.state: dict[str, Tensor] = {}
+    def __init__(self, id: str, protocol: Protocol, samples: int, rehearsal: Rehearsal) -> None:
+        self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
+        self.round, self.rounds, self.samples = 0, rehearsal.rounds, samples
+        self.proportions = rehearsal.proportions[id]
+        self.data = self.validation = rehearsal.data
+        self.state = State()
         self.sent = 0
-        self.calls: list[tuple[int, str, str]] = []
+        self.calls: list[tuple[int | str, ...]] = []
         self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
-        self._protocol, self._sizes, self._everyone, self._seed = protocol, sizes, proportions, seed
+        self._protocol, self._rehearsal = protocol, rehearsal
+        self._vector = rehearsal.model.vector.detach().clone()
+        declared = protocol.declarations(rehearsal.rounds)
+        self._calls = Calls.of(protocol.name, declared, rehearsal.model, len(self.members))
 
     async def set_up(self, init: Init) -> int:
         """Bytes sent before round 1."""
         await self._protocol.start(self, init)
+        check_state(self._protocol, self.state, self.members)
         return self.sent
 
     async def count(self, round: int) -> int:
         """Bytes sent in a round; rounds are counted in ascending order, some may be left out."""
         before, self.round = self.sent, round
         await self._protocol.round(self)
+        check_state(self._protocol, self.state, self.members)
         return self.sent - before
 
     def never_awaited(self) -> list[str]:
@@ -87,87 +102,130 @@ class DryRun(Peer):
             work.close()
         return [name for name, _ in forgotten]
 
-    def _vector(self, share: str) -> Tensor:
-        return {"extractor": self.extractor, "head": self.head, "model": self.model}.get(share, self.model)
+    @property
+    def model(self) -> Tensor:  # type: ignore[override]
+        return self._vector
 
-    def _leaves(self, share: str, scalars: int = 0) -> None:
-        """InputError unless the protocol declares that this leaves a peer in this round, and there is such a vector."""
-        declared = [s for s in self._protocol.shares(self.rounds) if s.vector == share]
-        name = f"`{self._protocol.name}` sends `{share}` in round {self.round}"
-        if not any(s.rounds is None or self.round in s.rounds for s in declared):
-            raise InputError(f"{name}, and does not declare that; add it to `shares`")
-        if scalars > max(s.scalars for s in declared):
-            raise InputError(f"{name} with {scalars} scalars, and declares fewer; say so in `shares`")
-        if share not in (*PARTS, *self.state):
-            raise InputError(f"{name}, which is neither {', '.join(PARTS)} nor kept in `peer.state`")
+    @property
+    def extractor(self) -> Tensor:  # type: ignore[override]
+        return self._vector[self._rehearsal.model.part("extractor")]
 
-    def _tells(self, record: str, numbers: int) -> None:
-        """InputError unless the protocol declares a record of that name and length."""
-        name = f"`{self._protocol.name}` gathers `{record}` in round {self.round}"
-        declared = {one.name: one.size for one in self._protocol.records}
-        if record not in declared:
-            raise InputError(f"{name}, and does not declare that; add it to `records`")
-        size = len(self.proportions) if declared[record] == "classes" else declared[record]
-        if numbers != size:
-            raise InputError(f"{name} with {numbers} numbers, and declares {size}; say so in `records`")
+    @property
+    def head(self) -> Tensor:  # type: ignore[override]
+        return self._vector[self._rehearsal.model.part("head")]
 
-    def _bytes(self, share: str) -> int:
-        return FLOAT32 * self._sizes.get(share, self._sizes["model"])
+    @property
+    def layout(self) -> tuple[Entry, ...]:  # type: ignore[override]
+        return self._rehearsal.model.layout
 
-    @noted
+    @recorded
     async def train(self, *phases: Phase) -> float:
-        return 0.0
+        generator = torch_generator(self._rehearsal.seed, self.id, self.round, "rehearsal")
+        for where in self._rehearsal.model.trainable("model"):
+            part = self._vector[where]
+            part.add_(torch.empty(part.shape).uniform_(-NUDGE, NUDGE, generator=generator).to(part.device))
+        return 1.0
 
-    @noted
+    @recorded
     async def accuracy(self) -> float:
         return 1.0
 
-    @noted
+    def logits(self, vector: Tensor, x: Tensor, training: bool = False) -> Tensor:
+        return self._rehearsal.model.logits(vector, x, training=training, seed=0)
+
+    def batches(self, size: int, epochs: int = 1) -> Iterator[Tensor]:
+        positions = torch.arange(len(self.data), device=self._vector.device)
+        return (batch for _ in range(epochs) for batch in torch.split(positions, size))
+
+    @recorded
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
     def forget(self, optimiser: str) -> None:
         pass
 
-    @noted
-    async def exchange(self, share: str, **scalars: float) -> dict[str, Received]:
-        self._leaves(share, len(scalars))
-        self.calls.append((self.round, "exchange", share))
-        neighbours = receivers(self._protocol.graph, self.ring, self.id)
-        self.sent += len(neighbours) * (self._bytes(share) + FLOAT64 * len(scalars))
-        return {id: Received(self._vector(share).clone(), scalars) for id in neighbours}
+    @recorded
+    def exchange(
+        self, share: str, /, to: To = None, of: Collection[str] | None = None, **scalars: float
+    ) -> Coroutine[Any, Any, dict[str, Received]]:
+        declared = self._declared(share, scalars)
+        graph = self._protocol.graph
+        around, others = receivers(graph, self.ring, self.id), senders(graph, self.ring, self.id)
+        vectors = self._calls.addressed(declared, self.round, around, to, lambda: self._live(declared))
+        if of is not None:
+            self._calls.check_senders(declared, self.round, others, of)
+        self._called("exchange", share, scalars)
+        self.sent += sum(vector.nbytes + FLOAT64 * len(scalars) for vector in vectors.values())
+        heard = next(iter(vectors.values()), None)
+        own = (self._live(declared) if heard is None else heard).clone()
+        return self._hear(dict.fromkeys(others if of is None else of, own), scalars)
 
-    @noted
+    async def _hear(self, vectors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> dict[str, Received]:
+        return {id: Received(vector.clone(), scalars) for id, vector in vectors.items()}
+
+    @recorded
     async def weighted_mean(self, share: str, weight: float) -> None:
-        self._leaves(share)
-        self.calls.append((self.round, "weighted_mean", share))
+        declared = self._declared(share, {})
+        self._calls.check_mean(declared, self.round, weight)
+        self._called("weighted_mean", share, {})
         peers = len(self.members)
-        self.sent += 2 * (peers - 1) * self._bytes(share) // peers
+        self.sent += 2 * (peers - 1) * self._live(declared).nbytes // peers
 
-    @noted
+    @recorded
+    async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
+        vector = self._live(self._declared(share, scalars))
+        self._called("all_gather", share, scalars)
+        self.sent += (len(self.members) - 1) * (vector.nbytes + FLOAT64 * len(scalars))
+        return {id: Received(vector.clone(), scalars) for id in self.members}
+
+    @recorded
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
-        self._tells(record, values.numel())
-        self.calls.append((self.round, "gather", record))
-        self.sent += FLOAT64 * values.numel() * (len(self.members) - 1)
-        known = self._everyone if record == "proportions" else {}
-        return {id: known.get(id, values) for id in self.members}
+        numbers = self._calls.record(record, values, self.round)
+        self._called("gather", record, {})
+        self.sent += FLOAT64 * len(numbers) * (len(self.members) - 1)
+        known = self._rehearsal.proportions if record == "proportions" else {}
+        told = torch.tensor(numbers, dtype=torch.float64)
+        return {id: known.get(id, told) for id in self.members}
 
-    @noted
+    @recorded
+    async def agree(self, record: str, decision: Tensor | None) -> None:
+        await self.gather(record, torch.zeros(1))
+
+    @recorded
     async def pass_token(self, share: str) -> None:
-        self._leaves(share)
-        self.sent += self._bytes(share)
+        self.sent += self._live(self._declared(share, {})).nbytes
 
-    @noted
+    @recorded
     async def receive_token(self, share: str) -> Tensor:
-        return self._vector(share).clone()
+        return self._live(self._declared(share, {})).clone()
 
-    @noted
+    @recorded
     async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
-        await self.gather("order", torch.zeros(1))  # what a peer makes sure of
+        await self.agree("order", None)
         self.ring = tuple(order)
 
-    def shared_generator(self, purpose: str) -> np.random.Generator:
-        return np.random.default_rng([self._seed, self.round, len(purpose)])
+    @recorded
+    async def once(self, make: Callable[[], Tensor]) -> Tensor:
+        return make()
 
-    def note(self, **values: float) -> None:
+    @recorded
+    async def resources(self) -> Resources:
+        return Resources(1.0, 1.0, dict.fromkeys(self.members, 1e6))
+
+    def shared_generator(self, purpose: str) -> np.random.Generator:
+        return np.random.default_rng(derive(self._rehearsal.seed, self.round, purpose))
+
+    def note(self, **values: float | Sequence[float]) -> None:
         pass
+
+    def _called(self, collective: str, name: str, scalars: Mapping[str, float]) -> None:
+        self.calls.append((self.round, collective, name, *sorted(scalars)))
+
+    def _declared(self, share: str, scalars: Mapping[str, float]) -> Share:
+        declared = self._calls.declared.share(share, self.round)
+        self._calls.declared.check_scalars(declared, scalars, self.round)
+        return declared
+
+    def _live(self, share: Share) -> Tensor:
+        views = {"extractor": self.extractor, "head": self.head, "model": self.model}
+        return self._calls.vector(share, self.round, views, self.state)

@@ -3,10 +3,11 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,18 +15,28 @@ import torch
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.learning.model.model import PARTS, Model
+from peer.learning.data.samples import Samples
+from peer.learning.model.layout import Entry
+from peer.learning.model.model import Model
 from peer.learning.randomness import derive
 from peer.learning.training.trainer import Phase, Trainer
-from peer.network.collectives.collectives import Collectives, Neighbourhood
+from peer.network.collectives.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
 from peer.network.network import Network
-from peer.network.wire.manifest import NotDeclaredError
 from peer.protocols.base import Peer, Received
-from peer.runtime.lifecycle import State
+from peer.protocols.declarations import Share
+from peer.protocols.peer import Resources
+from peer.protocols.state import State
+from peer.runtime.calls import Calls, To
+from peer.runtime.journal import Journal
+from peer.runtime.lifecycle import State as Activity
 from peer.telemetry.trace import Trace
 from peer.topology.graphs import Graph, receivers, senders
 
 T = TypeVar("T")
+FLOAT32 = 4
+"""Bytes."""
+UNDECIDED = -1
+"""What a peer tells that only relays the others' decisions."""
 
 
 @dataclass
@@ -60,21 +71,27 @@ class LocalPeer(Peer):
     trainer: Trainer
     network: Network
     executor: Executor
-    enter: Callable[[State], None]
+    enter: Callable[[Activity], None]
     """Says in which state of its life the peer now is."""
     report: Callable[..., None]
     ring_order: Ring
+    calls: Calls
+    journal: Journal
+    measure: Callable[[], Resources]
+    validation: Samples | None = None
     round: int = 0
-    state: dict[str, Tensor] = field(default_factory=dict)
+    state: State = field(default_factory=State)
     seconds: Seconds = field(default_factory=Seconds)
     trace: Trace | None = None
     loss: float | None = None
-    noted: dict[str, float] = field(default_factory=dict)
+    noted: dict[str, float | list[float]] = field(default_factory=dict)
     trained_this_round: bool = False
 
     def begin(self, round: int) -> None:
-        """A new round: its messages are numbered from the start."""
+        """A new round: its messages, and what is written once, are numbered from the start."""
         self.round, self.noted, self.trained_this_round = round, {}, False
+        self._onces = count()
+        self._measured: Resources | None = None
         self.network.begin(round)
         self._collectives = Collectives(self.network, round)
         around = self._neighbourhood()
@@ -87,6 +104,14 @@ class LocalPeer(Peer):
     @property
     def samples(self) -> int:  # type: ignore[override]
         return len(self.trainer.samples)
+
+    @property
+    def data(self) -> Samples:  # type: ignore[override]
+        return self.trainer.samples
+
+    @property
+    def layout(self) -> tuple[Entry, ...]:  # type: ignore[override]
+        return self.trained.layout
 
     @property
     def model(self) -> Tensor:  # type: ignore[override]
@@ -104,99 +129,178 @@ class LocalPeer(Peer):
         self.enter("training")
         self.trained_this_round = True
         began = time.perf_counter()
-        losses = [await self._in_thread(self.trainer.train, phase, self.round) for phase in phases]
+        losses = [await self.compute(self.trainer.train, phase, self.round) for phase in phases]
         self.seconds.train += time.perf_counter() - began
         self.loss = losses[-1]
         return losses[-1]
 
     async def accuracy(self) -> float:
         began = time.perf_counter()
-        result = await self._in_thread(self.trainer.accuracy)
+        result = await self.compute(self.trainer.accuracy)
         self.seconds.train += time.perf_counter() - began
         return result
 
+    def logits(self, vector: Tensor, x: Tensor, training: bool = False) -> Tensor:
+        return self.trainer.logits(vector, x, training, self.round)
+
+    def batches(self, size: int, epochs: int = 1) -> Iterator[Tensor]:
+        return self.trainer.batches(size, self.round, epochs)
+
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await self._in_thread(function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)
 
     def forget(self, optimiser: str) -> None:
         self.trainer.drop(optimiser)
 
-    async def exchange(self, share: str, **scalars: float) -> dict[str, Received]:
-        vector = self._outgoing(share)
-        if self.trace:
-            self.trace.passes(vector)
-            self.trace.facts |= scalars
-        numbers, length = tuple(scalars.values()), self._length(share)
+    def exchange(
+        self, share: str, /, to: To = None, of: Collection[str] | None = None, **scalars: float
+    ) -> Coroutine[Any, Any, dict[str, Received]]:
+        declared, around = self._declared(share), self._neighbourhood()
+        self.calls.declared.check_scalars(declared, scalars, self.round)
+        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
+        vectors = self.calls.addressed(declared, self.round, around.receivers, to, lambda: self._live(declared))
+        self._trace_pass(share, numbers)
         with self._communicating():
-            received = await self._collectives.exchange(self._neighbourhood(), share, vector, numbers, length)
+            leaving = self._leaving(share, vectors)
+            arriving = self._collectives.exchange(
+                around, share, Outgoing(leaving, numbers), self._expected(declared, around, to, of)
+            )
+        return self._received(arriving, tuple(numbers))
+
+    def _expected(self, share: Share, around: Neighbourhood, to: To, of: Collection[str] | None) -> Expected:
+        everyone = around.senders
+        if of is not None:
+            self.calls.check_senders(share, self.round, everyone, of)
+            return Expected(self._bytes(share), of, of)
+        return Expected(self._bytes(share), everyone if to is None else (), everyone)
+
+    async def _received(
+        self, arriving: Coroutine[Any, Any, dict[str, Arrived]], names: Sequence[str]
+    ) -> dict[str, Received]:
+        with self._communicating():
+            arrived = await arriving
         return {
-            sender: Received(values.to(self.trained.device), dict(zip(scalars, theirs, strict=True)))
-            for sender, (values, theirs) in received.items()
+            sender: Received(one.vector.to(self.trained.device), dict(zip(names, one.scalars, strict=True)))
+            for sender, one in arrived.items()
         }
 
     async def weighted_mean(self, share: str, weight: float) -> None:
-        vector = self._outgoing(share)
+        declared = self._declared(share)
+        self.calls.check_mean(declared, self.round, weight)
+        live = self._live(declared)
+        vector = self._leaving(share, {"": live})[""]
         with self._communicating():
-            await self._collectives.weighted_mean(self._neighbourhood(), share, vector, weight)
-            self._live(share).copy_(vector)
+            await self._collectives.weighted_mean(self._neighbourhood(), share, vector, float(weight))
+            live.copy_(vector)
+
+    async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
+        declared = self._declared(share)
+        self.calls.declared.check_scalars(declared, scalars, self.round)
+        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
+        vector = self._leaving(share, {"": self._live(declared)})[""]
+        arriving = self._collectives.all_gather(self._neighbourhood(), share, vector, numbers, self._bytes(declared))
+        received = await self._received(arriving, tuple(numbers))
+        return {member: received[member] for member in self.members}
 
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
-        manifest = self.network.manifest
-        size = manifest.payloads[manifest.number(record, self.round)].doubles
-        if values.numel() != size:
-            raise NotDeclaredError(f"{values.numel()} numbers go into `{record}`, declared are {size}")
+        numbers = self.calls.record(record, values, self.round)
         with self._communicating():
-            records = await self._collectives.gather(self._neighbourhood(), record, values.double().tolist())
+            records = await self._collectives.gather(self._neighbourhood(), record, tuple(numbers))
         return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
 
+    async def agree(self, record: str, decision: Tensor | None) -> None:
+        told = await self.gather(record, torch.tensor([digest(decision)], dtype=torch.float64))
+        theirs = {peer: float(value) for peer, value in told.items() if float(value) != UNDECIDED}
+        others = [peer for peer, value in theirs.items() if decision is not None and value != digest(decision)]
+        if others:
+            raise FailedError(
+                f"{self.id} decided otherwise than {', '.join(others)} about `{record}` in round {self.round}; last "
+                "bits differ between kinds of CPU: use one kind, and one build of torch"
+            )
+
     async def pass_token(self, share: str) -> None:
+        declared = self._declared(share)
+        vector = self._leaving(share, {"": self._live(declared)})[""]
         with self._communicating():
-            await self._collectives.pass_token(self._neighbourhood(), share, self._outgoing(share))
+            self._collectives.pass_token(self._neighbourhood(), share, vector)
 
     async def receive_token(self, share: str) -> Tensor:
+        length = self._bytes(self._declared(share))
         with self._communicating():
-            token = await self._collectives.receive_token(self._neighbourhood(), share, self._length(share))
+            token = await self._collectives.receive_token(self._neighbourhood(), share, length)
         return token.to(self.trained.device)
 
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
         # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.
-        digest = int.from_bytes(hashlib.sha256(" ".join(order).encode()).digest()[:6], "little")
-        digests = await self.gather("order", torch.tensor([digest], dtype=torch.float64))
-        others = [peer for peer, theirs in digests.items() if float(theirs) != digest]
-        if others:
-            raise FailedError(f"{self.id} computed another ring order than {', '.join(others)}; use one kind of CPU")
+        await self.agree("order", torch.tensor([self.members.index(peer) for peer in order]))
         self.ring_order = Ring(order, cost_before, cost_after)
         around = self._neighbourhood()
         self.network.use(self.round, around.receivers, around.senders)
         self.report("ring", order=order, cost_before=cost_before, cost_after=cost_after)
 
+    async def once(self, make: Callable[[], Tensor]) -> Tensor:
+        number = next(self._onces)
+        value = await asyncio.to_thread(self.journal.recall, self.round, number)
+        if value is None:
+            made = await self.compute(make)
+            value = await asyncio.to_thread(self.journal.write, self.round, number, made)
+        return value.to(self.trained.device)
+
+    async def resources(self) -> Resources:
+        if self._measured is None:
+            values = (await self.once(self._measure)).tolist()
+            rates = dict(zip(self.members, values[2:], strict=True))
+            self._measured = Resources(values[0], values[1], rates)
+        return self._measured
+
+    def _measure(self) -> Tensor:
+        now = self.measure()
+        return torch.tensor(
+            [now.cpus, now.memory, *(now.rates.get(peer, 0.0) for peer in self.members)], dtype=torch.float64
+        )
+
     def shared_generator(self, purpose: str) -> np.random.Generator:
         view = self.network.identity.view
         return np.random.default_rng(derive(self.seed, f"view {view}", self.round, purpose))
 
-    def note(self, **values: float) -> None:
-        self.noted |= values
+    def note(self, **values: float | Sequence[float]) -> None:
+        self.noted |= {name: noted(value) for name, value in values.items()}
 
     def _neighbourhood(self) -> Neighbourhood:
         ring = self.ring_order.order
         return Neighbourhood(ring, receivers(self.graph, ring, self.id), senders(self.graph, ring, self.id))
 
-    def _live(self, share: str) -> Tensor:
+    def _declared(self, share: str) -> Share:
+        return self.calls.declared.share(share, self.round)
+
+    def _live(self, share: Share) -> Tensor:
         views = {"extractor": self.extractor, "head": self.head, "model": self.model}
-        return views[share] if share in views else self.state[share]
+        return self.calls.vector(share, self.round, views, self.state)
 
-    def _length(self, share: str) -> int | None:
-        """Of the vector in every peer; None for one of the protocol's own, which each may make as long as it likes."""
-        return self._live(share).numel() if share in PARTS else None
+    def _bytes(self, share: Share) -> int | None:
+        """Of the vector at every peer; None where each may send one of its own length."""
+        length = self.calls.length(share)
+        return None if length is None else FLOAT32 * length
 
-    def _outgoing(self, share: str) -> Tensor:
-        """The vector as it leaves: float32 on the CPU, and finite, or nothing leaves."""
-        vector = self._live(share)
-        if self.trace:
+    def _leaving(self, name: str, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The vectors as they leave: on the CPU, each once however many get it, and finite, or nothing leaves."""
+        leaving: dict[int, Tensor] = {}
+        for vector in vectors.values():
+            if id(vector) not in leaving:
+                leaving[id(vector)] = self._finite(name, vector)
+        return {to: leaving[id(vector)] for to, vector in vectors.items()}
+
+    def _finite(self, name: str, vector: Tensor) -> Tensor:
+        if self.trace and self.trace.shared == name:
             self.trace.communicates(vector)
-        if not bool(torch.isfinite(vector.sum())):
-            raise FailedError(f"{self.id}: its {share} is not finite in round {self.round}; lower the learning rate")
-        return vector.detach().cpu()
+        if vector.is_floating_point() and not bool(torch.isfinite(vector.sum())):
+            raise FailedError(f"{self.id}: its {name} is not finite in round {self.round}; lower the learning rate")
+        return vector.detach().cpu().contiguous()
+
+    def _trace_pass(self, share: str, scalars: Mapping[str, float]) -> None:
+        if self.trace and self.trace.shared == share:
+            self.trace.passes(self._live(self._declared(share)))
+            self.trace.facts |= scalars
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:
@@ -206,5 +310,16 @@ class LocalPeer(Peer):
         yield
         self.seconds.communicate += time.perf_counter() - began
 
-    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)
+
+def digest(decision: Tensor | None) -> int:
+    """A number for a decision that a float64 holds exactly, or the one that stands for none."""
+    if decision is None:
+        return UNDECIDED
+    content = repr((str(decision.dtype), decision.cpu().tolist())).encode()
+    return int.from_bytes(hashlib.sha256(content).digest()[:6], "little")
+
+
+def noted(value: float | Sequence[float] | Tensor) -> float | list[float]:
+    """Plain JSON."""
+    plain: float | list[float] = value.tolist() if isinstance(value, Tensor) else value  # type: ignore[assignment]
+    return [float(one) for one in plain] if isinstance(plain, Sequence) else float(plain)

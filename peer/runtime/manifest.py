@@ -1,39 +1,40 @@
 """From a protocol's declarations to the manifest that the wire enforces."""
 
 from peer.errors import InputError
-from peer.learning.model.model import PARTS, Model, Part
+from peer.learning.model.model import Model
 from peer.network.wire.frames import MAX_DOUBLES
 from peer.network.wire.manifest import Manifest, Payload
-from peer.protocols.base import Protocol, Record, Share
+from peer.protocols.declarations import Declarations, Record, Share
 
 
-def manifest(protocol: Protocol, model: Model, rounds: int) -> Manifest:
+def manifest(declared: Declarations, model: Model, rounds: int, peers: int) -> Manifest:
     """Every vector and record that may leave a peer in this run, with its size and its rounds."""
-    shares = [_share(share, model, rounds) for share in protocol.shares(rounds)]
-    records = [_record(record, model, rounds) for record in protocol.records]
+    shares = [_share(share, model, rounds) for share in declared.shares]
+    records = [_record(record, model, rounds, peers) for record in declared.records]
     return Manifest((*shares, *records), model.shape, model.classes)
 
 
 def _share(share: Share, model: Model, rounds: int) -> Payload:
-    part: Part = share.vector if share.vector in PARTS else "model"
-    where = model.part(part)
-    head = model.part("head")
+    where, head = model.part(share.part or "model"), model.part("head")
     at = range(rounds + 1) if share.rounds is None else share.rounds
+    laid_out = share.part is not None
     return Payload(
         name=share.vector,
-        floats=where.stop - where.start,
-        doubles=share.scalars,
+        size=share.size or where.stop - where.start,
+        # The sum of the weights travels with a weighted mean, whether the protocol has numbers of its own or not.
+        doubles=max(share.scalars, 1),
         first_round=at.start,
         last_round=at.stop - 1,
-        tensors=tuple((e.name, e.shape, e.dtype) for e in model.layout if where.start <= e.offset < where.stop),
-        private=(max(head.start, where.start) - where.start, max(head.stop, where.start) - where.start)
-        if head.start < where.stop
-        else (0, 0),
+        kind="uint8" if share.bytes else "float32",
+        tensors=tuple((e.name, e.shape, e.dtype) for e in model.layout if where.start <= e.offset < where.stop)
+        if laid_out
+        else (),
+        head=(max(head.start, where.start) - where.start, head.stop - where.start) if share.holds_head else (0, 0),
     )
 
 
-def _record(record: Record, model: Model, rounds: int) -> Payload:
-    size = model.classes if record.size == "classes" else record.size
+def _record(record: Record, model: Model, rounds: int, peers: int) -> Payload:
+    size = record.length(model.classes, peers)
     if size > MAX_DOUBLES:
         raise InputError(f"`{record.name}` has {size} numbers and a message holds {MAX_DOUBLES}; use another protocol")
-    return Payload(name=record.name, floats=0, doubles=size, first_round=0, last_round=rounds)
+    return Payload(name=record.name, size=0, doubles=size, first_round=0, last_round=rounds)

@@ -20,8 +20,12 @@ from peer.network.streams.handshake import Identity
 from peer.network.transport import Status, Transport
 from peer.network.wire.messages import Resources
 from peer.plugins import user_code_errors
+from peer.protocols.base import Resources as Free
+from peer.protocols.state import check_state
 from peer.runtime.barriers import await_staleness_bound, drain, join
+from peer.runtime.calls import Calls
 from peer.runtime.checkpointer import Checkpointer
+from peer.runtime.journal import Journal
 from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer, Ring
 from peer.runtime.manifest import manifest
@@ -35,6 +39,7 @@ from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
 
 T = TypeVar("T")
+GIB = 1 << 30
 
 
 class Runtime:
@@ -52,7 +57,8 @@ class Runtime:
         self._lifecycle = Lifecycle()
         self._evaluation: Evaluation | None = None
         protocol, model = self._spec.protocol, setup.model
-        declared = manifest(protocol, model, self._spec.rounds)
+        self._declared = protocol.declarations(self._spec.rounds)
+        declared = manifest(self._declared, model, self._spec.rounds, len(self._spec.ids))
         self.network = Network(
             Identity(setup.config.id, self._spec.digests(), declared.digest),
             self._addresses(),
@@ -77,6 +83,10 @@ class Runtime:
             enter=self._become,
             report=telemetry.emit,
             ring_order=Ring(self._spec.ids),
+            calls=Calls.of(protocol.name, self._declared, model, len(self._spec.ids)),
+            journal=Journal(self._out / "journal"),
+            measure=self._free,
+            validation=None,
         )
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, telemetry.emit)
         self._complete = self._out / "complete"
@@ -152,6 +162,7 @@ class Runtime:
         self.peer.begin(0)
         with user_code_errors(self._spec.protocol.name):
             await self._spec.protocol.start(self.peer, self._spec.init)
+            check_state(self._spec.protocol, self.peer.state, self.peer.members)
         self._become("evaluating")
         await self._close_round(0)
 
@@ -159,11 +170,13 @@ class Runtime:
         await await_staleness_bound(self.network.durability, self._spec, round, self.telemetry.emit)
         self.peer.begin(round)
         before = asdict(self.peer.seconds)
-        shared = self._shared_part(round)
+        name = self._traced(round)
+        shared = self.peer.extractor if name == "extractor" else self.peer.model
         if self._spec.trace:
-            self.peer.trace = Trace(self._out / "trace", round, shared)
+            self.peer.trace = Trace(self._out / "trace", round, name, shared)
         with user_code_errors(self._spec.protocol.name):
             await self._spec.protocol.round(self.peer)
+            check_state(self._spec.protocol, self.peer.state, self.peer.members)
         if self.peer.trace:
             await asyncio.to_thread(self.peer.trace.write, shared, self._trace_facts())
         self._become("evaluating")
@@ -173,11 +186,10 @@ class Runtime:
         self._report_round(round, before)
         await self._close_round(round)
 
-    def _shared_part(self, round: int) -> torch.Tensor:
-        """The vector whose course a trace shows: what the protocol shares in this round."""
-        shares = self._spec.protocol.shares(self._spec.rounds)
-        current = [share.vector for share in shares if share.rounds is None or round in share.rounds]
-        return self.peer.extractor if current[:1] == ["extractor"] else self.peer.model
+    def _traced(self, round: int) -> str:
+        """The part of the model whose course a trace shows: what the protocol shares in this round."""
+        shared = [share.part for share in self._declared.travelling(round)]
+        return "extractor" if shared[:1] == ["extractor"] else "model"
 
     def _trace_facts(self) -> dict[str, object]:
         return {
@@ -269,6 +281,10 @@ class Runtime:
     def _resources(self) -> Resources:
         rates = {peer: link.bytes_per_second for peer, link in self.network.links.items()}
         return measure(self.setup.model.device, self.peer.samples, rates)
+
+    def _free(self) -> Free:
+        now = self._resources()
+        return Free(now.free_cpus, now.free_memory_bytes / GIB, now.bytes_per_second)
 
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""

@@ -16,6 +16,7 @@ from peer.learning.model.model import PARTS, Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
 from peer.runtime.disk import busiest_round, check_disk, disk_needed
+from peer.runtime.dry_run import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 
@@ -44,7 +45,9 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
     check_batches(model, spec.protocol.local(), len(shard.train), config.id)
     sizes: dict[str, int] = {part: len(model.vector[model.part(part)]) for part in PARTS}
-    busiest = busiest_round(spec, config.id, sizes, shard.proportions, len(shard.train))
+    everyone = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
+    rehearsal = Rehearsal(model, shard.train.first(SAMPLES), everyone, spec.rounds, spec.seed)
+    busiest = busiest_round(spec, config.id, len(shard.train), rehearsal)
     check_disk(out, disk_needed(spec, sizes["model"], busiest))
     return Setup(config, spec, shard, model)
 

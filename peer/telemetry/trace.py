@@ -12,7 +12,9 @@ from peer.files import write_atomically
 class Trace:
     """The vectors and facts of one round."""
 
-    def __init__(self, directory: Path, round: int, start: Tensor) -> None:
+    def __init__(self, directory: Path, round: int, shared: str, start: Tensor) -> None:
+        self.shared = shared
+        """Name of the vector whose course is traced."""
         self._path = directory / f"round-{round:04d}.safetensors"
         self._vectors = {"start": copy(start)}
         self.facts: dict[str, object] = {"accuracy": None, "gamma": None}

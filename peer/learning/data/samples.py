@@ -38,6 +38,10 @@ class Samples:
         """The same samples on `device`; copies nothing when they are there already."""
         return Samples(self.x.to(device), self.y.to(device))
 
+    def first(self, count: int) -> "Samples":
+        """At most so many of them, as views."""
+        return Samples(self.x[:count], self.y[:count])
+
 
 class Inputs(Protocol):
     """Inputs that are read when asked for: an array, perhaps memory-mapped, or a folder of image files."""

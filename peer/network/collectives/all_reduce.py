@@ -13,7 +13,11 @@ from torch import Tensor, isfinite
 from peer.errors import FailedError
 from peer.network.network import Network
 from peer.network.streams.message_writer import MessageWriter
-from peer.network.wire.frames import FLOATS_PER_FRAME, frame_count
+from peer.network.wire.call import Call
+from peer.network.wire.frames import frame_count, vector_bytes
+
+WIDTH = 4
+"""Bytes of a float32."""
 
 
 @dataclass(frozen=True)
@@ -22,54 +26,63 @@ class AllReduce:
 
     network: Network
     ring: tuple[str, ...]
-    round: int
-    step: int
-    name: str
+    call: Call
 
     async def run(self, vector: Tensor, weight: float) -> None:
         """Σ w_k·v_k / Σ w_k in place; float32 on the CPU. The sum of the weights travels as a float64 scalar."""
-        self._check(vector.mul_(weight))
+        self._check(vector.mul_(weight), weight)
         if len(self.ring) == 1:
-            vector.div_(weight)
+            vector.div_(self._total(weight))
             return
         own = self._part(vector, self._position)
-        await self._message(own, 0, vector, weight).write_all(vector[own])
+        self._message(own, 0, weight).write_all(vector[own])
         for s in range(2 * (len(self.ring) - 1)):
             await self._relay(vector, s, weight)
 
     async def _relay(self, vector: Tensor, s: int, weight: float) -> None:
         """Receive the part of step s and pass it on in step s + 1, except after the last."""
-        size = len(self.ring)
+        size, frame = len(self.ring), self.network.limits.frame
         part = self._part(vector, self._position - s - 1)
         block, left = vector[part], self.ring[self._position - 1]
         writer: MessageWriter | None = None
-        for index in range(frame_count(block.numel())):
-            message = await self.network.message(
-                left, self.round, self.step + s, self.name, block.numel(), 1, part.start, frames=index + 1
-            )
+        for start in range(0, frame * frame_count(block.nbytes, frame), frame):
+            message = await self.network.message(left, self.call.at(s), start + frame)
+            self.network.expect(message, left, self.call.at(s), block.nbytes, WIDTH * part.start)
             total = message.scalars[0] + (weight if s < size - 1 else 0.0)
-            frame = block[FLOATS_PER_FRAME * index : FLOATS_PER_FRAME * (index + 1)]
+            values = block[start // WIDTH : (start + frame) // WIDTH]
             if s < size - 1:
-                frame.add_(message.block(index))
+                values.add_(message.block(start, values.nbytes))
             else:
-                frame.copy_(message.block(index))
+                values.copy_(message.block(start, values.nbytes))
             if s == size - 2:
-                frame.div_(total)
-            self._check(frame)
+                values.div_(self._total(total))
+            self._check(values, total)
             if s < 2 * size - 3:
-                writer = writer or self._message(part, s + 1, vector, total)
-                writer.write(frame)
+                writer = writer or self._message(part, s + 1, total)
+                writer.write(vector_bytes(values))
         self.network.inbox(left).consume(message)
 
-    def _check(self, values: Tensor) -> None:
+    def _total(self, weight: float) -> float:
+        """The sum of all weights, of which at least one must count."""
+        if not weight > 0:
+            raise FailedError(
+                f"the weights of all peers in the mean of `{self.call.name}` add up to {weight:g} in round "
+                f"{self.call.round}; at least one peer must give a weight above 0"
+            )
+        return weight
+
+    def _check(self, values: Tensor, weight: float) -> None:
         """Weighted sums can overflow where every vector is finite; nothing of that may leave."""
         if not bool(isfinite(values.sum())):
-            raise FailedError(f"the sum of all peers' `{self.name}` is not finite; lower the learning rate")
+            raise FailedError(
+                f"the sum of all peers' `{self.call.name}` is not finite in round {self.call.round} (weight "
+                f"{weight:g}); lower the learning rate or the weights"
+            )
 
-    def _message(self, part: slice, s: int, vector: Tensor, weight: float) -> MessageWriter:
+    def _message(self, part: slice, s: int, weight: float) -> MessageWriter:
         right = self.ring[(self._position + 1) % len(self.ring)]
-        length = part.stop - part.start
-        return self.network.writer([right], self.round, self.step + s, self.name, length, [weight], part.start)
+        length = WIDTH * (part.stop - part.start)
+        return self.network.writer([right], self.call.at(s), length, [weight], WIDTH * part.start)
 
     @property
     def _position(self) -> int:

@@ -4,14 +4,17 @@ Every peer makes the same calls in the same order, so the number of a call withi
 Reductions run in ring order, never in order of arrival: every run ends in the same bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+from torch import Tensor, empty
 
+from peer.errors import FailedError
 from peer.network.collectives.all_reduce import AllReduce
+from peer.network.collectives.relay import Relay
 from peer.network.network import Network
+from peer.network.wire.call import Call
 
 TOKEN = 1 << 31
 """Steps from here on are tokens: passing and receiving one are calls of their own."""
@@ -31,6 +34,31 @@ class Neighbourhood:
         return self.ring[position - 1], self.ring[(position + 1) % len(self.ring)]
 
 
+class Arrived(NamedTuple):
+    """What one sender sent: a vector on the CPU, and its scalars in the order of the call."""
+
+    vector: Tensor
+    scalars: tuple[float, ...]
+
+
+class Outgoing(NamedTuple):
+    """What an exchange sends: a vector to each of some receivers, by id, and the same scalars beside each."""
+
+    vectors: Mapping[str, Tensor]
+    scalars: Mapping[str, float]
+
+
+class Expected(NamedTuple):
+    """What an exchange is to receive."""
+
+    length: int | None
+    """Bytes of every sender's vector; None if each may send one of its own length."""
+    required: Collection[str]
+    """Who must send one."""
+    allowed: Collection[str]
+    """Who may; everybody else's is refused."""
+
+
 class Collectives:
     """All messages of one peer in one round."""
 
@@ -38,54 +66,82 @@ class Collectives:
         self._network, self._round = network, round
         self._calls = self._passed = self._taken = 0
 
-    def _step(self) -> int:
-        """The first step of a new call; a call has up to 65,536 steps."""
+    def _call(self, collective: str, name: str, scalars: Collection[str] = ()) -> Call:
         self._calls += 1
-        return self._calls << 16
+        return Call(self._round, self._calls << 16, collective, name, tuple(scalars))
 
-    async def exchange(
-        self, around: Neighbourhood, name: str, vector: Tensor, scalars: Sequence[float], length: int | None
-    ) -> dict[str, tuple[Tensor, tuple[float, ...]]]:
-        """Send to all receivers, return what every sender sent (float32, float64 scalars), in the order of `around`.
+    def exchange(
+        self, around: Neighbourhood, name: str, outgoing: Outgoing, expected: Expected
+    ) -> Coroutine[Any, Any, dict[str, Arrived]]:
+        """Send at once; what is returned waits for the others, and gives what each sent, in the senders' order.
 
-        `length` is that of every sender's vector; None if each may send one of its own.
+        A receiver for whom there is no vector gets an empty message under the same key, so that nobody waits for what
+        will not come. Who sent an empty one is left out.
         """
-        step = self._step()
-        writer = self._network.writer(around.receivers, self._round, step, name, vector.numel(), scalars)
-        await writer.write_all(vector)
-        received = {}
+        call = self._call("exchange", name, outgoing.scalars)
+        for to, vector in _grouped(around.receivers, outgoing.vectors):
+            scalars = [*outgoing.scalars.values()] if vector is not None else []
+            values = empty(0) if vector is None else vector
+            self._network.writer(to, call, values.nbytes, scalars).write_all(values)
         for sender in around.senders:
-            message = await self._network.message(sender, self._round, step, name, length, len(scalars))
-            received[sender] = (self._network.inbox(sender).consume(message), message.scalars)
-        return received
+            if sender not in expected.allowed:
+                self._network.silence(sender, call)
+        return self._arrivals(around.senders, call, expected)
+
+    async def _arrivals(self, senders: Collection[str], call: Call, expected: Expected) -> dict[str, Arrived]:
+        arrived = {}
+        for sender in senders:
+            message = await self._network.message(sender, call)
+            silent = message.empty and sender not in expected.required
+            self._network.expect(message, sender, call, 0 if silent else expected.length)
+            if len(message.scalars) != (0 if silent else len(call.scalars)):
+                raise FailedError(
+                    f"{sender} sent {len(message.scalars)} numbers with `{call.name}` in round {call.round} where "
+                    f"{len(call.scalars)} belong; compare its code with this peer's"
+                )
+            values = self._network.inbox(sender).consume(message)
+            if not silent:
+                arrived[sender] = Arrived(values, message.scalars)
+        return arrived
 
     async def weighted_mean(self, around: Neighbourhood, name: str, vector: Tensor, weight: float) -> None:
         """Σ w_k·v_k / Σ w_k in place."""
-        await AllReduce(self._network, around.ring, self._round, self._step(), name).run(vector, weight)
+        call = self._call("weighted_mean", name, ("weight",))
+        await AllReduce(self._network, around.ring, call).run(vector, weight)
 
-    async def gather(self, around: Neighbourhood, name: str, record: Sequence[float]) -> dict[str, tuple[float, ...]]:
+    async def all_gather(
+        self, around: Neighbourhood, name: str, vector: Tensor, scalars: Mapping[str, float], length: int | None
+    ) -> dict[str, Arrived]:
+        """Everybody's vector and scalars by id, each relayed N−1 times; `length` as in `Expected`."""
+        relay = Relay(self._network, around.ring, self._call("all_gather", name, scalars))
+        return {id: Arrived(*found) for id, found in (await relay.run(vector, [*scalars.values()], length)).items()}
+
+    async def gather(self, around: Neighbourhood, name: str, record: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
         """Everybody's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
-        step, (left, right) = self._step(), around.beside(self._network.identity.id)
-        size, position = len(around.ring), around.ring.index(self._network.identity.id)
-        records = {around.ring[position]: tuple(record)}
-        for s in range(size - 1):
-            passed, taken = around.ring[(position - s) % size], around.ring[(position - s - 1) % size]
-            self._network.writer([right], self._round, step + s, name, 0, records[passed]).write(torch.empty(0))
-            message = await self._network.message(left, self._round, step + s, name, 0, len(record))
-            records[taken] = message.scalars
-        return records
+        relay = Relay(self._network, around.ring, self._call("gather", name))
+        return {id: scalars for id, (_, scalars) in (await relay.run(empty(0), [*record], 0)).items()}
 
-    async def pass_token(self, around: Neighbourhood, name: str, vector: Tensor) -> None:
+    def pass_token(self, around: Neighbourhood, name: str, vector: Tensor) -> None:
         """Send to the right neighbour."""
         _, right = around.beside(self._network.identity.id)
-        step = TOKEN + self._passed
+        call = Call(self._round, TOKEN + self._passed, "token", name)
         self._passed += 1
-        await self._network.writer([right], self._round, step, name, vector.numel()).write_all(vector)
+        self._network.writer([right], call, vector.nbytes).write_all(vector)
 
     async def receive_token(self, around: Neighbourhood, name: str, length: int | None) -> Tensor:
-        """What the left neighbour passed: so many values of that vector, or, if None, as many as it likes."""
+        """What the left neighbour passed: so many bytes of that vector, or, if None, as many as it likes."""
         left, _ = around.beside(self._network.identity.id)
-        step = TOKEN + self._taken
+        call = Call(self._round, TOKEN + self._taken, "token", name)
         self._taken += 1
-        message = await self._network.message(left, self._round, step, name, length)
+        message = await self._network.message(left, call)
+        self._network.expect(message, left, call, length)
         return self._network.inbox(left).consume(message)
+
+
+def _grouped(receivers: Collection[str], vectors: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor | None]]:
+    """Receivers that get the same tensor together: it is encoded once for all of them."""
+    groups: dict[int, tuple[list[str], Tensor | None]] = {}
+    for receiver in receivers:
+        vector = vectors.get(receiver)
+        groups.setdefault(id(vector), ([], vector))[0].append(receiver)
+    return [*groups.values()]

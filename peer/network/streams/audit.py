@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from peer.network.wire.frames import Heading
 from peer.network.wire.manifest import Payload
 
 Line = tuple[str, str]
@@ -42,15 +43,14 @@ class Audit:
                 if direction not in edges.setdefault(peer, []):
                     edges[peer].append(direction)
 
-    def wrote(self, round: int, to: Iterable[str], payload: Payload, offset: int, floats: int, doubles: int) -> None:
-        start, end = payload.private
-        head = max(0, min(offset + floats, end) - max(offset, start))
+    def wrote(self, round: int, to: Iterable[str], payload: Payload, heading: Heading) -> None:
+        """A message that is being sent to each of `to`."""
         audit = self._rounds[round]
         for peer in to:
-            audit.sent[peer, payload.name] += 4 * floats
-            audit.head[peer, payload.name] += 4 * head
-            audit.sent_scalars[peer, payload.name] += 8 * doubles
-            self.tensor_bytes += 4 * floats
+            audit.sent[peer, payload.name] += heading.length
+            audit.head[peer, payload.name] += payload.head_bytes(heading.offset, heading.length)
+            audit.sent_scalars[peer, payload.name] += 8 * heading.doubles
+            self.tensor_bytes += heading.length
 
     def read(self, round: int, sender: str, payload: Payload, count: int, scalars: int) -> None:
         """So many bytes of the vector and of the scalars beside it."""

@@ -8,27 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.network.wire.frames import FLOATS_PER_FRAME, BadFrameError, Frame, Key, float_bytes, frame_count
-from peer.network.wire.manifest import NotDeclaredError
+from peer.network.limits import Limits
+from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, frame_count, vector_bytes
+from peer.network.wire.manifest import DTYPES, NotDeclaredError, Payload
 
 Fate = Literal["new", "repeat", "conflict"]
 """What became of a frame: kept, here already, or here already with other content (the first one counts)."""
-MAX_MESSAGES = 65_536
 
 
 class Message:
-    """A message that is arriving: float64 scalars with frame 0, and float32 values frame by frame."""
+    """A message that is arriving: float64 scalars with frame 0, and the vector's values frame by frame."""
 
-    def __init__(self, frame: Frame) -> None:
-        self.payload, self.offset, self.length, self.doubles = (
-            frame.payload,
-            frame.offset,
-            frame.length,
-            frame.doubles,
-        )
-        self.values = torch.empty(frame.length, dtype=torch.float32)
+    def __init__(self, heading: Heading, payload: Payload, frame: int) -> None:
+        self.heading, self._payload, self._frame = heading, payload, frame
+        self.values = torch.empty(heading.length // payload.width, dtype=DTYPES[payload.kind])
         self.scalars: tuple[float, ...] = ()
-        self._bytes = float_bytes(self.values)
+        self._bytes = vector_bytes(self.values)
         self._digests: list[int] = []
 
     @property
@@ -38,12 +33,20 @@ class Message:
 
     @property
     def complete(self) -> bool:
-        return self.next == frame_count(self.length)
+        return self.has(self.heading.length)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was sent but the word that nothing is: neither values nor scalars."""
+        return not self.heading.length and not self.heading.doubles
+
+    def has(self, count: int) -> bool:
+        """Whether its first `count` bytes are here, or all if it has fewer."""
+        return self.next >= frame_count(min(count, self.heading.length), self._frame)
 
     def add(self, frame: Frame) -> Fate:
         """Take a frame in, unless it is here already."""
-        shape = (frame.payload, frame.offset, frame.length, frame.doubles)
-        if shape != (self.payload, self.offset, self.length, self.doubles):
+        if frame.heading != self.heading:
             return "conflict"
         if frame.index < self.next:
             return "repeat" if frame.digest == self._digests[frame.index] else "conflict"
@@ -51,58 +54,77 @@ class Message:
             raise BadFrameError(f"frame {frame.index} came before frame {self.next}")
         if frame.index == 0:
             self.scalars = tuple(np.frombuffer(frame.scalars, "<f8").tolist())
-        start = 4 * FLOATS_PER_FRAME * frame.index
+        start = self._frame * frame.index
         self._bytes[start : start + len(frame.values)] = frame.values
-        # A sum shows every NaN and infinity at a fraction of the cost of looking for them.
-        if not (isfinite(sum(self.scalars)) and isfinite(float(self.block(frame.index).sum()))):
+        if not isfinite(sum(self.scalars)) or not self._is_finite(start, len(frame.values)):
             raise NotDeclaredError("its values are not finite")
         self._digests.append(frame.digest)
         return "new"
 
+    def _is_finite(self, start: int, count: int) -> bool:
+        """A sum shows every NaN and infinity at a fraction of the cost of looking for them; bytes are not numbers."""
+        return self._payload.kind == "uint8" or isfinite(float(self.block(start, count).sum()))
+
     def release(self) -> Tensor:
         """The values, kept here no longer."""
-        values, self.values, self._bytes = self.values, torch.empty(0), float_bytes(torch.empty(0))
+        values, nothing = self.values, torch.empty(0)
+        self.values, self._bytes = nothing, vector_bytes(nothing)
         return values
 
-    def block(self, index: int) -> Tensor:
-        """The values of one frame, a view."""
-        return self.values[FLOATS_PER_FRAME * index : FLOATS_PER_FRAME * (index + 1)]
+    def block(self, start: int, count: int) -> Tensor:
+        """The values of `count` bytes from `start` on, a view."""
+        width = self._payload.width
+        return self.values[start // width : (start + count) // width]
 
 
 class Inbox:
     """All messages of one sender from this peer's present round on."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self.messages: dict[Key, Message] = {}
         self.awaited: Key | None = None
         """The message that the protocol waits for now."""
+        self._silent: set[Key] = set()
         self._changed = asyncio.Event()
 
-    def add(self, frame: Frame) -> Fate:
+    def add(self, frame: Frame, payload: Payload) -> Fate:
         """Keep a frame; BadFrameError or NotDeclaredError when it is none that an honest neighbour sends."""
+        frame.check(self._limits.frame)
+        if frame.key in self._silent and (frame.heading.length or frame.heading.doubles):
+            raise NotDeclaredError(f"`{payload.name}` was not to come from this sender in round {frame.key.round}")
         message = self.messages.get(frame.key)
         if message is None:
             if frame.index:
                 raise BadFrameError(f"frame {frame.index} came before frame 0")
-            if len(self.messages) >= MAX_MESSAGES:
-                raise NotDeclaredError(f"more than {MAX_MESSAGES} messages in the rounds under way")
-            message = self.messages[frame.key] = Message(frame)
+            if len(self.messages) >= self._limits.messages:
+                raise NotDeclaredError(f"more than {self._limits.messages} messages in the rounds under way")
+            message = self.messages[frame.key] = Message(frame.heading, payload, self._limits.frame)
         fate = message.add(frame)
         self._changed.set()
         return fate
 
-    @property
-    def floats_held(self) -> int:
-        """Length of all vectors that wait to be consumed."""
-        return sum(message.values.numel() for message in self.messages.values())
+    def silence(self, key: Key) -> bool:
+        """Take nothing but an empty message under that key from now on; whether another one is here already."""
+        self._silent.add(key)
+        message = self.messages.get(key)
+        if message is None or message.empty:
+            return False
+        del self.messages[key]
+        return True
 
-    async def room(self, floats: int) -> None:
-        """Wait until no more than so many floats wait to be consumed.
+    @property
+    def held(self) -> int:
+        """Bytes of all vectors that wait to be consumed."""
+        return sum(message.values.nbytes for message in self.messages.values())
+
+    async def room(self, count: int) -> None:
+        """Wait until no more than so many bytes wait to be consumed.
 
         Nobody waits in vain: messages are consumed in the order in which they are sent, so what is needed next
         from this sender is here already.
         """
-        while self.floats_held > floats:
+        while self.held > count:
             self._changed.clear()
             await self._changed.wait()
 
@@ -112,9 +134,9 @@ class Inbox:
         self._changed.set()
         return values
 
-    async def message(self, key: Key, frames: int) -> Message:
-        """The message of that key, once so many of its frames are here, or all if it has fewer."""
-        while (message := self.messages.get(key)) is None or message.next < min(frames, frame_count(message.length)):
+    async def message(self, key: Key, count: int) -> Message:
+        """The message of that key, once its first `count` bytes are here, or all if it has fewer."""
+        while (message := self.messages.get(key)) is None or not message.has(count):
             self.awaited = key
             self._changed.clear()
             await self._changed.wait()
@@ -125,4 +147,5 @@ class Inbox:
         """Drop the messages of rounds before that one: this life of the peer is past them."""
         for key in [key for key in self.messages if key.round < before]:
             del self.messages[key]
+        self._silent = {key for key in self._silent if key.round >= before}
         self._changed.set()

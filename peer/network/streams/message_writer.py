@@ -1,49 +1,34 @@
 """A message on its way out: cut into frames, encoded once for all who get it."""
 
-import asyncio
+import struct
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
 from peer.network.streams.outbox import Outbox, Outgoing
-from peer.network.wire.frames import FLOATS_PER_FRAME, Key, encode_frame, float_bytes, frame_count
+from peer.network.wire.frames import Heading, encode_frame, frame_count, vector_bytes
 
 
 class MessageWriter:
-    """A message on its way into the outboxes, block by block in order."""
+    """Puts a message into the outboxes of its receivers, block by block in order; `frame` bytes to a frame."""
 
     def __init__(
-        self,
-        boxes: Sequence[Outbox],
-        serials: Iterator[int],
-        key: Key,
-        payload: int,
-        scalars: bytes,
-        offset: int,
-        length: int,
+        self, boxes: Sequence[Outbox], serials: Iterator[int], heading: Heading, scalars: Sequence[float], frame: int
     ) -> None:
-        self._boxes, self._serials, self._key, self._payload = boxes, serials, key, payload
-        self._scalars, self._offset, self._length = scalars, offset, length
+        self._boxes, self._serials, self._heading, self._frame = boxes, serials, heading, frame
+        self._scalars = struct.pack(f"<{len(scalars)}d", *scalars)
         self._index = 0
 
-    def write(self, block: Tensor) -> None:
-        """The next frame's float32 values, on the CPU; its bytes are copied once for all receivers."""
-        data = encode_frame(
-            self._key,
-            self._payload,
-            self._index,
-            self._scalars,
-            self._offset,
-            self._length,
-            float_bytes(block),
-        )
-        frame = Outgoing(next(self._serials), self._key, self._index, data)
+    def write(self, block: memoryview) -> None:
+        """The next frame's bytes; they are copied once for all receivers."""
+        data = encode_frame(self._heading, self._index, self._scalars, block)
+        frame = Outgoing(next(self._serials), self._heading.key, self._index, data)
         for box in self._boxes:
             box.append(frame)
         self._index += 1
 
-    async def write_all(self, vector: Tensor) -> None:
-        """The whole message, yielding between frames so that sending begins at once."""
-        for index in range(frame_count(self._length)):
-            self.write(vector[FLOATS_PER_FRAME * index : FLOATS_PER_FRAME * (index + 1)])
-            await asyncio.sleep(0)
+    def write_all(self, vector: Tensor) -> None:
+        """The whole message, as the vector is now: what changes it afterwards does not change what was sent."""
+        data = vector_bytes(vector)
+        for index in range(frame_count(len(data), self._frame)):
+            self.write(data[self._frame * index : self._frame * (index + 1)])

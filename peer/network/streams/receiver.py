@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from peer.network.limits import Limits
 from peer.network.membership.durability import STALENESS_BOUND, Durability
 from peer.network.membership.edges import Direction, Edges
 from peer.network.streams.audit import Audit
@@ -12,7 +13,7 @@ from peer.network.streams.inbox import Inbox
 from peer.network.streams.refusals import Refusals
 from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import DisconnectedError, Pipe
-from peer.network.wire.frames import FLOATS_PER_FRAME, BadFrameError, decode
+from peer.network.wire.frames import BadFrameError, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Position, Refusal, Reply, Welcome
 
@@ -39,16 +40,17 @@ class Receiver:
     ) -> None:
         self._identity, self._manifest, self._edges = identity, manifest, edges
         self._durability, self._audit, self._traffic = durability, audit, traffic
+        self._limits = Limits()
         self._streams: dict[str, Pipe] = {}
         self.refusals = Refusals(report)
         self.inboxes: dict[str, Inbox] = {}
         self.round = 0
         """The round this peer is in: earlier messages are of no use, and nobody can be more than W ahead."""
-        self._most_held = 4 * (manifest.largest // 4 + FLOATS_PER_FRAME)
-        """Floats from one sender that may wait; a healthy one is at most two messages ahead."""
+        self._most_held = 4 * manifest.largest + 4 * self._limits.frame
+        """Bytes from one sender that may wait; a healthy one is at most two messages ahead."""
 
     def inbox(self, sender: str) -> Inbox:
-        return self.inboxes.setdefault(sender, Inbox())
+        return self.inboxes.setdefault(sender, Inbox(self._limits))
 
     async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> Counted | None:
         """Read the hello of an incoming stream; the pipe as the caller's, or None if it was refused."""
@@ -132,12 +134,19 @@ class Receiver:
             raise BadFrameError(f"round {key.round} is more than {STALENESS_BOUND} rounds ahead of this peer's")
         if not await self._expected(sender, key.round):
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
-        payload = self._manifest.check(frame.payload, key.round, frame.doubles, frame.offset, frame.length)
-        fate = self.inbox(sender).add(frame)
+        heading = frame.heading
+        payload = self._manifest.check(heading.payload, key.round, heading.doubles, heading.offset, heading.length)
+        fate = self.inbox(sender).add(frame, payload)
         if fate == "new":
             self._audit.read(key.round, sender, payload, len(frame.values), len(frame.scalars))
         elif fate == "conflict":
             self.refusals.add("conflict", sender=sender, round=key.round, step=key.step)
+
+    def silence(self, sender: str, key: Key) -> None:
+        """Take nothing but an empty message of that key. What came before this was known ends the sender's stream:
+        it sends the message again, and is refused."""
+        if self.inbox(sender).silence(key) and (pipe := self._streams.get(sender)):
+            pipe.abort()
 
     async def _expected(self, sender: str, round: int) -> bool:
         """Whether a neighbour sends to this peer in that round.

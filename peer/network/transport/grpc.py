@@ -17,13 +17,15 @@ from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
 from peer.errors import InputError
+from peer.network.limits import Limits
 from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Status, Transport
-from peer.network.wire.frames import MAX_FRAME
+from peer.network.wire.frames import largest_frame
 from peer.network.wire.messages import SERVICE
 
+MAX_MESSAGE = largest_frame(Limits().frame) + 4096
 LIMITS = [
-    ("grpc.max_send_message_length", MAX_FRAME + 4096),
-    ("grpc.max_receive_message_length", MAX_FRAME + 4096),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_metadata_size", 8192),
 ]
 SERVER = [

@@ -1,4 +1,4 @@
-"""Frames: a 64-byte header, then float64 scalars (in a message's first frame), then float32 values.
+"""Frames: a 64-byte header, then float64 scalars (in a message's first frame), then bytes of a vector.
 
 All numbers are little-endian. The digest is xxh3-64 over the header before it and everything after it: it
 finds damage, not malice. docs/wire.md has the table of offsets.
@@ -12,12 +12,9 @@ from typing import Any, NamedTuple
 import xxhash
 from torch import Tensor
 
-MAGIC = b"DFL1"
-HEADER = struct.Struct("<4sHHIIIIQQII8xQ")
-FLOATS_PER_FRAME = 1 << 18
-"""1 MiB: larger frames delay others, smaller ones cost more CPU a byte."""
+MAGIC = b"DFL2"
+HEADER = struct.Struct("<4sHHIIIIIQQI8xQ")
 MAX_DOUBLES = 4096
-MAX_FRAME = HEADER.size + 8 * MAX_DOUBLES + 4 * FLOATS_PER_FRAME
 
 if sys.byteorder != "little":
     raise ImportError("peers exchange little-endian numbers as they lie in memory; this machine is big-endian")
@@ -35,43 +32,79 @@ class Key(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame of a message, decoded; `scalars` and `values` are views into the received bytes."""
+class Heading(NamedTuple):
+    """What all frames of a message have alike."""
 
     key: Key
     payload: int
     """Number of the payload in the manifest."""
-    index: int
+    call: int
+    """Names the collective call and its scalars (`call_tag`): peers that make different calls find out."""
     doubles: int
     """How many scalars the message has; they travel in its frame 0."""
     offset: int
-    """Where in the payload's vector the message begins, in floats."""
+    """Where in the payload's vector the message begins, in bytes."""
     length: int
-    """How many floats the whole message has."""
+    """How many bytes of the vector the whole message has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a message, decoded; `scalars` and `values` are views into the received bytes."""
+
+    heading: Heading
+    index: int
     digest: int
     scalars: memoryview
     values: memoryview
 
+    @property
+    def key(self) -> Key:
+        return self.heading.key
 
-def float_bytes(vector: Tensor) -> memoryview:
-    """The bytes of a contiguous float32 vector on the CPU, in place."""
+    def check(self, size: int) -> None:
+        """Raise BadFrameError unless the frame is cut as messages are, `size` bytes of the vector to a frame."""
+        heading = self.heading
+        values = min(size, heading.length - size * self.index)
+        if self.index >= frame_count(heading.length, size) or len(self.values) != values:
+            raise BadFrameError("its sizes contradict each other")
+
+
+def vector_bytes(vector: Tensor) -> memoryview:
+    """The bytes of a contiguous vector on the CPU, in place."""
     buffer: Any = vector.numpy()
     return memoryview(buffer).cast("B") if vector.numel() else memoryview(bytearray())
 
 
-def frame_count(length: int) -> int:
-    """Frames of a message of `length` floats; at least one."""
-    return max(1, -(-length // FLOATS_PER_FRAME))
+def frame_count(length: int, size: int) -> int:
+    """Frames of a message of `length` bytes, `size` to a frame; at least one."""
+    return max(1, -(-length // size))
 
 
-def encode_frame(
-    key: Key, payload: int, index: int, scalars: bytes, offset: int, length: int, values: memoryview
-) -> bytes:
+def largest_frame(size: int) -> int:
+    """The most bytes that a frame has which carries up to `size` bytes of a vector."""
+    return HEADER.size + 8 * MAX_DOUBLES + size
+
+
+def call_tag(collective: str, *names: str) -> int:
+    """A number for a collective and the names of the scalars that go with it."""
+    return xxhash.xxh32_intdigest("\0".join((collective, *names)).encode())
+
+
+def encode_frame(heading: Heading, index: int, scalars: bytes, values: memoryview) -> bytes:
     """One frame. `scalars` are the whole message's (they are written into frame 0 only), `values` this frame's."""
     carried = scalars if index == 0 else b""
     head = HEADER.pack(
-        MAGIC, payload, len(scalars) // 8, *key, index, offset, length, len(carried) + len(values), 0, 0
+        MAGIC,
+        heading.payload,
+        heading.doubles,
+        *heading.key,
+        heading.call,
+        index,
+        heading.offset,
+        heading.length,
+        len(carried) + len(values),
+        0,
     )[:-8]
     digest = xxhash.xxh3_64(head)
     digest.update(carried)
@@ -80,22 +113,21 @@ def encode_frame(
 
 
 def decode(data: bytes) -> Frame:
-    """Raise BadFrameError for everything that `encode_frame` cannot have written."""
+    """Raise BadFrameError for what is no frame, or not as it was sent; `Frame.check` looks at how it was cut."""
     if len(data) < HEADER.size:
         raise BadFrameError(f"{len(data)} bytes are too few for a frame")
-    magic, payload, doubles, view, round, step, index, offset, length, size, zero, digest = HEADER.unpack_from(data)
-    if magic != MAGIC or zero:
+    magic, payload, doubles, view, round, step, call, index, offset, length, size, digest = HEADER.unpack_from(data)
+    if magic != MAGIC:
         raise BadFrameError("it does not begin like a frame")
     body = memoryview(data)[HEADER.size :]
     if len(body) != size:
         raise BadFrameError(f"{len(body)} bytes follow the header, which says {size}")
     carried = 8 * doubles if index == 0 else 0
-    expected = carried + 4 * min(FLOATS_PER_FRAME, length - FLOATS_PER_FRAME * index)
-    if doubles > MAX_DOUBLES or index >= frame_count(length) or size != expected:
+    if doubles > MAX_DOUBLES or carried > size:
         raise BadFrameError("its sizes contradict each other")
     found = xxhash.xxh3_64(memoryview(data)[: HEADER.size - 8])
     found.update(body)
     if found.intdigest() != digest:
         raise BadFrameError("its checksum is wrong")
-    scalars, values = body[:carried], body[carried:]
-    return Frame(Key(view, round, step), payload, index, doubles, offset, length, digest, scalars, values)
+    heading = Heading(Key(view, round, step), payload, call, doubles, offset, length)
+    return Frame(heading, index, digest, body[:carried], body[carried:])

@@ -1,0 +1,101 @@
+"""What a protocol's call asks to send, checked against what it declares: the same in a run and in a dry run."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from torch import Tensor
+
+from peer.errors import InputError
+from peer.learning.model.model import Model
+from peer.protocols.declarations import Declarations, Share
+from peer.protocols.peer import VIEWS
+from peer.protocols.state import State
+
+To = Collection[str] | Mapping[str, Tensor] | None
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Turns the names in a protocol's calls into vectors; every refusal is an InputError that says what to declare."""
+
+    protocol: str
+    declared: Declarations
+    sizes: Mapping[str, int]
+    """Values of `extractor`, `head` and `model`."""
+    members: int
+    classes: int
+
+    @classmethod
+    def of(cls, protocol: str, declared: Declarations, model: Model, members: int) -> "Calls":
+        sizes = {view: model.part(view).stop - model.part(view).start for view in ("extractor", "head", "model")}
+        return cls(protocol, declared, sizes, members, model.classes)
+
+    def vector(self, share: Share, round: int, vectors: Mapping[str, Tensor], state: State) -> Tensor:
+        """The vector that a share names, as declared: a part of the model out of `vectors`, or one in `state`."""
+        if share.own and share.vector not in state:
+            raise InputError(
+                f"`{self.protocol}` sends `{share.vector}` in round {round}, which is neither {', '.join(VIEWS)} nor "
+                f"kept in `peer.state`; write peer.state[{share.vector!r}] = ... before"
+            )
+        found = state[share.vector] if share.own else vectors[share.vector]
+        self.check(share, found, round)
+        return found
+
+    def check(self, share: Share, vector: Tensor, round: int) -> None:
+        self.declared.check(share, vector, round, self.sizes["model"])
+        length = self.length(share)
+        if share.own and length is not None and vector.numel() != length:
+            raise InputError(
+                f"`{self.protocol}` sends `{share.vector}` in round {round} with {vector.numel()} values, and declares "
+                f"it like={share.like!r}, which has {length}; make it as long or leave out `like`"
+            )
+
+    def length(self, share: Share) -> int | None:
+        """Values of the vector at every peer; None where each may send one of its own length."""
+        if share.bytes or share.part is None:
+            return None
+        return self.sizes[share.part]
+
+    def addressed(
+        self, share: Share, round: int, receivers: Sequence[str], to: To, live: Callable[[], Tensor]
+    ) -> dict[str, Tensor]:
+        """Which vector each receiver gets in an exchange; who gets none is left out."""
+        if to is None:
+            return dict.fromkeys(receivers, live()) if receivers else {}
+        if strangers := sorted(set(to) - set(receivers)):
+            raise InputError(
+                f"`{self.protocol}` sends `{share.vector}` to {', '.join(strangers)} in round {round}, and the "
+                f"neighbours are {', '.join(receivers) or 'none'}; send to neighbours only"
+            )
+        if not isinstance(to, Mapping):
+            return {receiver: live() for receiver in receivers if receiver in to}
+        if not share.own:
+            raise InputError(
+                f"`{self.protocol}` gives each neighbour a `{share.vector}` of its own in round {round}; that goes "
+                "with a vector of the protocol's own: declare one under another name"
+            )
+        for vector in to.values():
+            self.check(share, vector, round)
+        return {receiver: to[receiver] for receiver in receivers if receiver in to}
+
+    def check_senders(self, share: Share, round: int, senders: Collection[str], of: Collection[str]) -> None:
+        if strangers := sorted(set(of) - set(senders)):
+            raise InputError(
+                f"`{self.protocol}` waits for `{share.vector}` of {', '.join(strangers)} in round {round}, and the "
+                f"neighbours are {', '.join(senders) or 'none'}; wait for neighbours only"
+            )
+
+    def check_mean(self, share: Share, round: int, weight: float) -> None:
+        name = f"`{self.protocol}` takes the mean of `{share.vector}` in round {round}"
+        if share.bytes:
+            raise InputError(f"{name}, which is declared as bytes; a mean is of float32 values")
+        if not (isfinite(weight) and weight >= 0):
+            raise InputError(f"{name} with weight {weight}; a weight is a number from 0 up")
+
+    def record(self, name: str, values: Tensor, round: int) -> list[float]:
+        """The numbers of a record, as many as declared."""
+        length = self.declared.record(name, round).length(self.classes, self.members)
+        self.declared.check_record(name, values, round, length)
+        numbers: list[float] = values.double().flatten().tolist()
+        return numbers
