@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.learning.model.model import PARTS, Model
+from peer.learning.model.model import PARTS
 from peer.learning.randomness import derive
 from peer.learning.training.trainer import Phase, Trainer
 from peer.network.collectives.collectives import Collectives, Neighbourhood
@@ -22,8 +22,9 @@ from peer.network.network import Network
 from peer.network.wire.manifest import NotDeclaredError
 from peer.protocols.base import Peer, Received
 from peer.runtime.lifecycle import State
+from peer.runtime.setup import Setup
 from peer.telemetry.trace import Trace
-from peer.topology.graphs import Graph, receivers, senders
+from peer.topology.graphs import receivers, senders
 
 T = TypeVar("T")
 
@@ -46,31 +47,31 @@ class Ring:
     cost_after: float | None = None
 
 
-@dataclass
 class LocalPeer(Peer):
     """The runtime's side of `peer.protocols.base.Peer`."""
 
-    id: str
-    members: tuple[str, ...]
-    rounds: int
-    seed: int
-    graph: Graph
-    proportions: Tensor
-    trained: Model
-    trainer: Trainer
-    network: Network
-    executor: Executor
-    enter: Callable[[State], None]
-    """Says in which state of its life the peer now is."""
-    report: Callable[..., None]
-    ring_order: Ring
-    round: int = 0
-    state: dict[str, Tensor] = field(default_factory=dict)
-    seconds: Seconds = field(default_factory=Seconds)
-    trace: Trace | None = None
-    loss: float | None = None
-    noted: dict[str, float] = field(default_factory=dict)
-    trained_this_round: bool = False
+    def __init__(
+        self,
+        setup: Setup,
+        network: Network,
+        executor: Executor,
+        report: Callable[..., None],
+        enter: Callable[[State], None],
+    ) -> None:
+        spec, shard = setup.spec, setup.shard
+        self.id, self.members, self.rounds, self.seed = setup.config.id, spec.ids, spec.rounds, spec.seed
+        self.graph, self.proportions = spec.protocol.graph, torch.from_numpy(shard.proportions)
+        self.trained = setup.model
+        self.trainer = Trainer(setup.model, shard.train, spec.seed, self.id)
+        self.network, self.executor, self.report = network, executor, report
+        self.enter = enter
+        """Says in which state of its life the peer now is."""
+        self.ring_order, self.seconds, self.round = Ring(spec.ids), Seconds(), 0
+        self.state: dict[str, Tensor] = {}
+        self.trace: Trace | None = None
+        self.loss: float | None = None
+        self.noted: dict[str, float] = {}
+        self.trained_this_round = False
 
     def begin(self, round: int) -> None:
         """A new round: its messages are numbered from the start."""

@@ -14,16 +14,17 @@ from peer.errors import FailedError, InputError
 from peer.files import cannot_write
 from peer.learning.export import save_model
 from peer.learning.training.evaluation import Evaluation, evaluate
-from peer.learning.training.trainer import Trainer
 from peer.network.network import Network
+from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
-from peer.network.transport import Status, Transport
+from peer.network.transport import StatusHandler, Transport
 from peer.network.wire.messages import Resources
 from peer.plugins import user_code_errors
 from peer.runtime.barriers import await_staleness_bound, drain, join
+from peer.runtime.bounds import Bounds
 from peer.runtime.checkpointer import Checkpointer
 from peer.runtime.lifecycle import Lifecycle, State
-from peer.runtime.local_peer import LocalPeer, Ring
+from peer.runtime.local_peer import LocalPeer
 from peer.runtime.manifest import manifest
 from peer.runtime.resources import measure
 from peer.runtime.setup import Setup, own_directory
@@ -43,41 +44,20 @@ class Runtime:
     def __init__(
         self,
         setup: Setup,
-        transport: Callable[[Status], Transport],
+        transport: Callable[[StatusHandler], Transport],
         executor: Executor,
         telemetry: Telemetry,
+        bounds: Bounds = Bounds(),
     ) -> None:
         self.setup, self.telemetry, self._executor = setup, telemetry, executor
-        self._spec, self._out = setup.spec, setup.out
+        self._spec, self._out, self._reminders = setup.spec, setup.out, bounds.reminders
         self._lifecycle = Lifecycle()
         self._evaluation: Evaluation | None = None
-        protocol, model = self._spec.protocol, setup.model
-        declared = manifest(protocol, model, self._spec.rounds)
-        self.network = Network(
-            Identity(setup.config.id, self._spec.digests(), declared.digest),
-            self._addresses(),
-            declared,
-            transport(self.status),
-            telemetry.emit,
-            lambda: (self._lifecycle.state, self.peer.round),
-            self._resources,
-        )
-        trainer = Trainer(model, setup.shard.train, self._spec.seed, setup.config.id)
-        self.peer = LocalPeer(
-            id=setup.config.id,
-            members=self._spec.ids,
-            rounds=self._spec.rounds,
-            seed=self._spec.seed,
-            graph=protocol.graph,
-            proportions=torch.from_numpy(setup.shard.proportions),
-            trained=model,
-            trainer=trainer,
-            network=self.network,
-            executor=executor,
-            enter=self._become,
-            report=telemetry.emit,
-            ring_order=Ring(self._spec.ids),
-        )
+        declared = manifest(self._spec.protocol, setup.model, self._spec.rounds)
+        identity = Identity(setup.config.id, self._spec.digests(), declared.digest)
+        node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
+        self.network = Network(node, declared, Callbacks(telemetry.emit, self._doing, self._resources))
+        self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, telemetry.emit)
         self._complete = self._out / "complete"
 
@@ -101,8 +81,8 @@ class Runtime:
         """Until this life ends or what minds it does; afterwards all is closed, and no link has anything to tell."""
         life = asyncio.create_task(self._live())
         emit = self.telemetry.emit
-        lost = asyncio.create_task(watch_lost(self.network.edges, self._spec, self._running, emit))
-        owing = asyncio.create_task(watch_stalled(self.network, emit))
+        lost = asyncio.create_task(watch_lost(self.network.edges, self._spec, self._running, emit, self._reminders))
+        owing = asyncio.create_task(watch_stalled(self.network, emit, self._reminders))
         tasks = (life, lost, owing)
         try:
             done, _ = await asyncio.wait((*tasks, self.network.failure), return_when=asyncio.FIRST_COMPLETED)
@@ -156,7 +136,8 @@ class Runtime:
         await self._close_round(0)
 
     async def _round(self, round: int) -> None:
-        await await_staleness_bound(self.network.durability, self._spec, round, self.telemetry.emit)
+        durability, emit = self.network.durability, self.telemetry.emit
+        await await_staleness_bound(durability, self._spec, round, emit, self._reminders.behind)
         self.peer.begin(round)
         before = asdict(self.peer.seconds)
         shared = self._shared_part(round)
@@ -265,6 +246,9 @@ class Runtime:
         if state != self._lifecycle.state:
             self._lifecycle.become(state)
             self.telemetry.emit("state", state=state, round=self.peer.round)
+
+    def _doing(self) -> tuple[str, int]:
+        return self._lifecycle.state, self.peer.round
 
     def _resources(self) -> Resources:
         rates = {peer: link.bytes_per_second for peer, link in self.network.links.items()}

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peer.network.limits import Limits
 from peer.network.wire.frames import FLOATS_PER_FRAME, BadFrameError, Frame, Key, float_bytes, frame_count
 from peer.network.wire.manifest import NotDeclaredError
 
 Fate = Literal["new", "repeat", "conflict"]
 """What became of a frame: kept, here already, or here already with other content (the first one counts)."""
-MAX_MESSAGES = 65_536
 
 
 class Message:
@@ -72,7 +72,8 @@ class Message:
 class Inbox:
     """All messages of one sender from this peer's present round on."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = Limits()) -> None:
+        self._limits = limits
         self.messages: dict[Key, Message] = {}
         self.awaited: Key | None = None
         """The message that the protocol waits for now."""
@@ -84,8 +85,8 @@ class Inbox:
         if message is None:
             if frame.index:
                 raise BadFrameError(f"frame {frame.index} came before frame 0")
-            if len(self.messages) >= MAX_MESSAGES:
-                raise NotDeclaredError(f"more than {MAX_MESSAGES} messages in the rounds under way")
+            if len(self.messages) >= self._limits.messages:
+                raise NotDeclaredError(f"more than {self._limits.messages} messages in the rounds under way")
             message = self.messages[frame.key] = Message(frame)
         fate = message.add(frame)
         self._changed.set()
