@@ -25,6 +25,7 @@ from benchmarks.peers import free_ports
 from peer.network.collectives.collectives import Collectives, Neighbourhood
 from peer.network.limits import Limits
 from peer.network.network import Network
+from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
 from peer.network.transport import Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
@@ -44,15 +45,8 @@ async def status(_request: bytes) -> bytes:
 
 def network(id: str, addresses: dict[str, str], floats: int) -> Network:
     manifest = Manifest((Payload("model", floats, 0, 0, 1_000_000),))
-    return Network(
-        Identity(id, {}, manifest.digest),
-        addresses,
-        manifest,
-        GrpcTransport(addresses[id], status),
-        lambda event, **fields: None,
-        lambda: ("communicating", 0),
-        Resources,
-    )
+    node = Node(Identity(id, {}, manifest.digest), addresses, GrpcTransport(addresses[id], status))
+    return Network(node, manifest, Callbacks(lambda event, **fields: None, lambda: ("communicating", 0), Resources))
 
 
 class LinkEnd:

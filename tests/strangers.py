@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 
-from peer.network.membership.durability import Durability
-from peer.network.membership.edges import Edges
+from peer.network.limits import Timeouts
+from peer.network.node import Node
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import Identity
 from peer.network.streams.receiver import Receiver
-from peer.network.streams.traffic import Traffic
-from peer.network.transport.memory import Direction, MemoryPipe
+from peer.network.transport.memory import MemoryNetwork, MemoryPipe, OneWay
 from peer.network.wire.frames import Key, encode_frame, float_bytes
 from peer.network.wire.manifest import Manifest, Payload
 from peer.network.wire.messages import Hello, Reply
@@ -45,7 +44,7 @@ def hello(id: str = "left", **changes: Any) -> bytes:
 
 def pipes() -> tuple[MemoryPipe, MemoryPipe]:
     """The caller's end and the reception's."""
-    there, back = Direction(), Direction()
+    there, back = OneWay(), OneWay()
     return MemoryPipe(there, back, "me"), MemoryPipe(back, there, "somewhere")
 
 
@@ -53,14 +52,16 @@ def pipes() -> tuple[MemoryPipe, MemoryPipe]:
 class Door:
     """A reception in round 1, and what it reported."""
 
+    timeouts: Timeouts = field(default_factory=Timeouts)
     reported: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.edges = Edges({"me": "m:1", "left": "l:1", "right": "r:1", "far": "f:1"})
-        self.edges.use(0, ["right"], ["left"])
+        addresses = {"me": "m:1", "left": "l:1", "right": "r:1", "far": "f:1"}
         identity = Identity("me", SPEC, MANIFEST.digest)
-        durability = Durability(["me", "left", "right", "far"])
-        self.receiver = Receiver(identity, MANIFEST, self.edges, durability, Audit(), Traffic(), self.report)
+        self.node = Node(identity, addresses, MemoryNetwork().transport("m:1"), self.timeouts)
+        self.edges = self.node.edges
+        self.edges.use(0, ["right"], ["left"])
+        self.receiver = Receiver(self.node, MANIFEST, Audit(), self.report)
         self.receiver.begin(1)
 
     def report(self, event: str, **fields: Any) -> None:

@@ -6,22 +6,14 @@ Suspicion is only shown and counted; it never changes the run.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from peer.network.membership.durability import Durability
-from peer.network.membership.edges import Edges, LinkState, Neighbour
-from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce, read_reply
-from peer.network.streams.link import RETRY, first_of
-from peer.network.streams.receiver import Report
-from peer.network.streams.traffic import Counted, Traffic
-from peer.network.transport import DisconnectedError, Pipe, Transport
-from peer.network.wire.messages import Beat, DecodeError, Reply, Resources
+from peer.network.membership.edges import LinkState, Neighbour
+from peer.network.node import Callbacks, Node
+from peer.network.streams.handshake import RefusedError, read_reply
+from peer.network.streams.link import first_of
+from peer.network.streams.traffic import Counted
+from peer.network.transport import DisconnectedError, Pipe
+from peer.network.wire.messages import Beat, DecodeError, Reply
 
-INTERVAL = 0.5
-POLL_SECONDS = 0.1
-SUSPECT_AFTER = 1.8
-"""With two looks' time to spare, so that silence is shown within 2 s."""
-RENEW_AFTER = 10.0
-RESOURCES_EVERY = 5.0
-"""Seconds."""
 FAREWELL = "done"
 """The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
 
@@ -29,22 +21,9 @@ FAREWELL = "done"
 class Heartbeats:
     """Beats towards all neighbours and listens to theirs."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        edges: Edges,
-        durability: Durability,
-        transport: Transport,
-        traffic: Traffic,
-        report: Report,
-        state: Callable[[], tuple[str, int]],
-        resources: Callable[[], Resources],
-        reminded: Callable[[int], None],
-    ) -> None:
-        self._reminded = reminded
-        self._identity, self._edges, self._durability = identity, edges, durability
-        self._transport, self._traffic, self._report = transport, traffic, report
-        self._state, self._resources = state, resources
+    def __init__(self, node: Node, callbacks: Callbacks, reminded: Callable[[int], None]) -> None:
+        self._node, self._callbacks, self._reminded = node, callbacks, reminded
+        self._edges, self._durability, self._timeouts = node.edges, node.durability, node.timeouts
         self._clock = asyncio.get_running_loop().time
         self._accepted: dict[str, Pipe] = {}
         self._leaving = asyncio.Event()
@@ -70,22 +49,15 @@ class Heartbeats:
         attempt = 0
         while not self._parted(neighbour):
             try:
-                dialled = await self._transport.dial(neighbour.address, "Heartbeat")
-                pipe = Counted(dialled, neighbour.id, self._traffic)
-                try:
-                    await introduce(pipe, self._identity.hello(neighbour.id))
+                async with self._node.stream(neighbour, "Heartbeat") as (pipe, _):
                     attempt = 0
                     await self._converse(neighbour.id, pipe, pipe.send, _beat_in_reply)
-                    attempt = len(RETRY)  # it has said farewell: should it come back, that is not now
-                finally:
-                    pipe.abort()
+                    attempt = len(self._timeouts.retry)  # it has said farewell: should it come back, that is not now
             except (DisconnectedError, RefusedError) as error:
                 self._now(neighbour.id, "down", str(error))
-                if isinstance(error, NoAnswerError):
-                    await self._transport.renew(neighbour.address)
             attempt += 1
             if not self._parted(neighbour):
-                await asyncio.sleep(RETRY[min(attempt, len(RETRY) - 1)])
+                await asyncio.sleep(self._timeouts.pause(attempt))
 
     async def accept(self, pipe: Counted) -> None:
         """The accepting end of such a stream, after its welcome; the newest replaces the one before."""
@@ -101,7 +73,7 @@ class Heartbeats:
                 # The caller gave up a stream of whose end this peer has heard nothing: its own to the caller may be cut
                 # off as silently, and signs of life that come again would keep `watch` from renewing them.
                 if neighbour := self._edges.neighbours.get(caller):
-                    await self._transport.renew(neighbour.address)
+                    await self._node.transport.renew(neighbour.address)
             await self._converse(caller, pipe, reply, Beat.FromString)
         except DisconnectedError as error:
             if self._accepted.get(caller) is pipe:
@@ -123,15 +95,15 @@ class Heartbeats:
         """
         renewed: dict[str, float] = {}
         while True:
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self._timeouts.poll)
             now = self._clock()
             for neighbour in [*self._edges.neighbours.values()]:
-                if neighbour.state == "up" and now - neighbour.heard > SUSPECT_AFTER:
-                    self._now(neighbour.id, "suspected", f"silent for {SUSPECT_AFTER} s")
+                if neighbour.state == "up" and now - neighbour.heard > self._timeouts.suspect:
+                    self._now(neighbour.id, "suspected", f"silent for {self._timeouts.suspect} s")
                 silent_since = max(neighbour.heard, renewed.get(neighbour.id, 0.0))
-                if neighbour.state == "suspected" and now - silent_since > RENEW_AFTER:
+                if neighbour.state == "suspected" and now - silent_since > self._timeouts.renew:
                     renewed[neighbour.id] = now
-                    await self._transport.renew(neighbour.address)
+                    await self._node.transport.renew(neighbour.address)
 
     async def _converse(
         self,
@@ -161,16 +133,16 @@ class Heartbeats:
 
     async def _beat(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         told: dict[str, int] = {}
-        advertised = -RESOURCES_EVERY
+        advertised = -self._timeouts.resources
         while True:
             last = self._leaving.is_set()
             version = self._durability.version
-            state, round = self._state()
+            state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.since(told), state=FAREWELL if last else state, round=round)
             told = dict(self._durability.durable)
-            if self._clock() - advertised >= RESOURCES_EVERY:
+            if self._clock() - advertised >= self._timeouts.resources:
                 advertised = self._clock()
-                beat.resources.CopyFrom(self._resources())
+                beat.resources.CopyFrom(self._callbacks.resources())
             await send(beat.SerializeToString())
             if last:
                 return
@@ -180,7 +152,7 @@ class Heartbeats:
         news = asyncio.create_task(self._durability.beyond(version))
         leaving = asyncio.create_task(self._leaving.wait())
         try:
-            await asyncio.wait((news, leaving), timeout=INTERVAL, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((news, leaving), timeout=self._timeouts.beat, return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
             leaving.cancel()
@@ -197,8 +169,8 @@ class Heartbeats:
                 neighbour.heard, neighbour.doing = self._clock(), f"{beat.state[:20]} in round {beat.round}"
                 if beat.HasField("resources"):
                     neighbour.resources = beat.resources
-            if self._identity.id in beat.durable:
-                self._reminded(beat.durable[self._identity.id])
+            if self._node.id in beat.durable:
+                self._reminded(beat.durable[self._node.id])
             self._durability.learn(self._credible(other, beat.durable))
             if beat.state == FAREWELL:
                 return self._now(other, "left", "finished")
@@ -206,7 +178,7 @@ class Heartbeats:
 
     def _credible(self, teller: str, durable: Mapping[str, int]) -> dict[str, int]:
         """What a neighbour may tell: its own round, and those of peers from whom this one does not hear itself."""
-        known = {*self._edges.current(), self._identity.id} - {teller}
+        known = {*self._edges.current(), self._node.id} - {teller}
         return {peer: at for peer, at in durable.items() if peer not in known}
 
     def _now(self, other: str, state: LinkState, reason: str) -> None:
@@ -219,7 +191,7 @@ class Heartbeats:
             neighbour.unreachable(reason)
         elif neighbour.state != state:
             neighbour.state, neighbour.reason = state, reason
-            self._report("link", neighbour=neighbour.id, state=state, reason=reason)
+            self._callbacks.report("link", neighbour=neighbour.id, state=state, reason=reason)
 
 
 def _beat_in_reply(data: bytes) -> Beat:

@@ -28,6 +28,10 @@ class Timeouts:
     leave: float = 5.0
     """How long a finished peer tries to tell a neighbour so: it may be paused, or gone for good."""
 
+    def pause(self, attempt: int) -> float:
+        """Before the attempt of that number to connect again, counted from 0."""
+        return self.retry[min(attempt, len(self.retry) - 1)]
+
 
 @dataclass(frozen=True)
 class Limits:

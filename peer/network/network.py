@@ -1,31 +1,26 @@
 """One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from peer.errors import FailedError
 from peer.network.heartbeat import Heartbeats
-from peer.network.limits import Limits
-from peer.network.membership.durability import Durability
-from peer.network.membership.edges import Direction, Edges, Neighbour
+from peer.network.membership.edges import Direction, Neighbour
+from peer.network.node import Callbacks, Node
 from peer.network.streams.audit import Audit
-from peer.network.streams.handshake import Identity
 from peer.network.streams.inbox import Inbox, Message
 from peer.network.streams.link import Link
 from peer.network.streams.message_writer import MessageWriter
-from peer.network.streams.receiver import Receiver, Report
-from peer.network.streams.traffic import Traffic
-from peer.network.transport import DisconnectedError, Pipe, Service, Transport
+from peer.network.streams.receiver import Receiver
+from peer.network.transport import DisconnectedError, Pipe, Service
 from peer.network.wire.call import Call
 from peer.network.wire.frames import Heading, Key
 from peer.network.wire.manifest import Manifest, NotDeclaredError
-from peer.network.wire.messages import Reply, Resources, Welcome
+from peer.network.wire.messages import Reply, Welcome
 
-LEAVE_SECONDS = 5.0
-"""How long a peer that has finished tries to tell a neighbour so: it may be paused, or gone for good."""
 BEATS = "heartbeat"
 """Name of the tasks that send signs of life."""
 
@@ -33,29 +28,19 @@ BEATS = "heartbeat"
 class Network:
     """What the collectives stand on: frames to neighbours, messages from them, all keyed by round and step."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        addresses: Mapping[str, str],
-        manifest: Manifest,
-        transport: Transport,
-        report: Report,
-        state: Callable[[], tuple[str, int]],
-        resources: Callable[[], Resources],
-    ) -> None:
-        self.identity, self.manifest, self.limits = identity, manifest, Limits()
-        self.audit, self.traffic = Audit(), Traffic()
-        self.edges, self.durability = Edges(addresses), Durability(tuple(addresses))
+    def __init__(self, node: Node, manifest: Manifest, callbacks: Callbacks) -> None:
+        self._node, self.identity, self.manifest, self.limits = node, node.identity, manifest, node.limits
+        self.audit, self.traffic = Audit(), node.traffic
+        self.edges, self.durability = node.edges, node.durability
+        self.resources = callbacks.resources
         self.links: dict[str, Link] = {}
         self.serials = count()
         """Numbers of the frames that are written."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Raises when something below failed for good."""
-        self._transport, self._tasks = transport, dict[str, list[asyncio.Task[None]]]()
-        self._receiver = Receiver(identity, manifest, self.edges, self.durability, self.audit, self.traffic, report)
-        self._heartbeats = Heartbeats(
-            identity, self.edges, self.durability, transport, self.traffic, report, state, resources, self._reminded
-        )
+        self._transport, self._tasks = node.transport, dict[str, list[asyncio.Task[None]]]()
+        self._receiver = Receiver(node, manifest, self.audit, callbacks.report)
+        self._heartbeats = Heartbeats(node, callbacks, self._reminded)
 
     async def listen(self) -> None:
         """Open the server; InputError when the address is in use."""
@@ -79,7 +64,7 @@ class Network:
         """A stream of tensors to each receiver; of heartbeats one a pair, whichever way its tensors go."""
         for peer, neighbour in self.edges.neighbours.items():
             if self.edges.has("send", peer) and peer not in self.links:
-                link = self.links[peer] = Link(neighbour, self.identity, self._transport, self.traffic, self._welcomed)
+                link = self.links[peer] = Link(self._node, neighbour, self._welcomed)
                 self._spawn(peer, link.run())
                 self._spawn(peer, self._until_rejected(link))
             if self.identity.id < peer and not any(task.get_name() == BEATS for task in self._tasks.get(peer, [])):
@@ -150,7 +135,7 @@ class Network:
     async def leave(self) -> None:
         """Tell the neighbours the last news, and close everything once they have ended their streams."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._heartbeats.part(), LEAVE_SECONDS)
+            await asyncio.wait_for(self._heartbeats.part(), self._node.timeouts.leave)
         await self.close()
 
     async def close(self) -> None:

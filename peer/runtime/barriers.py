@@ -9,8 +9,6 @@ from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durabil
 from peer.network.membership.edges import Edges, Neighbour
 from peer.spec.federation import Spec
 
-STALE_SECONDS = 2.0
-"""How long a peer waits at the staleness bound before it says so, and at least from one word about it to the next."""
 MAX_NAMED = 8
 """Of a large federation that is started again, everybody waits for everybody."""
 
@@ -33,15 +31,19 @@ async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
     report("waiting", **_described([]))
 
 
-async def await_staleness_bound(durability: Durability, spec: Spec, round: int, report: Callable[..., None]) -> None:
+async def await_staleness_bound(
+    durability: Durability, spec: Spec, round: int, report: Callable[..., None], seconds: float
+) -> None:
     """Wait until nobody is more than W rounds behind `round` (rule R6); say for whom whenever that has changed.
+
+    Shorter waits than so many seconds are not worth a word.
 
     The one who is behind need not be a neighbour: then no link is down here, and nothing else would tell.
     """
     said = None
     while True:
         try:
-            async with asyncio.timeout(STALE_SECONDS):
+            async with asyncio.timeout(seconds):
                 await durability.allows(round)
         except TimeoutError:
             behind = durability.behind(round)  # nobody, if the news came in the same moment

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from peer.network.transport.memory import MemoryNetwork
+from peer.runtime.bounds import Bounds
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
@@ -18,7 +19,7 @@ from peer.spec.peer import PeerConfig
 from peer.telemetry.events import Telemetry
 
 
-async def run_in_process(spec: Spec, out: Path) -> dict[str, Runtime]:
+async def run_in_process(spec: Spec, out: Path, bounds: Bounds = Bounds()) -> dict[str, Runtime]:
     """Run every peer of `spec` to its end, each writing into `out`/<id>; the finished runtimes by id."""
     torch.set_num_threads(1)
     network, runtimes = MemoryNetwork(), dict[str, Runtime]()
@@ -26,7 +27,7 @@ async def run_in_process(spec: Spec, out: Path) -> dict[str, Runtime]:
         for member in spec.ring:
             config = PeerConfig(federation=out / "federation.yaml", id=member.id, device="cpu", out=out / member.id)
             transport = partial(network.transport, member.address)
-            runtimes[member.id] = Runtime(prepare(config, spec), transport, executor, Telemetry())
+            runtimes[member.id] = Runtime(prepare(config, spec), transport, executor, Telemetry(), bounds)
         async with asyncio.TaskGroup() as group:
             for runtime in runtimes.values():
                 group.create_task(runtime.run())

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from torch import Tensor
 from peer.errors import FailedError
 from peer.learning.data.samples import Samples
 from peer.learning.model.layout import Entry
-from peer.learning.model.model import Model
 from peer.learning.randomness import derive
 from peer.learning.training.trainer import Phase, Trainer
 from peer.network.collectives.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
@@ -29,10 +28,12 @@ from peer.protocols.state import State
 from peer.runtime.calls import Calls, To
 from peer.runtime.journal import Journal
 from peer.runtime.lifecycle import State as Activity
+from peer.runtime.setup import Setup
 from peer.telemetry.trace import Trace
-from peer.topology.graphs import Graph, receivers, senders
+from peer.topology.graphs import receivers, senders
 
 T = TypeVar("T")
+GIB = 1 << 30
 FLOAT32 = 4
 """Bytes."""
 UNDECIDED = -1
@@ -57,35 +58,34 @@ class Ring:
     cost_after: float | None = None
 
 
-@dataclass
 class LocalPeer(Peer):
     """The runtime's side of `peer.protocols.base.Peer`."""
 
-    id: str
-    members: tuple[str, ...]
-    rounds: int
-    seed: int
-    graph: Graph
-    proportions: Tensor
-    trained: Model
-    trainer: Trainer
-    network: Network
-    executor: Executor
-    enter: Callable[[Activity], None]
-    """Says in which state of its life the peer now is."""
-    report: Callable[..., None]
-    ring_order: Ring
-    calls: Calls
-    journal: Journal
-    measure: Callable[[], Resources]
-    validation: Samples | None = None
-    round: int = 0
-    state: State = field(default_factory=State)
-    seconds: Seconds = field(default_factory=Seconds)
-    trace: Trace | None = None
-    loss: float | None = None
-    noted: dict[str, float | list[float]] = field(default_factory=dict)
-    trained_this_round: bool = False
+    def __init__(
+        self,
+        setup: Setup,
+        network: Network,
+        executor: Executor,
+        report: Callable[..., None],
+        enter: Callable[[Activity], None],
+    ) -> None:
+        spec, shard = setup.spec, setup.shard
+        self.id, self.members, self.rounds, self.seed = setup.config.id, spec.ids, spec.rounds, spec.seed
+        self.graph, self.proportions = spec.protocol.graph, torch.from_numpy(shard.proportions)
+        self.trained, self.validation = setup.model, None
+        self.trainer = Trainer(setup.model, shard.train, spec.seed, self.id)
+        self.network, self.executor, self.report = network, executor, report
+        self.enter = enter
+        """Says in which state of its life the peer now is."""
+        declared = spec.protocol.declarations(spec.rounds)
+        self.calls = Calls.of(spec.protocol.name, declared, setup.model, len(spec.ids))
+        self.journal = Journal(setup.out / "journal")
+        self.ring_order, self.seconds, self.round = Ring(spec.ids), Seconds(), 0
+        self.state = State()
+        self.trace: Trace | None = None
+        self.loss: float | None = None
+        self.noted: dict[str, float | list[float]] = {}
+        self.trained_this_round = False
 
     def begin(self, round: int) -> None:
         """A new round: its messages, and what is written once, are numbered from the start."""
@@ -254,10 +254,9 @@ class LocalPeer(Peer):
         return self._measured
 
     def _measure(self) -> Tensor:
-        now = self.measure()
-        return torch.tensor(
-            [now.cpus, now.memory, *(now.rates.get(peer, 0.0) for peer in self.members)], dtype=torch.float64
-        )
+        now = self.network.resources()
+        rates = [now.bytes_per_second.get(peer, 0.0) for peer in self.members]
+        return torch.tensor([now.free_cpus, now.free_memory_bytes / GIB, *rates], dtype=torch.float64)
 
     def shared_generator(self, purpose: str) -> np.random.Generator:
         view = self.network.identity.view

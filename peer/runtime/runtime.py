@@ -8,26 +8,22 @@ from concurrent.futures import Executor
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-import torch
-
 from peer.errors import FailedError, InputError
 from peer.files import cannot_write
 from peer.learning.export import save_model
 from peer.learning.training.evaluation import Evaluation, evaluate
-from peer.learning.training.trainer import Trainer
 from peer.network.network import Network
+from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
-from peer.network.transport import Status, Transport
+from peer.network.transport import StatusHandler, Transport
 from peer.network.wire.messages import Resources
 from peer.plugins import user_code_errors
-from peer.protocols.base import Resources as Free
 from peer.protocols.state import check_state
 from peer.runtime.barriers import await_staleness_bound, drain, join
-from peer.runtime.calls import Calls
+from peer.runtime.bounds import Bounds
 from peer.runtime.checkpointer import Checkpointer
-from peer.runtime.journal import Journal
 from peer.runtime.lifecycle import Lifecycle, State
-from peer.runtime.local_peer import LocalPeer, Ring
+from peer.runtime.local_peer import LocalPeer
 from peer.runtime.manifest import manifest
 from peer.runtime.resources import measure
 from peer.runtime.setup import Setup, own_directory
@@ -39,7 +35,6 @@ from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
 
 T = TypeVar("T")
-GIB = 1 << 30
 
 
 class Runtime:
@@ -48,46 +43,21 @@ class Runtime:
     def __init__(
         self,
         setup: Setup,
-        transport: Callable[[Status], Transport],
+        transport: Callable[[StatusHandler], Transport],
         executor: Executor,
         telemetry: Telemetry,
+        bounds: Bounds = Bounds(),
     ) -> None:
         self.setup, self.telemetry, self._executor = setup, telemetry, executor
-        self._spec, self._out = setup.spec, setup.out
+        self._spec, self._out, self._reminders = setup.spec, setup.out, bounds.reminders
         self._lifecycle = Lifecycle()
         self._evaluation: Evaluation | None = None
-        protocol, model = self._spec.protocol, setup.model
-        self._declared = protocol.declarations(self._spec.rounds)
-        declared = manifest(self._declared, model, self._spec.rounds, len(self._spec.ids))
-        self.network = Network(
-            Identity(setup.config.id, self._spec.digests(), declared.digest),
-            self._addresses(),
-            declared,
-            transport(self.status),
-            telemetry.emit,
-            lambda: (self._lifecycle.state, self.peer.round),
-            self._resources,
-        )
-        trainer = Trainer(model, setup.shard.train, self._spec.seed, setup.config.id)
-        self.peer = LocalPeer(
-            id=setup.config.id,
-            members=self._spec.ids,
-            rounds=self._spec.rounds,
-            seed=self._spec.seed,
-            graph=protocol.graph,
-            proportions=torch.from_numpy(setup.shard.proportions),
-            trained=model,
-            trainer=trainer,
-            network=self.network,
-            executor=executor,
-            enter=self._become,
-            report=telemetry.emit,
-            ring_order=Ring(self._spec.ids),
-            calls=Calls.of(protocol.name, self._declared, model, len(self._spec.ids)),
-            journal=Journal(self._out / "journal"),
-            measure=self._free,
-            validation=None,
-        )
+        self._declared = self._spec.protocol.declarations(self._spec.rounds)
+        declared = manifest(self._declared, setup.model, self._spec.rounds, len(self._spec.ids))
+        identity = Identity(setup.config.id, self._spec.digests(), declared.digest)
+        node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
+        self.network = Network(node, declared, Callbacks(telemetry.emit, self._doing, self._resources))
+        self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, telemetry.emit)
         self._complete = self._out / "complete"
 
@@ -111,8 +81,8 @@ class Runtime:
         """Until this life ends or what minds it does; afterwards all is closed, and no link has anything to tell."""
         life = asyncio.create_task(self._live())
         emit = self.telemetry.emit
-        lost = asyncio.create_task(watch_lost(self.network.edges, self._spec, self._running, emit))
-        owing = asyncio.create_task(watch_stalled(self.network, emit))
+        lost = asyncio.create_task(watch_lost(self.network.edges, self._spec, self._running, emit, self._reminders))
+        owing = asyncio.create_task(watch_stalled(self.network, emit, self._reminders))
         tasks = (life, lost, owing)
         try:
             done, _ = await asyncio.wait((*tasks, self.network.failure), return_when=asyncio.FIRST_COMPLETED)
@@ -167,7 +137,8 @@ class Runtime:
         await self._close_round(0)
 
     async def _round(self, round: int) -> None:
-        await await_staleness_bound(self.network.durability, self._spec, round, self.telemetry.emit)
+        durability, emit = self.network.durability, self.telemetry.emit
+        await await_staleness_bound(durability, self._spec, round, emit, self._reminders.behind)
         self.peer.begin(round)
         before = asdict(self.peer.seconds)
         name = self._traced(round)
@@ -278,13 +249,12 @@ class Runtime:
             self._lifecycle.become(state)
             self.telemetry.emit("state", state=state, round=self.peer.round)
 
+    def _doing(self) -> tuple[str, int]:
+        return self._lifecycle.state, self.peer.round
+
     def _resources(self) -> Resources:
         rates = {peer: link.bytes_per_second for peer, link in self.network.links.items()}
         return measure(self.setup.model.device, self.peer.samples, rates)
-
-    def _free(self) -> Free:
-        now = self._resources()
-        return Free(now.free_cpus, now.free_memory_bytes / GIB, now.bytes_per_second)
 
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""

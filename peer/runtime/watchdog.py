@@ -11,18 +11,14 @@ from peer.errors import FailedError
 from peer.network.membership.edges import Edges, Neighbour
 from peer.network.network import Network
 from peer.network.wire.frames import Key
+from peer.runtime.bounds import Reminders
 from peer.spec.federation import Spec
 
-REMIND_SECONDS = 60.0
-"""How often a peer that waits for a lost neighbour says so."""
-STALLED_SECONDS = 30.0
-"""How long a message may not grow before a peer says for whom it waits."""
-STALLED_REMIND_SECONDS = 600.0
-"""From one word about the same wait to the next."""
 
-
-async def watch_lost(edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None]) -> None:
-    """A neighbour that is silent for longer than `patience`: say so every minute, or with `on_loss: stop` fail."""
+async def watch_lost(
+    edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None], reminders: Reminders
+) -> None:
+    """A neighbour that is silent for longer than `patience`: say so now and then, or with `on_loss: stop` fail."""
     clock = asyncio.get_running_loop().time
     said: dict[str, float] = {}
     while True:
@@ -35,12 +31,12 @@ async def watch_lost(edges: Edges, spec: Spec, running: Callable[[], bool], repo
             who = f"{neighbour.id} at {neighbour.address} ({neighbour.reason}), silent for {silent:.0f} s"
             if spec.on_loss == "stop":
                 raise FailedError(f"stopped because of {who}; start it again, then this peer")
-            if clock() - said.get(neighbour.id, -REMIND_SECONDS) >= REMIND_SECONDS:
+            if clock() - said.get(neighbour.id, -reminders.lost_again) >= reminders.lost_again:
                 said[neighbour.id] = clock()
                 report("lost", sentence=f"still waiting for {who}", neighbour=neighbour.id)
 
 
-async def watch_stalled(network: Network, report: Callable[..., None]) -> None:
+async def watch_stalled(network: Network, report: Callable[..., None], reminders: Reminders) -> None:
     """A neighbour that gives signs of life, and from which the message that is waited for does not come: say so.
 
     It may have more to train, or its own neighbour keeps it waiting; then this is over some time. It may also run other
@@ -57,8 +53,8 @@ async def watch_stalled(network: Network, report: Callable[..., None]) -> None:
             id, seen = neighbour.id, before.get(neighbour.id)
             since[id] = seen if seen and seen[:2] == (key, frames) else (key, frames, now)
             waited = now - since[id][2]
-            told = now - said.get(id, -STALLED_REMIND_SECONDS) < STALLED_REMIND_SECONDS
-            if neighbour.state == "up" and waited >= STALLED_SECONDS and not told:
+            told = now - said.get(id, -reminders.stalled_again) < reminders.stalled_again
+            if neighbour.state == "up" and waited >= reminders.stalled and not told:
                 said[id] = now
                 report("waiting", stalled=True, **_stalled(neighbour, key.round, waited))
         for id in [id for id in said if since.get(id) != before.get(id)]:

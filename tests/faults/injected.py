@@ -18,10 +18,10 @@ from faults.disk import half_written
 from peer import files
 from peer.cli import main as peer_main
 from peer.learning.training.trainer import Trainer
+from peer.network import node
 from peer.network.collectives.all_reduce import AllReduce
 from peer.network.collectives.collectives import Collectives
 from peer.network.network import Network
-from peer.network.streams import link as links
 from peer.network.streams.receiver import Receiver
 from peer.network.transport.grpc import ClientPipe
 from peer.runtime.runtime import Runtime
@@ -119,15 +119,15 @@ def acknowledgement(fault: Fault) -> None:
 
 def greeting(fault: Fault) -> None:
     """When its hello has been sent and not been answered."""
-    introduce = links.introduce
+    introduce = node.introduce
 
-    async def replacement(pipe: Any, hello: bytes) -> Any:
+    async def replacement(pipe: Any, hello: bytes, seconds: float) -> Any:
         await pipe.send(hello)
         fault.hit()
-        return await introduce(pipe, hello)
+        return await introduce(pipe, hello, seconds)
 
     if fault.left == 1:
-        links.introduce = replacement  # type: ignore[attr-defined]
+        node.introduce = replacement  # type: ignore[attr-defined]
 
 
 def greeted(fault: Fault) -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 from faults.clock import LIFE, Life, VirtualLoop, here, in_life
 from peer.errors import InputError
-from peer.network.transport import Accept, DisconnectedError, Pipe, Service, Status, Transport
+from peer.network.transport import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
 
 DEPTH = 6
 
@@ -166,9 +166,9 @@ class SimulatedTransport(Transport):
 
     def __init__(self, wires: Wires, address: str, life: Life) -> None:
         self.wires, self.address, self.life = wires, address, life
-        self.accept: Accept | None = None
+        self.accept: StreamHandler | None = None
 
-    async def listen(self, accept: Accept) -> None:
+    async def listen(self, accept: StreamHandler) -> None:
         if self.address in self.wires.listening:
             raise InputError("address in use")
         self.accept = accept
@@ -212,7 +212,7 @@ class SimulatedTransport(Transport):
                 wire.break_off()
 
 
-async def serve(accept: Accept, service: Service, pipe: Wire) -> None:
+async def serve(accept: StreamHandler, service: Service, pipe: Wire) -> None:
     try:
         await accept(service, pipe)
     finally:
@@ -222,7 +222,7 @@ async def serve(accept: Accept, service: Service, pipe: Wire) -> None:
 def factory(wires: Wires, address: str, life: Life) -> "type[Transport]":
     """What Runtime calls to get its transport."""
 
-    def make(_status: Status) -> Transport:
+    def make(_status: StatusHandler) -> Transport:
         return wires.transport(address, life)
 
     return make  # type: ignore[return-value]

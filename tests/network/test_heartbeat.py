@@ -6,14 +6,13 @@ import pytest
 from strangers import MANIFEST, pipes
 
 from peer.network.heartbeat import Heartbeats
-from peer.network.membership.durability import Durability
+from peer.network.limits import Timeouts
 from peer.network.membership.edges import Edges
-from peer.network.streams import handshake
+from peer.network.node import Callbacks, Node, Report
 from peer.network.streams.handshake import Identity
 from peer.network.streams.link import Link
-from peer.network.streams.receiver import Report
 from peer.network.streams.traffic import Counted, Traffic
-from peer.network.transport import Accept, Pipe, Service, Transport
+from peer.network.transport import Pipe, Service, StreamHandler, Transport
 from peer.network.wire.messages import Beat, Reply, Resources, Welcome
 
 
@@ -23,7 +22,7 @@ class Silent(Transport):
     def __init__(self) -> None:
         self.renewed: asyncio.Queue[str] = asyncio.Queue()
 
-    async def listen(self, accept: Accept) -> None: ...
+    async def listen(self, accept: StreamHandler) -> None: ...
 
     async def watch(self) -> None: ...
 
@@ -52,21 +51,10 @@ class Answering(Silent):
 IDENTITY = Identity("me", {}, MANIFEST.digest)
 
 
-def heart(transport: Transport, report: Report = lambda event, **fields: None) -> tuple[Heartbeats, Edges]:
-    edges = Edges({"left": "left:1"})
-    edges.use(0, [], ["left"])
-    made = Heartbeats(
-        IDENTITY,
-        edges,
-        Durability(["me", "left"]),
-        transport,
-        Traffic(),
-        report,
-        lambda: ("training", 1),
-        Resources,
-        lambda round: None,
-    )
-    return made, edges
+def heart(transport: Transport, report: Report = lambda event, **fields: None) -> tuple[Heartbeats, Node]:
+    node = Node(IDENTITY, {"me": "me:1", "left": "left:1"}, transport, Timeouts(answer=0.05))
+    node.edges.use(0, [], ["left"])
+    return Heartbeats(node, Callbacks(report, lambda: ("training", 1), Resources), lambda round: None), node
 
 
 async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones() -> None:
@@ -83,12 +71,11 @@ async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones()
 
 
 @pytest.mark.parametrize("which", ["heartbeat", "tensors"])
-async def test_a_handshake_without_an_answer_renews(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "ANSWER_SECONDS", 0.05)
+async def test_a_handshake_without_an_answer_renews(which: str) -> None:
     transport = Silent()
-    one, edges = heart(transport)
-    left = edges.neighbours["left"]
-    link = Link(left, IDENTITY, transport, Traffic(), lambda peer, durable: None)
+    one, node = heart(transport)
+    left = node.edges.neighbours["left"]
+    link = Link(node, left, lambda peer, durable: None)
     task = asyncio.create_task(one.run(left) if which == "heartbeat" else link.run())
     assert await asyncio.wait_for(transport.renewed.get(), 5) == "left:1"
     task.cancel()
@@ -99,12 +86,12 @@ async def test_a_handshake_without_an_answer_renews(which: str, monkeypatch: pyt
 async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], state: str) -> None:
     """When the ring is ordered anew, the first of two to have no more need of an edge ends its streams."""
     said: asyncio.Queue[str] = asyncio.Queue()
-    one, edges = heart(Silent(), lambda event, **fields: said.put_nowait(fields["state"]))
+    one, node = heart(Silent(), lambda event, **fields: said.put_nowait(fields["state"]))
     theirs, ours = pipes()
     conversation = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
     await theirs.send(Beat(state="ready").SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "up"
-    edges.use(1, [], neighbours)
+    node.edges.use(1, [], neighbours)
     theirs.abort()
     assert await asyncio.wait_for(said.get(), 5) == state
     await conversation
@@ -141,10 +128,10 @@ async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
 async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
     transport = Answering()
-    one, edges = heart(transport, lambda event, **fields: said.put_nowait(fields["state"]))
+    one, node = heart(transport, lambda event, **fields: said.put_nowait(fields["state"]))
     farewell = Beat(state="done")
     if end == "dialling":
-        task = asyncio.create_task(one.run(edges.neighbours["left"]))
+        task = asyncio.create_task(one.run(node.edges.neighbours["left"]))
         theirs = await transport.dialled.get()
         await theirs.receive()
         await theirs.send(Reply(welcome=Welcome()).SerializeToString())
@@ -160,8 +147,8 @@ async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
 
 async def test_who_is_cut_off_when_a_peer_leaves_is_told_on_the_next_stream() -> None:
     transport = Answering()
-    one, edges = heart(transport)
-    running = asyncio.create_task(one.run(edges.neighbours["left"]))
+    one, node = heart(transport)
+    running = asyncio.create_task(one.run(node.edges.neighbours["left"]))
     (await transport.dialled.get()).abort()
     parting = asyncio.create_task(one.part())
     theirs = await asyncio.wait_for(transport.dialled.get(), 5)

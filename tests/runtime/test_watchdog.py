@@ -3,12 +3,14 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from peer.network.membership.edges import Neighbour
 from peer.network.wire.frames import Key
-from peer.runtime import watchdog as minding
+from peer.runtime import watchdog
+from peer.runtime.bounds import Bounds, Reminders
 from peer.runtime.in_process import run_in_process
 from peer.runtime.watchdog import watch_stalled
 from peer.spec.peer import load_spec
@@ -33,11 +35,10 @@ async def test_a_protocol_with_uneven_exchanges_does_not_stand_still_in_silence(
 ) -> None:
     (tmp_path / "uneven.py").write_text(UNEVEN)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("STALLED_SECONDS", "STALLED_REMIND_SECONDS"):
-        monkeypatch.setattr(minding, name, 0.5)
+    soon = Bounds(reminders=Reminders(stalled=0.5, stalled_again=0.5))
     data = {"name": "digits", "limit": 100}
     (tmp_path / "federation.yaml").write_text(json.dumps({"rounds": 3, "protocol": "uneven:Uneven", "data": data}))
-    run = asyncio.create_task(run_in_process(load_spec(tmp_path / "federation.yaml", peers=3), tmp_path))
+    run = asyncio.create_task(run_in_process(load_spec(tmp_path / "federation.yaml", peers=3), tmp_path, soon))
 
     def told(peer: str) -> bool:
         path = tmp_path / peer / "events.jsonl"
@@ -72,7 +73,7 @@ class Owing:
             await sleep(0)
 
         monkeypatch.setattr(loop, "time", lambda: self.now)
-        monkeypatch.setattr(minding.asyncio, "sleep", second)  # type: ignore[attr-defined]
+        monkeypatch.setattr(watchdog.asyncio, "sleep", second)  # type: ignore[attr-defined]
         self._sleep = sleep
 
     def stalled(self) -> list[tuple[Neighbour, Key, int]]:
@@ -80,9 +81,11 @@ class Owing:
 
     async def minded(self, seconds: int) -> list[tuple[float, str]]:
         """What is said until so many seconds have passed."""
-        task = asyncio.create_task(
-            watch_stalled(self, lambda _event, **told: self.said.append((self.now, told["sentence"])))  # type: ignore[arg-type]
-        )
+
+        def report(_event: str, **told: Any) -> None:
+            self.said.append((self.now, told["sentence"]))
+
+        task = asyncio.create_task(watch_stalled(self, report, Reminders()))  # type: ignore[arg-type]
         while self.now < seconds:
             await self._sleep(0)
         task.cancel()

@@ -9,7 +9,6 @@ import pytest
 from launcher.certificates import certificate_files, make_certificates
 from peer.errors import InputError
 from peer.network.transport import DisconnectedError, Pipe, Service
-from peer.network.transport import tls as security
 from peer.network.transport.grpc import GrpcTransport, check_free
 from peer.network.transport.tls import Certificates, Security
 from peer.spec.federation import Spec
@@ -19,9 +18,8 @@ SPEC = "{protocol: fedavg, ring: [{id: peer0, address: '127.0.0.1:7700'}, {id: p
 
 
 @pytest.fixture
-def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
-    """With certificates of it in `certs`, which are looked at all the time."""
-    monkeypatch.setattr(security, "CHECK_SECONDS", 0.002)
+def spec(tmp_path: Path) -> Spec:
+    """With certificates of it in `certs`."""
     (tmp_path / "federation.yaml").write_text(SPEC)
     spec = load_spec(tmp_path / "federation.yaml")
     make_certificates(spec, tmp_path / "certs", days=30)
@@ -29,10 +27,12 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
 
 
 def in_use(certs: Path, names: dict[str, str], said: Callable[[str], None]) -> Security:
+    """Certificates that are looked at all the time."""
+
     def report(_event: str, sentence: str) -> None:
         said(sentence)
 
-    return Security(Certificates("peer0", **certificate_files(certs, "peer0")), names, report)
+    return Security(Certificates("peer0", **certificate_files(certs, "peer0")), names, report, look=0.002)
 
 
 async def test_an_address_that_was_taken_meanwhile_is_waited_for(spec: Spec, tmp_path: Path) -> None:

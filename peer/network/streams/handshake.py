@@ -8,9 +8,6 @@ from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import VERSION, DecodeError, Hello, Refusal, Reply, Welcome
 
-ANSWER_SECONDS = 20.0
-"""How long a handshake may take on a connection that stands."""
-
 
 class RefusedError(Exception):
     """The other end answered and refused; `reason` is one of Refusal's, the text says why."""
@@ -68,14 +65,14 @@ class NoAnswerError(DisconnectedError):
     """The connection seems to stand and nothing comes: it may be forgotten on the way, and has to be made anew."""
 
 
-async def introduce(pipe: Pipe, hello: bytes) -> Welcome:
-    """Say hello and return the welcome; RefusedError otherwise, DisconnectedError also when nobody answers."""
+async def introduce(pipe: Pipe, hello: bytes, seconds: float) -> Welcome:
+    """Say hello and return the welcome; RefusedError otherwise, NoAnswerError after so many seconds without one."""
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(seconds):
             await pipe.send(hello)
             reply = read_reply(await pipe.receive())
     except TimeoutError:
-        raise NoAnswerError(f"no answer in {ANSWER_SECONDS:.0f} s") from None
+        raise NoAnswerError(f"no answer in {seconds:.0f} s") from None
     if reply.HasField("refusal"):
         raise RefusedError(reply.refusal)
     return reply.welcome

@@ -7,34 +7,23 @@ import asyncio
 from collections.abc import Callable
 
 from peer.network.membership.edges import Neighbour
-from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce, read_reply
+from peer.network.node import Node
+from peer.network.streams.handshake import RefusedError, read_reply
 from peer.network.streams.outbox import Outbox
-from peer.network.streams.traffic import Counted, Traffic
-from peer.network.transport import DisconnectedError, Pipe, Transport
+from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.messages import Refusal, Welcome
-
-RETRY = (0.05, 0.1, 0.2, 0.4)
-"""Seconds before the next attempts to connect; the last one is repeated."""
 
 
 class Link:
     """The directed tensor stream to one neighbour."""
 
-    def __init__(
-        self,
-        neighbour: Neighbour,
-        identity: Identity,
-        transport: Transport,
-        traffic: Traffic,
-        welcomed: Callable[[str, int], None],
-    ) -> None:
-        self.neighbour = neighbour
+    def __init__(self, node: Node, neighbour: Neighbour, welcomed: Callable[[str, int], None]) -> None:
+        self._node, self.neighbour = node, neighbour
         self.outbox = Outbox()
         self.rejected: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Set when the neighbour says that what was sent is not declared: this peer stops, true or not."""
         self._up = False
         self.bytes_per_second = 0.0
-        self._identity, self._transport, self._traffic = identity, transport, traffic
         self._welcomed = welcomed
 
     async def run(self) -> None:
@@ -45,29 +34,22 @@ class Link:
                 await self._stream()
             except DisconnectedError as error:
                 self.neighbour.unreachable(str(error))
-                if isinstance(error, NoAnswerError):
-                    await self._transport.renew(self.neighbour.address)
             except RefusedError as error:
                 self.neighbour.refused(str(error))
                 if error.reason == Refusal.UNDECLARED and not self.rejected.done():
                     self.rejected.set_result(str(error))
             attempt = 0 if self._up else attempt + 1
             self._up = False
-            await asyncio.sleep(RETRY[min(attempt, len(RETRY) - 1)])
+            await asyncio.sleep(self._node.timeouts.pause(attempt))
 
     async def _stream(self) -> None:
         """One stream from hello to break."""
-        dialled = await self._transport.dial(self.neighbour.address, "Tensors")
-        pipe = Counted(dialled, self.neighbour.id, self._traffic)
-        try:
-            welcome = await introduce(pipe, self._identity.hello(self.neighbour.id))
+        async with self._node.stream(self.neighbour, "Tensors") as (pipe, welcome):
             self._welcomed(self.neighbour.id, welcome.durable)
             self._up = True
             sending = asyncio.create_task(self._send(pipe, welcome))
             listening = asyncio.create_task(introduced(pipe))
             await first_of(sending, listening)
-        finally:
-            pipe.abort()
 
     async def _send(self, pipe: Pipe, welcome: Welcome) -> None:
         have = {(position.round, position.step): position.next for position in welcome.positions}

@@ -1,70 +1,53 @@
 """The incoming side: who is let in, and which of their frames are taken. What was not declared is refused here."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
-from peer.network.limits import Limits
-from peer.network.membership.durability import STALENESS_BOUND, Durability
-from peer.network.membership.edges import Direction, Edges
+from peer.network.membership.durability import STALENESS_BOUND
+from peer.network.membership.edges import Direction
+from peer.network.node import Node, Report
 from peer.network.streams.audit import Audit
-from peer.network.streams.handshake import Identity, read_hello
+from peer.network.streams.handshake import read_hello
 from peer.network.streams.inbox import Inbox
 from peer.network.streams.refusals import Refusals
-from peer.network.streams.traffic import Counted, Traffic
+from peer.network.streams.traffic import Counted
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Position, Refusal, Reply, Welcome
 
-HELLO_SECONDS = 10.0
-"""How long a caller may take to say who it is."""
-DOOR_SECONDS = 2.0
-"""How long a member that is no neighbour may wait to become one."""
-Report = Callable[..., None]
-"""report(event, **fields): one line for the log and for events.jsonl."""
-
 
 class Receiver:
     """Receives the tensor streams of all senders."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        manifest: Manifest,
-        edges: Edges,
-        durability: Durability,
-        audit: Audit,
-        traffic: Traffic,
-        report: Report,
-    ) -> None:
-        self._identity, self._manifest, self._edges = identity, manifest, edges
-        self._durability, self._audit, self._traffic = durability, audit, traffic
-        self._limits = Limits()
+    def __init__(self, node: Node, manifest: Manifest, audit: Audit, report: Report) -> None:
+        self._node, self._manifest, self._audit = node, manifest, audit
+        self._identity, self._edges = node.identity, node.edges
         self._streams: dict[str, Pipe] = {}
-        self.refusals = Refusals(report)
+        self.refusals = Refusals(report, node.limits)
         self.inboxes: dict[str, Inbox] = {}
         self.round = 0
         """The round this peer is in: earlier messages are of no use, and nobody can be more than W ahead."""
-        self._most_held = 4 * manifest.largest + 4 * self._limits.frame
+        self._most_held = 4 * manifest.largest + 4 * node.limits.frame
         """Bytes from one sender that may wait; a healthy one is at most two messages ahead."""
 
     def inbox(self, sender: str) -> Inbox:
-        return self.inboxes.setdefault(sender, Inbox(self._limits))
+        return self.inboxes.setdefault(sender, Inbox(self._node.limits))
 
     async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> Counted | None:
         """Read the hello of an incoming stream; the pipe as the caller's, or None if it was refused."""
+        patience = self._node.timeouts.hello
         try:
-            said = await asyncio.wait_for(pipe.receive(), HELLO_SECONDS)
+            said = await asyncio.wait_for(pipe.receive(), patience)
             hello = read_hello(said)
         except (TimeoutError, BadFrameError) as error:
-            why = str(error) or f"said nothing for {HELLO_SECONDS:.0f} s"
+            why = str(error) or f"said nothing for {patience:.0f} s"
             self.refusals.add("refused", caller="a stranger", origin=pipe.origin, reason=why)
             raise DisconnectedError(why) from None
         refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello.id, directions)
         known = hello.id in self._edges.neighbours
         claimed = refusal is not None and refusal.reason == Refusal.IDENTITY
-        counted = Counted(pipe, hello.id, self._traffic, len(said)) if known and not claimed else None
+        counted = Counted(pipe, hello.id, self._node.traffic, len(said)) if known and not claimed else None
         if refusal is None:
             return counted
         await self._refuse(counted or pipe, hello.id or "a stranger", refusal)
@@ -73,7 +56,7 @@ class Receiver:
     async def _stranger(self, caller: str, directions: tuple[Direction, ...]) -> Refusal | None:
         """Of two peers that sit down in a new order one is first, and waits at the other's door a while."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(DOOR_SECONDS if self._edges.knows(caller) else 0):
+            async with asyncio.timeout(self._node.timeouts.door if self._edges.knows(caller) else 0):
                 while not any(self._edges.has(direction, caller) for direction in directions):
                     await self._edges.change()
                 return None
@@ -120,7 +103,7 @@ class Receiver:
             Position(round=key.round, step=key.step, next=message.next)
             for key, message in self.inbox(sender).messages.items()
         ]
-        return Welcome(durable=self._durability.durable[self._identity.id], round=self.round, positions=positions)
+        return Welcome(durable=self._node.durability.durable[self._identity.id], round=self.round, positions=positions)
 
     async def take(self, sender: str, data: bytes) -> None:
         """One frame: keep it, or raise what is wrong with it."""

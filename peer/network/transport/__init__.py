@@ -1,5 +1,5 @@
 """Byte pipes between peers. Everything above them is the same over gRPC and in one process."""
 
-from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Status, Transport
+from peer.network.transport.base import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
 
-__all__ = ["Accept", "DisconnectedError", "Pipe", "Service", "Status", "Transport"]
+__all__ = ["DisconnectedError", "Pipe", "Service", "StatusHandler", "StreamHandler", "Transport"]

@@ -36,17 +36,18 @@ class Pipe(ABC):
         """Drop the stream at once."""
 
 
-Status = Callable[[bytes], Awaitable[bytes]]
+StatusHandler = Callable[[bytes], Awaitable[bytes]]
 """Answers a Status request."""
-Accept = Callable[[Service, Pipe], Awaitable[None]]
+StreamHandler = Callable[[Service, Pipe], Awaitable[None]]
+"""Serves an incoming stream to its end."""
 
 
 class Transport(ABC):
     """A way of carrying bytes between peers."""
 
     @abstractmethod
-    async def listen(self, accept: Accept) -> None:
-        """Serve until `close`; `accept` is called for every incoming stream. InputError: address in use."""
+    async def listen(self, accept: StreamHandler) -> None:
+        """Serve until `close`; `accept` takes every incoming stream. InputError: address in use."""
 
     @abstractmethod
     async def watch(self) -> None:

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from peer.errors import InputError
 from peer.network.limits import Limits
-from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Status, Transport
+from peer.network.transport.base import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
 from peer.network.wire.frames import largest_frame
 from peer.network.wire.messages import SERVICE
 
@@ -154,15 +154,15 @@ class GrpcTransport(Transport):
     """Listens at one address, dials all others; `status` answers the Status RPC."""
 
     def __init__(
-        self, listen: str, status: Status, security: "Security | None" = None, probes: str | None = None
+        self, listen: str, status: StatusHandler, security: "Security | None" = None, probes: str | None = None
     ) -> None:
         self._listen, self._status, self._security, self._probes = listen, status, security, probes
         self._servers: dict[str, grpc.aio.Server] = {}
         self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
         self._accepted: WeakSet[ServerPipe] = WeakSet()
-        self._accept: Accept | None = None
+        self._accept: StreamHandler | None = None
 
-    async def listen(self, accept: Accept) -> None:
+    async def listen(self, accept: StreamHandler) -> None:
         self._accept = accept
         await self._listen_for_peers()
         if self._probes:
@@ -206,7 +206,7 @@ class GrpcTransport(Transport):
     async def _answer_status(self, request: bytes, context: Any) -> bytes:
         return await self._status(request)
 
-    def _handler(self, accept: Accept, service: Service) -> Callable[[Any, Any], Awaitable[None]]:
+    def _handler(self, accept: StreamHandler, service: Service) -> Callable[[Any, Any], Awaitable[None]]:
         async def handle(_requests: Any, context: Any) -> None:
             pipe = ServerPipe(context, certified=self._security is not None)
             self._accepted.add(pipe)

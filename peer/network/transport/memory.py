@@ -4,13 +4,13 @@ import asyncio
 from collections import deque
 
 from peer.errors import InputError
-from peer.network.transport.base import Accept, DisconnectedError, Pipe, Service, Status, Transport
+from peer.network.transport.base import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
 
 DEPTH = 8
 """Messages under way in one direction before their sender waits."""
 
 
-class Direction:
+class OneWay:
     """A bounded queue of messages one way, which either end can close."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Direction:
 class MemoryPipe(Pipe):
     """One end of two directions."""
 
-    def __init__(self, outgoing: Direction, incoming: Direction, origin: str) -> None:
+    def __init__(self, outgoing: OneWay, incoming: OneWay, origin: str) -> None:
         self._outgoing, self._incoming, self.origin = outgoing, incoming, origin
 
     async def send(self, data: bytes) -> None:
@@ -89,7 +89,7 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self.listening: dict[str, MemoryTransport] = {}
 
-    def transport(self, address: str, _status: Status | None = None) -> "MemoryTransport":
+    def transport(self, address: str, _status: StatusHandler | None = None) -> "MemoryTransport":
         return MemoryTransport(self, address)
 
 
@@ -98,12 +98,12 @@ class MemoryTransport(Transport):
 
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         self._network, self._address = network, address
-        self._accept: Accept | None = None
+        self._accept: StreamHandler | None = None
         self._streams: set[asyncio.Task[None]] = set()
         self._pipes: list[MemoryPipe] = []
         self._dialled: list[MemoryPipe] = []
 
-    async def listen(self, accept: Accept) -> None:
+    async def listen(self, accept: StreamHandler) -> None:
         if self._address in self._network.listening:
             raise InputError(f"the address {self._address} is in use; give this peer another one")
         self._accept = accept
@@ -116,7 +116,7 @@ class MemoryTransport(Transport):
         other = self._network.listening.get(address)
         if other is None or other._accept is None:
             raise DisconnectedError("connection refused")
-        there, back = Direction(), Direction()
+        there, back = OneWay(), OneWay()
         near = MemoryPipe(there, back, address)
         far = MemoryPipe(back, there, self._address)
         for transport, pipe in ((self, near), (other, far)):
@@ -141,7 +141,7 @@ class MemoryTransport(Transport):
         await asyncio.gather(*self._streams, return_exceptions=True)
 
 
-async def _serve(accept: Accept, service: Service, pipe: MemoryPipe) -> None:
+async def _serve(accept: StreamHandler, service: Service, pipe: MemoryPipe) -> None:
     """What a gRPC server does around a handler: the stream ends with it."""
     try:
         await accept(service, pipe)

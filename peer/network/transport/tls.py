@@ -19,9 +19,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from peer.errors import InputError
 
-CHECK_SECONDS = 1.0
-"""How often the files are looked at."""
-
 
 @dataclass(frozen=True)
 class Chain:
@@ -100,8 +97,10 @@ class Certificates:
 class Security:
     """The certificates in use, for the server and for the channels of one peer."""
 
-    def __init__(self, certificates: Certificates, names: Mapping[str, str], report: Callable[..., None]) -> None:
-        self._certificates, self._report = certificates, report
+    def __init__(
+        self, certificates: Certificates, names: Mapping[str, str], report: Callable[..., None], look: float = 1.0
+    ) -> None:
+        self._certificates, self._report, self._look = certificates, report, look
         self.names = names
         """Whose certificate is expected at each address."""
         self._version = certificates.version
@@ -117,12 +116,12 @@ class Security:
         return self._chain.channel
 
     async def watch(self, renew: Callable[[], Awaitable[None]]) -> None:
-        """Take up new files when they appear; half-written or wrong ones are reported and passed over.
+        """Take up new files, looked for every `look` seconds; half-written or wrong ones are reported and passed over.
 
         Should somebody take the peer's address in the moment between two servers, it says so until that has ended.
         """
         while True:
-            await asyncio.sleep(CHECK_SECONDS)
+            await asyncio.sleep(self._look)
             version = self._certificates.version
             if version == self._version:
                 continue

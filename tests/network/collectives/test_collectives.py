@@ -13,6 +13,7 @@ from torch import Tensor
 from peer.errors import FailedError
 from peer.network.collectives.collectives import Collectives, Neighbourhood
 from peer.network.network import Network
+from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
 from peer.network.transport.memory import MemoryNetwork
 from peer.network.wire.manifest import Manifest, NotDeclaredError, Payload
@@ -43,15 +44,8 @@ async def members(
     manifest = Manifest((Payload("v", floats, doubles, 0, 9), Payload("record", 0, doubles, 0, 9)))
     pipes, made = MemoryNetwork(), []
     for id in ring:
-        network = Network(
-            Identity(id, {}, manifest.digest),
-            dict(zip(ring, ring, strict=True)),
-            manifest,
-            pipes.transport(id),
-            lambda *_, **__: None,
-            lambda: ("training", 1),
-            Resources,
-        )
+        node = Node(Identity(id, {}, manifest.digest), dict(zip(ring, ring, strict=True)), pipes.transport(id))
+        network = Network(node, manifest, Callbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
         around = Neighbourhood(ring, receivers(graph, ring, id), senders(graph, ring, id))
         await network.listen()
         network.use(0, around.receivers, around.senders)

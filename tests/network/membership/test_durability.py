@@ -9,18 +9,13 @@ import pytest
 
 from peer.network.membership.durability import STALENESS_BOUND, Durability
 from peer.network.network import Network
-from peer.runtime import barriers as waiting
 from peer.runtime.barriers import MAX_NAMED, await_staleness_bound
+from peer.runtime.bounds import Bounds, Reminders
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
 
 SOON = 0.05
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "STALE_SECONDS", SOON)
 
 
 def spec(directory: Path, peers: int) -> Spec:
@@ -37,7 +32,7 @@ class Told:
     def __init__(self, spec: Spec, behind: dict[str, int], round: int = 7) -> None:
         self.durability, self.said = Durability(spec.ids), list[dict[str, Any]]()
         self.durability.learn({id: behind.get(id, round - STALENESS_BOUND) for id in spec.ids})
-        self.waiting = asyncio.create_task(await_staleness_bound(self.durability, spec, round, self.report))
+        self.waiting = asyncio.create_task(await_staleness_bound(self.durability, spec, round, self.report, SOON))
 
     def report(self, event: str, **fields: Any) -> None:
         assert event == "waiting"
@@ -116,7 +111,9 @@ async def test_a_peer_names_one_that_is_no_neighbour(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Network, "announce", keep)
     async with asyncio.timeout(30):
-        await asyncio.gather(run_in_process(spec(tmp_path, 5), tmp_path), let_go())
+        await asyncio.gather(
+            run_in_process(spec(tmp_path, 5), tmp_path, Bounds(reminders=Reminders(behind=SOON))), let_go()
+        )
     first = events("waiting", "for")[0]
     assert [one["id"] for one in first["for"]] == ["peer2"]
     assert first["sentence"].startswith("round 4 cannot begin: waiting for peer2 at 127.0.0.1:")

@@ -10,15 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strangers import FLOATS, Door, answer, frame, hello, pipes
 
+from peer.network.limits import Limits, Timeouts
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.streams import receiver as receiver
 from peer.network.streams.handshake import read_hello
-from peer.network.streams.refusals import MAX_CAUSES, MAX_CHARACTERS, Refusals
+from peer.network.streams.refusals import Refusals
 from peer.network.wire import frames as codec
 from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Key, decode, encode_frame
 from peer.network.wire.manifest import NotDeclaredError
 from peer.network.wire.messages import Refusal
 
+LIMITS = Limits()
 REFUSED = (BadFrameError, NotDeclaredError)
 QUICK = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -194,7 +196,7 @@ async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "R
         assert (await answer(caller)).refusal.reason == reason
     [(event, fields)] = door.reported
     assert event == "refused"
-    assert all(len(str(text)) <= MAX_CHARACTERS for text in fields.values())
+    assert all(len(str(text)) <= LIMITS.characters for text in fields.values())
     assert not door.receiver.inboxes
 
 
@@ -232,9 +234,8 @@ async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes
         await stream
 
 
-async def test_callers_who_say_nothing_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver, "HELLO_SECONDS", 0.05)
-    door = Door()
+async def test_callers_who_say_nothing_are_let_go() -> None:
+    door = Door(timeouts=Timeouts(hello=0.05))
     streams = [asyncio.create_task(door.receiver.tensors(pipes()[1])) for _ in range(300)]
     results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 10)
     assert all(isinstance(result, receiver.DisconnectedError) for result in results)
@@ -243,13 +244,13 @@ async def test_callers_who_say_nothing_are_let_go(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_flood_of_made_up_callers_stays_small() -> None:
     door = Door()
-    for number in range(3 * MAX_CAUSES):
+    for number in range(3 * LIMITS.causes):
         caller, pipe = pipes()
         await caller.send(hello(f"stranger{number}"))
         await door.receiver.tensors(pipe)
-    assert len(door.reported) <= MAX_CAUSES + 1
-    assert len(door.receiver.refusals.counts) <= MAX_CAUSES + 1
-    assert door.receiver.refusals.counts.total() == 3 * MAX_CAUSES
+    assert len(door.reported) <= LIMITS.causes + 1
+    assert len(door.receiver.refusals.counts) <= LIMITS.causes + 1
+    assert door.receiver.refusals.counts.total() == 3 * LIMITS.causes
 
 
 async def test_a_neighbour_that_sends_without_end_is_made_to_wait() -> None:
@@ -277,5 +278,5 @@ def test_refusals_are_counted_by_cause() -> None:
     say: Callable[[str], None] = lambda why: refusals.add("refused", caller="a", origin="b", reason=why)  # noqa: E731
     for why in ("one", "two", "one", "y" * 10_000):
         say(why)
-    assert reported == ["one", "two", "y" * MAX_CHARACTERS]
+    assert reported == ["one", "two", "y" * LIMITS.characters]
     assert refusals.counts[("refused", "a", "one")] == 2

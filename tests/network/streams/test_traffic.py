@@ -9,6 +9,7 @@ import torch
 from strangers import Door, answer, hello, pipes
 
 from peer.network.network import Network
+from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe
 from peer.network.wire.manifest import Manifest, Payload
@@ -45,15 +46,8 @@ async def ring(specs: dict[str, dict[str, str]]) -> AsyncIterator[dict[str, Netw
     memory, made = MemoryNetwork(), dict[str, Network]()
     for id in IDS:
         identity = Identity(id, specs.get(id, {}), MANIFEST.digest)
-        made[id] = Network(
-            identity,
-            dict(zip(IDS, IDS, strict=True)),
-            MANIFEST,
-            memory.transport(id),
-            lambda *_, **__: None,
-            lambda: ("training", 1),
-            Resources,
-        )
+        node = Node(identity, dict(zip(IDS, IDS, strict=True)), memory.transport(id))
+        made[id] = Network(node, MANIFEST, Callbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
     for id, network in made.items():
         await network.listen()
         others = [other for other in IDS if other != id]
@@ -99,5 +93,5 @@ async def test_what_strangers_say_is_nobodys() -> None:
         await near.send(hello(caller))
         await door.receiver.tensors(pipe)
         assert (await answer(near)).HasField("refusal")
-    assert not door.receiver._traffic.sent
-    assert not door.receiver._traffic.received
+    assert not door.node.traffic.sent
+    assert not door.node.traffic.received
