@@ -10,10 +10,10 @@ from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Edges, LinkState, Neighbour
 from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce, read_reply
 from peer.network.streams.link import RETRY, first_of
-from peer.network.streams.receiver import Report
 from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import DisconnectedError, Pipe, Transport
 from peer.network.wire.messages import Beat, DecodeError, Reply, Resources
+from peer.telemetry.events import LinkChanged, Report
 
 INTERVAL = 0.5
 POLL_SECONDS = 0.1
@@ -219,7 +219,7 @@ class Heartbeats:
             neighbour.unreachable(reason)
         elif neighbour.state != state:
             neighbour.state, neighbour.reason = state, reason
-            self._report("link", neighbour=neighbour.id, state=state, reason=reason)
+            self._report(LinkChanged(neighbour=neighbour.id, state=state, reason=reason))
 
 
 def _beat_in_reply(data: bytes) -> Beat:

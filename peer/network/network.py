@@ -16,12 +16,13 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.inbox import Inbox, Message
 from peer.network.streams.link import Link
 from peer.network.streams.message_writer import MessageWriter
-from peer.network.streams.receiver import Receiver, Report
+from peer.network.streams.receiver import Receiver
 from peer.network.streams.traffic import Traffic
 from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire.frames import Key, frame_count
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Reply, Resources, Welcome
+from peer.telemetry.events import Report
 
 LEAVE_SECONDS = 5.0
 """How long a peer that has finished tries to tell a neighbour so: it may be paused, or gone for good."""

@@ -22,6 +22,7 @@ from peer.network.network import Network
 from peer.network.wire.manifest import NotDeclaredError
 from peer.protocols.base import Peer, Received
 from peer.runtime.lifecycle import State
+from peer.telemetry.events import Report, RingOrdered
 from peer.telemetry.trace import Trace
 from peer.topology.graphs import Graph, receivers, senders
 
@@ -62,7 +63,7 @@ class LocalPeer(Peer):
     executor: Executor
     enter: Callable[[State], None]
     """Says in which state of its life the peer now is."""
-    report: Callable[..., None]
+    report: Report
     ring_order: Ring
     round: int = 0
     state: dict[str, Tensor] = field(default_factory=dict)
@@ -168,7 +169,7 @@ class LocalPeer(Peer):
         self.ring_order = Ring(order, cost_before, cost_after)
         around = self._neighbourhood()
         self.network.use(self.round, around.receivers, around.senders)
-        self.report("ring", order=order, cost_before=cost_before, cost_after=cost_after)
+        self.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
 
     def shared_generator(self, purpose: str) -> np.random.Generator:
         view = self.network.identity.view

@@ -81,7 +81,7 @@ class Owing:
     async def minded(self, seconds: int) -> list[tuple[float, str]]:
         """What is said until so many seconds have passed."""
         task = asyncio.create_task(
-            watch_stalled(self, lambda _event, **told: self.said.append((self.now, told["sentence"])))  # type: ignore[arg-type]
+            watch_stalled(self, lambda event: self.said.append((self.now, str(event))))  # type: ignore[arg-type]
         )
         while self.now < seconds:
             await self._sleep(0)

@@ -29,10 +29,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
 
 
 def in_use(certs: Path, names: dict[str, str], said: Callable[[str], None]) -> Security:
-    def report(_event: str, sentence: str) -> None:
-        said(sentence)
-
-    return Security(Certificates("peer0", **certificate_files(certs, "peer0")), names, report)
+    return Security(Certificates("peer0", **certificate_files(certs, "peer0")), names, lambda event: said(str(event)))
 
 
 async def test_an_address_that_was_taken_meanwhile_is_waited_for(spec: Spec, tmp_path: Path) -> None:

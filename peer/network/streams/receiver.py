@@ -1,7 +1,6 @@
 """The incoming side: who is let in, and which of their frames are taken. What was not declared is refused here."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
 from peer.network.membership.durability import STALENESS_BOUND, Durability
@@ -15,13 +14,12 @@ from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.frames import FLOATS_PER_FRAME, BadFrameError, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Position, Refusal, Reply, Welcome
+from peer.telemetry.events import Conflict, Refused, Report
 
 HELLO_SECONDS = 10.0
 """How long a caller may take to say who it is."""
 DOOR_SECONDS = 2.0
 """How long a member that is no neighbour may wait to become one."""
-Report = Callable[..., None]
-"""report(event, **fields): one line for the log and for events.jsonl."""
 
 
 class Receiver:
@@ -57,7 +55,7 @@ class Receiver:
             hello = read_hello(said)
         except (TimeoutError, BadFrameError) as error:
             why = str(error) or f"said nothing for {HELLO_SECONDS:.0f} s"
-            self.refusals.add("refused", caller="a stranger", origin=pipe.origin, reason=why)
+            self.refusals.add(Refused(caller="a stranger", origin=pipe.origin, reason=why))
             raise DisconnectedError(why) from None
         refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello.id, directions)
         known = hello.id in self._edges.neighbours
@@ -83,7 +81,7 @@ class Receiver:
         known = self._edges.neighbours.get(caller)
         if known and refusal.reason in (Refusal.FEDERATION, Refusal.MANIFEST, Refusal.VERSION):
             known.refused(f"it was refused: {why}")
-        self.refusals.add("refused", caller=caller, origin=pipe.origin, reason=why)
+        self.refusals.add(Refused(caller=caller, origin=pipe.origin, reason=why))
         await pipe.send(Reply(refusal=refusal).SerializeToString())
 
     async def tensors(self, pipe: Pipe) -> None:
@@ -137,7 +135,7 @@ class Receiver:
         if fate == "new":
             self._audit.read(key.round, sender, payload, len(frame.values), len(frame.scalars))
         elif fate == "conflict":
-            self.refusals.add("conflict", sender=sender, round=key.round, step=key.step)
+            self.refusals.add(Conflict(sender=sender, round=key.round, step=key.step))
 
     async def _expected(self, sender: str, round: int) -> bool:
         """Whether a neighbour sends to this peer in that round.

@@ -1,7 +1,10 @@
 """What was refused, counted by cause; each cause is reported once, however often it comes back."""
 
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from peer.telemetry.events import Conflict, Refused, Report
 
 MAX_CAUSES = 1000
 """Causes that are told apart: a caller makes up names and reasons faster than anyone can read them."""
@@ -10,21 +13,20 @@ MAX_CHARACTERS = 300
 
 
 class Refusals:
-    """`report` is called for the first of each cause, with the fields that describe it."""
+    """`report` is called for the first of each cause, with the event that describes it."""
 
-    def __init__(self, report: Callable[..., None]) -> None:
+    def __init__(self, report: Report) -> None:
         self._report = report
         self.counts: Counter[tuple[str, ...]] = Counter()
 
-    def add(self, event: str, **fields: str | int) -> None:
+    def add(self, event: Refused | Conflict) -> None:
         """One more; fields other than `origin`, which changes with every connection, tell the causes apart."""
-        words = {name: text[:MAX_CHARACTERS] if isinstance(text, str) else text for name, text in fields.items()}
-        cause = (event, *(str(text) for name, text in words.items() if name != "origin"))
+        fields = {name: value for name, value in asdict(event).items() if name != "time"}
+        words: dict[str, Any] = {name: text[:MAX_CHARACTERS] for name, text in fields.items() if isinstance(text, str)}
+        cause = (event.name, *(str(text) for name, text in (fields | words).items() if name != "origin"))
         if cause not in self.counts and len(self.counts) >= MAX_CAUSES:
-            cause = (event, "others")
+            cause = (event.name, "others")
+            words = dict.fromkeys(words, "many others")
         self.counts[cause] += 1
-        if self.counts[cause] > 1:
-            return
-        if cause == (event, "others"):
-            words |= {name: "many others" for name, text in words.items() if isinstance(text, str)}
-        self._report(event, **words)
+        if self.counts[cause] == 1:
+            self._report(replace(event, **words))
