@@ -17,8 +17,9 @@ from peer.process import tune
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.spec.peer import load_peer
-from peer.telemetry.events import Telemetry
+from peer.telemetry.events import Stopped
 from peer.telemetry.logs import start_logging
+from peer.telemetry.telemetry import Telemetry
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 
@@ -78,7 +79,7 @@ async def _live(setup: Setup, telemetry: Telemetry) -> int:
         except asyncio.CancelledError:
             if not caught:
                 raise
-            telemetry.emit("stopped", signal=caught[0].name)
+            telemetry.emit(Stopped(signal=caught[0].name))
             return 128 + caught[0]
     return DONE
 

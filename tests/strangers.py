@@ -15,6 +15,7 @@ from peer.network.transport.memory import MemoryNetwork, MemoryPipe, OneWay
 from peer.network.wire.frames import Key, encode_frame, float_bytes
 from peer.network.wire.manifest import Manifest, Payload
 from peer.network.wire.messages import Hello, Reply
+from peer.telemetry.events import Event
 
 FLOATS, DOUBLES, ROUNDS = 24, 2, 9
 SPEC = {"seed": "1", "protocol": "2"}
@@ -53,7 +54,7 @@ class Door:
     """A reception in round 1, and what it reported."""
 
     timeouts: Timeouts = field(default_factory=Timeouts)
-    reported: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    reported: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         addresses = {"me": "m:1", "left": "l:1", "right": "r:1", "far": "f:1"}
@@ -64,8 +65,8 @@ class Door:
         self.receiver = Receiver(self.node, MANIFEST, Audit(), self.report)
         self.receiver.begin(1)
 
-    def report(self, event: str, **fields: Any) -> None:
-        self.reported.append((event, fields))
+    def report(self, event: Event) -> None:
+        self.reported.append(event)
 
     async def offer(self, data: bytes, sender: str = "left") -> None:
         await self.receiver.take(sender, data)

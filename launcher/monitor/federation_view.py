@@ -5,8 +5,8 @@ from pathlib import Path
 
 from launcher.monitor.peer_view import ENDED, Event, PeerView, is_told, mean
 from launcher.monitor.tail import Tail
-from peer.telemetry.events import printable
 from peer.telemetry.results import objects
+from peer.telemetry.telemetry import printable
 
 
 class Federation:

@@ -118,7 +118,7 @@ class PeerView:
 
     def _hear_waiting(self, event: Event) -> None:
         before = {one.get("id") for one in self.waiting}
-        self.waiting, self.stalled = tuple(event.get("for") or ()), bool(event.get("stalled"))
+        self.waiting, self.stalled = tuple(event.get("for") or ()), event.get("cause") == "stalled"
         if not before & {one.get("id") for one in self.waiting}:
             self.waiting_since, self._told_waiting = float(event.get("time", 0.0)), False
 

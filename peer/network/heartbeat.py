@@ -13,6 +13,7 @@ from peer.network.streams.link import first_of
 from peer.network.streams.traffic import Counted
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.messages import Beat, DecodeError, Reply
+from peer.telemetry.events import LinkChanged
 
 FAREWELL = "done"
 """The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
@@ -191,7 +192,7 @@ class Heartbeats:
             neighbour.unreachable(reason)
         elif neighbour.state != state:
             neighbour.state, neighbour.reason = state, reason
-            self._callbacks.report("link", neighbour=neighbour.id, state=state, reason=reason)
+            self._callbacks.report(LinkChanged(neighbour=neighbour.id, state=state, reason=reason))
 
 
 def _beat_in_reply(data: bytes) -> Beat:

@@ -11,9 +11,7 @@ from peer.network.streams.handshake import Identity, NoAnswerError, introduce
 from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import Service, Transport
 from peer.network.wire.messages import Resources, Welcome
-
-Report = Callable[..., None]
-"""report(event, **fields): one line for the log and for events.jsonl."""
+from peer.telemetry.events import Report
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,18 @@
 """What a peer waits for: its neighbours at the start, the staleness bound of each round, its neighbours at the end."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 from peer.errors import FailedError
 from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
 from peer.network.membership.edges import Edges, Neighbour
 from peer.spec.federation import Spec
+from peer.telemetry.events import Awaited, Report, Waiting
 
 MAX_NAMED = 8
 """Of a large federation that is started again, everybody waits for everybody."""
 
 
-async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
+async def join(edges: Edges, spec: Spec, report: Report) -> None:
     """Wait for a handshake with every neighbour; FailedError after `patience` seconds names who did not come."""
     reminder = asyncio.create_task(_say_for_whom(edges, report))
     try:
@@ -28,12 +27,10 @@ async def join(edges: Edges, spec: Spec, report: Callable[..., None]) -> None:
         raise FailedError(f"gave up after {spec.patience:g} s of waiting for {who}; {way_out}") from None
     finally:
         reminder.cancel()
-    report("waiting", **_described([]))
+    report(_joining([]))
 
 
-async def await_staleness_bound(
-    durability: Durability, spec: Spec, round: int, report: Callable[..., None], seconds: float
-) -> None:
+async def await_staleness_bound(durability: Durability, spec: Spec, round: int, report: Report, seconds: float) -> None:
     """Wait until nobody is more than W rounds behind `round` (rule R6); say for whom whenever that has changed.
 
     Shorter waits than so many seconds are not worth a word.
@@ -48,11 +45,12 @@ async def await_staleness_bound(
         except TimeoutError:
             behind = durability.behind(round)  # nobody, if the news came in the same moment
             if behind and (waiting := _behind_bound(behind, spec, round)) != said:
-                report("waiting", **waiting)
+                report(waiting)
                 said = waiting
             continue
         if said:
-            report("waiting", **{"for": [], "sentence": f"nobody is too far behind any more: round {round} begins"})
+            over = f"nobody is too far behind any more: round {round} begins"
+            report(Waiting(cause="staleness", awaited=(), sentence=over))
         return
 
 
@@ -75,25 +73,25 @@ async def drain(edges: Edges, durability: Durability, spec: Spec) -> list[str]:
     return []
 
 
-async def _say_for_whom(edges: Edges, report: Callable[..., None]) -> None:
+async def _say_for_whom(edges: Edges, report: Report) -> None:
     said = None
     while True:
         await asyncio.sleep(1)
-        waiting = _described(_missing(edges))
+        waiting = _joining(_missing(edges))
         if waiting != said:
-            report("waiting", **waiting)
+            report(waiting)
             said = waiting
 
 
-def _behind_bound(behind: dict[str, int], spec: Spec, round: int) -> dict[str, Any]:
+def _behind_bound(behind: dict[str, int], spec: Spec, round: int) -> Waiting:
     """Those who are furthest behind, at most MAX_NAMED, and how many there are besides."""
     addresses = {member.id: member.address for member in spec.ring}
     first = sorted(behind, key=lambda id: behind[id])[:MAX_NAMED]
-    who = [{"id": id, "address": addresses[id], "reason": _on_disk(behind[id], round)} for id in first]
+    who = tuple(Awaited(id, addresses[id], _on_disk(behind[id], round)) for id in first)
     others = len(behind) - len(first)
-    sentence = ", ".join(f"{n['id']} at {n['address']} ({n['reason']})" for n in who)
-    sentence += f" and {others} others" if others else ""
-    return {"for": who, "others": others, "sentence": f"round {round} cannot begin: waiting for {sentence}"}
+    named = ", ".join(map(str, who)) + (f" and {others} others" if others else "")
+    sentence = f"round {round} cannot begin: waiting for {named}"
+    return Waiting(cause="staleness", awaited=who, others=others, sentence=sentence)
 
 
 def _on_disk(durable: int, round: int) -> str:
@@ -105,7 +103,7 @@ def _missing(edges: Edges) -> list[Neighbour]:
     return list({neighbour.id: neighbour for neighbour in edges.missing()}.values())
 
 
-def _described(missing: list[Neighbour]) -> dict[str, Any]:
-    who = [{"id": n.id, "address": n.address, "reason": n.reason} for n in missing]
-    sentence = "; ".join(f"{n['id']} at {n['address']} ({n['reason']})" for n in who)
-    return {"for": who, "sentence": f"waiting for {sentence}" if who else "all neighbours are here"}
+def _joining(missing: list[Neighbour]) -> Waiting:
+    who = tuple(Awaited(n.id, n.address, n.reason) for n in missing)
+    sentence = f"waiting for {'; '.join(map(str, who))}" if who else "all neighbours are here"
+    return Waiting(cause="join", awaited=who, sentence=sentence)

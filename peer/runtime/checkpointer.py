@@ -1,7 +1,6 @@
 """Saving a running peer round by round, and taking it up again where it left off (rules R2 and R3)."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from peer.network.wire.frames import decode
 from peer.protocols.state import State
 from peer.runtime.checkpoint import Checkpoints, Frames, Snapshot
 from peer.runtime.local_peer import LocalPeer, Ring, Seconds
+from peer.telemetry.events import Damaged, Report, Resumed
 from peer.telemetry.results import sync_lines
 from peer.telemetry.trace import copy
 
@@ -21,7 +21,7 @@ from peer.telemetry.trace import copy
 class Checkpointer:
     """Writes a checkpoint while the next round trains; at most one is under way."""
 
-    def __init__(self, directory: Path, peer: LocalPeer, report: Callable[..., None]) -> None:
+    def __init__(self, directory: Path, peer: LocalPeer, report: Report) -> None:
         self._checkpoints, self._peer, self._report = Checkpoints(directory), peer, report
         self._writing: asyncio.Task[None] | None = None
 
@@ -71,7 +71,7 @@ class Checkpointer:
         for round in reversed(self._checkpoints.rounds()):
             why = await asyncio.to_thread(self._checkpoints.damage, round)
             if why:
-                self._report("damaged", round=round, reason=why)
+                self._report(Damaged(round=round, reason=why))
             else:
                 whole.append(round)
         if max(whole, default=-1) < announced:
@@ -87,7 +87,7 @@ class Checkpointer:
         # With no older one left, nothing before the newest can be asked for again; and a peer that announced
         # less than W rounds before its own would wait for itself.
         self._peer.network.announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1))
-        self._report("resumed", round=whole[0])
+        self._report(Resumed(round=whole[0]))
         return whole[0]
 
     async def _do_without(self, snapshot: Snapshot) -> None:
@@ -98,7 +98,7 @@ class Checkpointer:
             asking = [peer for peer in used if durable[peer] < at]
             if asking:
                 raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
-            self._report("damaged", round=at, reason=f"{why}; every neighbour has them")
+            self._report(Damaged(round=at, reason=f"{why}; every neighbour has them"))
 
     def _lost(self, what: str) -> FailedError:
         """What no replay brings back; nothing is deleted, so that a copy can be put in its place."""

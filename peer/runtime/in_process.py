@@ -16,7 +16,7 @@ from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
-from peer.telemetry.events import Telemetry
+from peer.telemetry.telemetry import Telemetry
 
 
 async def run_in_process(spec: Spec, out: Path, bounds: Bounds = Bounds()) -> dict[str, Runtime]:

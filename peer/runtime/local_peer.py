@@ -29,6 +29,7 @@ from peer.runtime.calls import Calls, To
 from peer.runtime.journal import Journal
 from peer.runtime.lifecycle import State as Activity
 from peer.runtime.setup import Setup
+from peer.telemetry.events import Report, RingOrdered
 from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
 
@@ -66,7 +67,7 @@ class LocalPeer(Peer):
         setup: Setup,
         network: Network,
         executor: Executor,
-        report: Callable[..., None],
+        report: Report,
         enter: Callable[[Activity], None],
     ) -> None:
         spec, shard = setup.spec, setup.shard
@@ -236,7 +237,7 @@ class LocalPeer(Peer):
         self.ring_order = Ring(order, cost_before, cost_after)
         around = self._neighbourhood()
         self.network.use(self.round, around.receivers, around.senders)
-        self.report("ring", order=order, cost_before=cost_before, cost_after=cost_after)
+        self.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
 
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
         number = next(self._onces)

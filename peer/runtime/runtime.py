@@ -29,8 +29,9 @@ from peer.runtime.resources import measure
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_lost, watch_stalled
-from peer.telemetry.events import Telemetry
+from peer.telemetry.events import Done, Failed, Left, RoundDone, StateChanged
 from peer.telemetry.results import EVENTS, append_audit, close_torn_lines, history, write_result
+from peer.telemetry.telemetry import Telemetry
 from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
 
@@ -98,8 +99,8 @@ class Runtime:
 
     def _failed(self, message: str) -> FailedError:
         self._lifecycle.state = "failed"
-        self.telemetry.emit("state", state="failed", round=self.peer.round)
-        self.telemetry.emit("failed", message=message)
+        self.telemetry.emit(StateChanged(state="failed", round=self.peer.round))
+        self.telemetry.emit(Failed(message=message))
         return FailedError(message)
 
     async def _live(self) -> None:
@@ -110,7 +111,7 @@ class Runtime:
         close_torn_lines(self._out)
         self.telemetry.write_to(self._out / EVENTS)
         done = await self._checkpointer.resume()
-        self.telemetry.emit("state", state="joining", round=self.peer.round)
+        self.telemetry.emit(StateChanged(state="joining", round=self.peer.round))
         if done < self._spec.rounds:
             self._complete.unlink(missing_ok=True)
             if done < 0:
@@ -179,16 +180,18 @@ class Runtime:
         assert self._evaluation
         traffic, now = self.network.traffic, asdict(self.peer.seconds)
         self.telemetry.emit(
-            "round",
-            round=round,
-            accuracy=self._evaluation.as_dict(),
-            loss=self.peer.loss,
-            test_loss=self._evaluation.loss,
-            balanced=self._evaluation.balanced,
-            seconds={name: now[name] - before[name] for name in now},
-            bytes_sent=traffic.sent.total(),
-            bytes_received=traffic.received.total(),
-            tensor_bytes_sent=self.network.audit.tensor_bytes,
+            RoundDone(
+                round=round,
+                accuracy=self._evaluation.as_dict(),
+                loss=self.peer.loss,
+                test_loss=self._evaluation.loss,
+                balanced=self._evaluation.balanced,
+                seconds={name: now[name] - before[name] for name in now},
+                bytes_sent=traffic.sent.total(),
+                bytes_received=traffic.received.total(),
+                tensor_bytes_sent=self.network.audit.tensor_bytes,
+                notes={},
+            )
         )
 
     async def _close_round(self, round: int) -> None:
@@ -234,12 +237,12 @@ class Runtime:
         if not self._complete.exists():
             behind = await drain(self.network.edges, self.network.durability, self._spec)
             if behind:
-                self.telemetry.emit("left", sentence=f"left without hearing that {', '.join(behind)} finished")
+                self.telemetry.emit(Left(sentence=f"left without hearing that {', '.join(behind)} finished"))
             else:
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
         self._become("done")
-        self.telemetry.emit("done")
+        self.telemetry.emit(Done())
 
     def _running(self) -> bool:
         return self._lifecycle.state not in ("joining", "serving")
@@ -247,7 +250,7 @@ class Runtime:
     def _become(self, state: State) -> None:
         if state != self._lifecycle.state:
             self._lifecycle.become(state)
-            self.telemetry.emit("state", state=state, round=self.peer.round)
+            self.telemetry.emit(StateChanged(state=state, round=self.peer.round))
 
     def _doing(self) -> tuple[str, int]:
         return self._lifecycle.state, self.peer.round

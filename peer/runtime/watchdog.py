@@ -5,7 +5,6 @@ One that is lost is told of every minute, or ends the run; one that lives and se
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from peer.errors import FailedError
 from peer.network.membership.edges import Edges, Neighbour
@@ -13,10 +12,11 @@ from peer.network.network import Network
 from peer.network.wire.frames import Key
 from peer.runtime.bounds import Reminders
 from peer.spec.federation import Spec
+from peer.telemetry.events import Awaited, Lost, Report, Waiting
 
 
 async def watch_lost(
-    edges: Edges, spec: Spec, running: Callable[[], bool], report: Callable[..., None], reminders: Reminders
+    edges: Edges, spec: Spec, running: Callable[[], bool], report: Report, reminders: Reminders
 ) -> None:
     """A neighbour that is silent for longer than `patience`: say so now and then, or with `on_loss: stop` fail."""
     clock = asyncio.get_running_loop().time
@@ -33,10 +33,10 @@ async def watch_lost(
                 raise FailedError(f"stopped because of {who}; start it again, then this peer")
             if clock() - said.get(neighbour.id, -reminders.lost_again) >= reminders.lost_again:
                 said[neighbour.id] = clock()
-                report("lost", sentence=f"still waiting for {who}", neighbour=neighbour.id)
+                report(Lost(neighbour=neighbour.id, sentence=f"still waiting for {who}"))
 
 
-async def watch_stalled(network: Network, report: Callable[..., None], reminders: Reminders) -> None:
+async def watch_stalled(network: Network, report: Report, reminders: Reminders) -> None:
     """A neighbour that gives signs of life, and from which the message that is waited for does not come: say so.
 
     It may have more to train, or its own neighbour keeps it waiting; then this is over some time. It may also run other
@@ -48,21 +48,30 @@ async def watch_stalled(network: Network, report: Callable[..., None], reminders
     while True:
         await asyncio.sleep(1)
         now, before = clock(), since
-        since = {}
+        since, stalled, due = {}, dict[str, Awaited](), False
         for neighbour, key, frames in network.stalled():
             id, seen = neighbour.id, before.get(neighbour.id)
             since[id] = seen if seen and seen[:2] == (key, frames) else (key, frames, now)
             waited = now - since[id][2]
             told = now - said.get(id, -reminders.stalled_again) < reminders.stalled_again
             if neighbour.state == "up" and waited >= reminders.stalled and not told:
-                said[id] = now
-                report("waiting", stalled=True, **_stalled(neighbour, key.round, waited))
-        for id in [id for id in said if since.get(id) != before.get(id)]:
+                said[id], due = now, True
+            stalled[id] = _stalled(neighbour, key.round, waited)
+        back = [id for id in said if since.get(id) != before.get(id)]
+        for id in back:
             del said[id]
-            report("waiting", stalled=True, **{"for": [], "sentence": f"{id} sends again"})
+        if due or back:
+            report(_waiting([stalled[id] for id in said], back))
 
 
-def _stalled(neighbour: Neighbour, round: int, waited: float) -> dict[str, Any]:
+def _stalled(neighbour: Neighbour, round: int, waited: float) -> Awaited:
     reason = f"nothing more of round {round} for {waited:.0f} s; it says that it is {neighbour.doing}"
-    who = {"id": neighbour.id, "address": neighbour.address, "reason": reason}
-    return {"for": [who], "sentence": f"waiting for {neighbour.id} at {neighbour.address} ({reason})"}
+    return Awaited(neighbour.id, neighbour.address, reason)
+
+
+def _waiting(stalled: list[Awaited], back: list[str]) -> Waiting:
+    """All who are stalled now, and who is so no longer."""
+    news = [f"{id} sends again" for id in back]
+    if stalled:
+        news.append(f"{'still ' if back else ''}waiting for {', '.join(map(str, stalled))}")
+    return Waiting(cause="stalled", awaited=tuple(stalled), sentence="; ".join(news))

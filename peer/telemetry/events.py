@@ -1,71 +1,255 @@
-"""One stream of events: a line for programs in events.jsonl and, where a person cares, one in the log."""
+"""What a peer tells of its life: each kind of event with its fields, its name, its level and its sentence.
 
-import json
+An event becomes a JSON line of events.jsonl, for programs, and, where a person cares, a line of the log.
+"""
+
 import logging
-import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
-log = logging.getLogger("dfl")
+from pydantic import Field, TypeAdapter, ValidationError
 
-WORDS = {
-    "state": "{state} (round {round})",
-    "waiting": "{sentence}",
-    "link": "link to {neighbour}: {state} {reason}",
-    "ring": "ring order {order}, cost {cost_before} before and {cost_after} after",
-    "round": "round {round} done: accuracy {accuracies}, loss {loss_words}",
-    "resumed": "resumed after round {round}",
-    "refused": "refused {caller} from {origin}: {reason}",
-    "conflict": "{sender} sent other content under a used key (round {round}, step {step}); the first counts",
-    "damaged": "checkpoint of round {round} is damaged and was passed over: {reason}",
-    "left": "{sentence}",
-    "lost": "{sentence}",
-    "certificates": "{sentence}",
-    "stopped": "stopped by {signal}",
-    "failed": "{message}",
-    "done": "done",
-}
-QUIET = {"state"}
-"""For programs only: a state changes several times a round."""
+Cause = Literal["join", "staleness", "stalled"]
+"""Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent."""
 
 
-class Telemetry:
-    """Writes events; before a directory is given they are only logged."""
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """`str(event)` is its sentence. time: when it was written, in unix seconds; 0 before."""
 
-    def __init__(self) -> None:
-        self._path: Path | None = None
+    name: ClassVar[str]
+    level: ClassVar[int] = logging.INFO
+    time: float = 0.0
 
-    def write_to(self, path: Path) -> None:
-        """Append to this file from now on."""
-        self._path = path
-
-    def emit(self, event: str, **fields: Any) -> None:
-        """Never raises: what cannot be written, on a full disk say, is only logged."""
-        if self._path:
-            line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
-            try:
-                with self._path.open("a") as file:
-                    file.write(line + "\n")
-            except OSError as error:
-                log.error("cannot write %s: %s", self._path, error.strerror)
-        if event not in QUIET:
-            level = logging.ERROR if event == "failed" else logging.INFO
-            log.log(level, "%s", printable(WORDS[event].format(**fields, **_words(fields))))
+    def as_json(self) -> dict[str, Any]:
+        """Name and fields as they stand in events.jsonl, without the time."""
+        fields = ADAPTERS[self.name].dump_python(self, by_alias=True, exclude={"time"}, warnings=False)
+        return {"event": self.name, **fields}
 
 
-def printable(text: str) -> str:
-    """Without control characters: what strangers send must not forge lines or move the cursor."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+Report = Callable[[Event], None]
 
 
-def _words(fields: Mapping[str, Any]) -> dict[str, str]:
-    loss = fields.get("loss")
-    return {
-        "accuracies": _accuracies(fields.get("accuracy") or {}),
-        "loss_words": "not measured" if loss is None else f"{loss:.4f}",
-    }
+@dataclass(frozen=True, kw_only=True)
+class StateChanged(Event):
+    """For programs only: a state changes several times a round."""
+
+    name = "state"
+    level = logging.DEBUG
+    state: str
+    round: int
+
+    def __str__(self) -> str:
+        return f"{self.state} (round {self.round})"
 
 
-def _accuracies(accuracy: Mapping[str, float | None]) -> str:
-    return ", ".join(f"{kind} {value:.4f}" for kind, value in accuracy.items() if value is not None)
+@dataclass(frozen=True)
+class Awaited:
+    """Somebody who is waited for, and what is known of why."""
+
+    id: str
+    address: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.id} at {self.address} ({self.reason})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Event):
+    """Everybody who is waited for now for this cause: nobody, when that wait is over.
+
+    others: how many there are besides, where only some are named.
+    """
+
+    name = "waiting"
+    cause: Cause
+    awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
+    others: int = 0
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkChanged(Event):
+    """What is known of a neighbour's life: joining, up, suspected, down or left."""
+
+    name = "link"
+    neighbour: str
+    state: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"link to {self.neighbour}: {self.state}" + (f" ({self.reason})" if self.reason else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingOrdered(Event):
+    """The ring has a new order, with its cost before and after."""
+
+    name = "ring"
+    order: tuple[str, ...]
+    cost_before: float
+    cost_after: float
+
+    def __str__(self) -> str:
+        return f"ring order {', '.join(self.order)}; cost {self.cost_before:.4f} before, {self.cost_after:.4f} after"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundDone(Event):
+    """A round is over. Accuracies in 0..1, losses in nats, seconds of this round, bytes of all rounds so far.
+
+    notes: what the protocol noted in the round.
+    """
+
+    name = "round"
+    round: int
+    accuracy: dict[str, float | None] = field(default_factory=dict)
+    loss: float | None = None
+    test_loss: float | None = None
+    balanced: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    tensor_bytes_sent: int = 0
+    notes: dict[str, float | list[float]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        known = ", ".join(f"{kind} {value:.4f}" for kind, value in self.accuracy.items() if value is not None)
+        loss = "not measured" if self.loss is None else f"{self.loss:.4f}"
+        return f"round {self.round} done: accuracy {known or 'not measured'}, loss {loss}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """The peer goes on from a checkpoint."""
+
+    name = "resumed"
+    round: int
+
+    def __str__(self) -> str:
+        return f"resumed after round {self.round}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused(Event):
+    """A caller was turned away, or one of its messages. origin: its address."""
+
+    name = "refused"
+    caller: str
+    origin: str = ""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"refused {self.caller}" + (f" from {self.origin}" if self.origin else "") + f": {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conflict(Event):
+    """A neighbour sent two contents under one key (rule R5)."""
+
+    name = "conflict"
+    sender: str
+    round: int
+    step: int
+
+    def __str__(self) -> str:
+        where = f"(round {self.round}, step {self.step})"
+        return f"{self.sender} sent two different contents for the same step {where}; the first counts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damaged(Event):
+    """What was kept of a round cannot be read, and is not needed."""
+
+    name = "damaged"
+    round: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the checkpoint of round {self.round} is damaged, and this peer does without it ({self.reason})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left(Event):
+    """The peer ends without having heard that its neighbours have all they need."""
+
+    name = "left"
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost(Event):
+    """A neighbour has been silent for longer than `patience`."""
+
+    name = "lost"
+    neighbour: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertificatesChanged(Event):
+    """New certificates were found: they are used, or it says why not."""
+
+    name = "certificates"
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped(Event):
+    """A signal ended the peer in good order."""
+
+    name = "stopped"
+    signal: str
+
+    def __str__(self) -> str:
+        return f"stopped by {self.signal}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """The peer cannot go on."""
+
+    name = "failed"
+    level = logging.ERROR
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done(Event):
+    """The peer has finished."""
+
+    name = "done"
+
+    def __str__(self) -> str:
+        return "done"
+
+
+ADAPTERS: dict[str, TypeAdapter[Event]] = {kind.name: TypeAdapter(kind) for kind in Event.__subclasses__()}
+
+
+def read_event(line: Mapping[str, Any]) -> Event | None:
+    """The event that a JSON object of events.jsonl stands for; None for one that no peer wrote like that."""
+    adapter = ADAPTERS.get(str(line.get("event")))
+    if adapter is None:
+        return None
+    try:
+        return adapter.validate_python(dict(line))
+    except ValidationError:
+        return None

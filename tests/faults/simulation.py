@@ -28,7 +28,8 @@ from peer.network.wire.messages import Resources
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.peer import PeerConfig
-from peer.telemetry.events import Telemetry
+from peer.telemetry.events import Conflict, Event, Left, Refused, RoundDone
+from peer.telemetry.telemetry import Telemetry
 
 FRAME = 6
 """Floats in a frame: messages of the tiny model have several."""
@@ -85,16 +86,16 @@ def small_frames() -> Iterator[None]:
 class Quiet(Telemetry):
     """Keeps what must not be, and writes only what the result is made of."""
 
-    def __init__(self, heard: list[tuple[str, dict[str, Any]]]) -> None:
+    def __init__(self, heard: list[Event]) -> None:
         super().__init__()
         self._heard = heard
 
-    def emit(self, event: str, **fields: Any) -> None:
-        if event in ("conflict", "refused", "left"):
-            self._heard.append((event, fields))
-        if self._path and event == "round":
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Conflict | Refused | Left):
+            self._heard.append(event)
+        if self._path and isinstance(event, RoundDone):
             with self._path.open("a") as file:
-                file.write(json.dumps({"event": event, **fields}) + "\n")
+                file.write(json.dumps(event.as_json()) + "\n")
 
 
 class Simulation:
@@ -118,7 +119,7 @@ class Simulation:
         self.done: set[str] = set()
         self.ended = asyncio.Event()
         self.outcome = Outcome({}, self.steps)
-        self.heard: dict[str, list[tuple[str, dict[str, Any]]]] = {id: [] for id in self.spec.ids}
+        self.heard: dict[str, list[Event]] = {id: [] for id in self.spec.ids}
         self.began = self.loop.time()
         self.look: Callable[[Simulation], None] = lambda _: None
         """Called each virtual second."""
@@ -190,10 +191,10 @@ class Simulation:
             self.ended.set()
 
     def _check_beats(self, id: str) -> None:
-        for event, fields in self.heard[id]:
-            refused = event == "refused" and "no neighbour" not in fields["reason"]
-            if event == "conflict" or refused or (event == "left" and self.calm):
-                self._fault(f"{id} reports {event} {fields}")
+        for event in self.heard[id]:
+            refused = isinstance(event, Refused) and "no neighbour" not in event.reason
+            if isinstance(event, Conflict) or refused or (isinstance(event, Left) and self.calm):
+                self._fault(f"{id} reports {event}")
 
     def _fatal(self, life: Life, kind: str, _count: int) -> bool:
         """Whether this step is the last one: looks it up in the plan."""

@@ -8,12 +8,13 @@ from strangers import MANIFEST, pipes
 from peer.network.heartbeat import Heartbeats
 from peer.network.limits import Timeouts
 from peer.network.membership.edges import Edges
-from peer.network.node import Callbacks, Node, Report
+from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
 from peer.network.streams.link import Link
 from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import Pipe, Service, StreamHandler, Transport
 from peer.network.wire.messages import Beat, Reply, Resources, Welcome
+from peer.telemetry.events import Report
 
 
 class Silent(Transport):
@@ -51,7 +52,7 @@ class Answering(Silent):
 IDENTITY = Identity("me", {}, MANIFEST.digest)
 
 
-def heart(transport: Transport, report: Report = lambda event, **fields: None) -> tuple[Heartbeats, Node]:
+def heart(transport: Transport, report: Report = lambda event: None) -> tuple[Heartbeats, Node]:
     node = Node(IDENTITY, {"me": "me:1", "left": "left:1"}, transport, Timeouts(answer=0.05))
     node.edges.use(0, [], ["left"])
     return Heartbeats(node, Callbacks(report, lambda: ("training", 1), Resources), lambda round: None), node
@@ -86,7 +87,7 @@ async def test_a_handshake_without_an_answer_renews(which: str) -> None:
 async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], state: str) -> None:
     """When the ring is ordered anew, the first of two to have no more need of an edge ends its streams."""
     said: asyncio.Queue[str] = asyncio.Queue()
-    one, node = heart(Silent(), lambda event, **fields: said.put_nowait(fields["state"]))
+    one, node = heart(Silent(), lambda event: said.put_nowait(event.state))
     theirs, ours = pipes()
     conversation = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
     await theirs.send(Beat(state="ready").SerializeToString())
@@ -128,7 +129,7 @@ async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
 async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
     transport = Answering()
-    one, node = heart(transport, lambda event, **fields: said.put_nowait(fields["state"]))
+    one, node = heart(transport, lambda event: said.put_nowait(event.state))
     farewell = Beat(state="done")
     if end == "dialling":
         task = asyncio.create_task(one.run(node.edges.neighbours["left"]))

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -81,11 +80,10 @@ class Owing:
 
     async def minded(self, seconds: int) -> list[tuple[float, str]]:
         """What is said until so many seconds have passed."""
-
-        def report(_event: str, **told: Any) -> None:
-            self.said.append((self.now, told["sentence"]))
-
-        task = asyncio.create_task(watch_stalled(self, report, Reminders()))  # type: ignore[arg-type]
+        said = self.said
+        task = asyncio.create_task(
+            watch_stalled(self, lambda event: said.append((self.now, str(event))), Reminders())  # type: ignore[arg-type]
+        )
         while self.now < seconds:
             await self._sleep(0)
         task.cancel()

@@ -28,11 +28,8 @@ def spec(tmp_path: Path) -> Spec:
 
 def in_use(certs: Path, names: dict[str, str], said: Callable[[str], None]) -> Security:
     """Certificates that are looked at all the time."""
-
-    def report(_event: str, sentence: str) -> None:
-        said(sentence)
-
-    return Security(Certificates("peer0", **certificate_files(certs, "peer0")), names, report, look=0.002)
+    certificates = Certificates("peer0", **certificate_files(certs, "peer0"))
+    return Security(certificates, names, lambda event: said(str(event)), look=0.002)
 
 
 async def test_an_address_that_was_taken_meanwhile_is_waited_for(spec: Spec, tmp_path: Path) -> None:

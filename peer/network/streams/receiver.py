@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.membership.edges import Direction
-from peer.network.node import Node, Report
+from peer.network.node import Node
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import read_hello
 from peer.network.streams.inbox import Inbox
@@ -15,6 +15,7 @@ from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Position, Refusal, Reply, Welcome
+from peer.telemetry.events import Conflict, Refused, Report
 
 
 class Receiver:
@@ -42,7 +43,7 @@ class Receiver:
             hello = read_hello(said)
         except (TimeoutError, BadFrameError) as error:
             why = str(error) or f"said nothing for {patience:.0f} s"
-            self.refusals.add("refused", caller="a stranger", origin=pipe.origin, reason=why)
+            self.refusals.add(Refused(caller="a stranger", origin=pipe.origin, reason=why))
             raise DisconnectedError(why) from None
         refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello.id, directions)
         known = hello.id in self._edges.neighbours
@@ -68,7 +69,7 @@ class Receiver:
         known = self._edges.neighbours.get(caller)
         if known and refusal.reason in (Refusal.FEDERATION, Refusal.MANIFEST, Refusal.VERSION):
             known.refused(f"it was refused: {why}")
-        self.refusals.add("refused", caller=caller, origin=pipe.origin, reason=why)
+        self.refusals.add(Refused(caller=caller, origin=pipe.origin, reason=why))
         await pipe.send(Reply(refusal=refusal).SerializeToString())
 
     async def tensors(self, pipe: Pipe) -> None:
@@ -123,7 +124,7 @@ class Receiver:
         if fate == "new":
             self._audit.read(key.round, sender, payload, len(frame.values), len(frame.scalars))
         elif fate == "conflict":
-            self.refusals.add("conflict", sender=sender, round=key.round, step=key.step)
+            self.refusals.add(Conflict(sender=sender, round=key.round, step=key.step))
 
     def silence(self, sender: str, key: Key) -> None:
         """Take nothing but an empty message of that key. What came before this was known ends the sender's stream:

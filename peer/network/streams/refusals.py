@@ -1,28 +1,29 @@
 """What was refused, counted by cause; each cause is reported once, however often it comes back."""
 
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
 
 from peer.network.limits import Limits
+from peer.telemetry.events import Conflict, Refused, Report
 
 
 class Refusals:
-    """`report` is called for the first of each cause, with the fields that describe it."""
+    """`report` is called for the first of each cause, with the event that describes it."""
 
-    def __init__(self, report: Callable[..., None], limits: Limits = Limits()) -> None:
+    def __init__(self, report: Report, limits: Limits = Limits()) -> None:
         self._report, self._limits = report, limits
         self.counts: Counter[tuple[str, ...]] = Counter()
 
-    def add(self, event: str, **fields: str | int) -> None:
+    def add(self, event: Refused | Conflict) -> None:
         """One more; fields other than `origin`, which changes with every connection, tell the causes apart."""
         most = self._limits.characters
-        words = {name: text[:most] if isinstance(text, str) else text for name, text in fields.items()}
-        cause = (event, *(str(text) for name, text in words.items() if name != "origin"))
+        fields = {name: value for name, value in asdict(event).items() if name != "time"}
+        words: dict[str, Any] = {name: text[:most] for name, text in fields.items() if isinstance(text, str)}
+        cause = (event.name, *(str(text) for name, text in (fields | words).items() if name != "origin"))
         if cause not in self.counts and len(self.counts) >= self._limits.causes:
-            cause = (event, "others")
+            cause = (event.name, "others")
+            words = dict.fromkeys(words, "many others")
         self.counts[cause] += 1
-        if self.counts[cause] > 1:
-            return
-        if cause == (event, "others"):
-            words |= {name: "many others" for name, text in words.items() if isinstance(text, str)}
-        self._report(event, **words)
+        if self.counts[cause] == 1:
+            self._report(replace(event, **words))

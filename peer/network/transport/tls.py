@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from peer.errors import InputError
+from peer.telemetry.events import CertificatesChanged, Report
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,7 @@ class Certificates:
 class Security:
     """The certificates in use, for the server and for the channels of one peer."""
 
-    def __init__(
-        self, certificates: Certificates, names: Mapping[str, str], report: Callable[..., None], look: float = 1.0
-    ) -> None:
+    def __init__(self, certificates: Certificates, names: Mapping[str, str], report: Report, look: float = 1.0) -> None:
         self._certificates, self._report, self._look = certificates, report, look
         self.names = names
         """Whose certificate is expected at each address."""
@@ -129,15 +128,15 @@ class Security:
                 self._chain = self._certificates.read()
             except InputError as error:
                 self._version = version
-                self._report("certificates", sentence=f"the new certificates are not used: {error}")
+                self._report(CertificatesChanged(sentence=f"the new certificates are not used: {error}"))
                 continue
             try:
                 await renew()
             except InputError as error:
-                self._report("certificates", sentence=str(error))
+                self._report(CertificatesChanged(sentence=str(error)))
                 continue
             self._version = version
-            self._report("certificates", sentence=f"new certificates, valid until {self._chain.expires:%Y-%m-%d}")
+            self._report(CertificatesChanged(sentence=f"new certificates, valid until {self._chain.expires:%Y-%m-%d}"))
 
 
 def certificate_names(cert: x509.Certificate) -> list[str]:

@@ -288,7 +288,7 @@ def test_few_peers_stay_in_ring_order(tmp_path: Path) -> None:
 def test_a_late_message_is_no_trouble_while_somebody_trains() -> None:
     peer = PeerView("peer0")
     waits = [{"id": "peer1", "address": "127.0.0.1:7701", "reason": "nothing more of round 2 for 30 s"}]
-    peer.hear({"event": "waiting", "time": 100.0, "for": waits, "stalled": True})
+    peer.hear({"event": "waiting", "time": 100.0, "for": waits, "cause": "stalled"})
     assert peer.overdue(200.0, somebody_works=True) is None
     assert peer.overdue(201.0, somebody_works=False) == (
         "peer0 waits for peer1 at 127.0.0.1:7701 (nothing more of round 2 for 30 s)"

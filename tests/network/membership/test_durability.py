@@ -14,6 +14,7 @@ from peer.runtime.bounds import Bounds, Reminders
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
+from peer.telemetry.events import Awaited, Event, Waiting
 
 SOON = 0.05
 
@@ -30,13 +31,14 @@ class Told:
     """Durable rounds, all but some far enough for `round`, and what is said by the one who waits to begin it."""
 
     def __init__(self, spec: Spec, behind: dict[str, int], round: int = 7) -> None:
-        self.durability, self.said = Durability(spec.ids), list[dict[str, Any]]()
+        self.durability, self.said = Durability(spec.ids), list[Waiting]()
         self.durability.learn({id: behind.get(id, round - STALENESS_BOUND) for id in spec.ids})
         self.waiting = asyncio.create_task(await_staleness_bound(self.durability, spec, round, self.report, SOON))
 
-    def report(self, event: str, **fields: Any) -> None:
-        assert event == "waiting"
-        self.said.append(fields)
+    def report(self, event: Event) -> None:
+        assert isinstance(event, Waiting)
+        assert event.cause == "staleness"
+        self.said.append(event)
 
 
 async def test_it_is_said_once_for_whom_and_that_it_is_over(tmp_path: Path) -> None:
@@ -44,18 +46,19 @@ async def test_it_is_said_once_for_whom_and_that_it_is_over(tmp_path: Path) -> N
     told = Told(federation, {"peer3": 1, "peer4": -1})
     await asyncio.sleep(5 * SOON)
     [first] = told.said
-    assert first["for"] == [
-        {"id": id, "address": federation.ring[i].address, "reason": f"{has} is known to be on disk, 3 is needed"}
+    assert first.awaited == tuple(
+        Awaited(id, federation.ring[i].address, f"{has} is known to be on disk, 3 is needed")
         for i, id, has in ((4, "peer4", "no round of it"), (3, "peer3", "only its round 1"))
-    ]
-    assert first["sentence"].startswith("round 7 cannot begin: waiting for peer4 at ")
+    )
+    assert first.sentence.startswith("round 7 cannot begin: waiting for peer4 at ")
     told.durability.learn({"peer4": 3})
     await asyncio.sleep(3 * SOON)
-    assert [one["id"] for one in told.said[1]["for"]] == ["peer3"]
+    assert [one.id for one in told.said[1].awaited] == ["peer3"]
     assert not told.waiting.done()
     told.durability.learn({"peer3": 3})
     await asyncio.wait_for(told.waiting, 5)
-    assert told.said[2:] == [{"for": [], "sentence": "nobody is too far behind any more: round 7 begins"}]
+    over = "nobody is too far behind any more: round 7 begins"
+    assert told.said[2:] == [Waiting(cause="staleness", awaited=(), sentence=over)]
 
 
 async def test_a_short_wait_is_not_worth_a_word(tmp_path: Path) -> None:
@@ -80,10 +83,10 @@ async def test_news_without_end_are_told_seldom(tmp_path: Path) -> None:
 async def test_of_a_crowd_the_furthest_behind_are_named(tmp_path: Path) -> None:
     told = Told(spec(tmp_path, 30), {f"peer{i}": 0 for i in range(5, 30)} | {"peer20": -1})
     await asyncio.sleep(3 * SOON)
-    assert [one["id"] for one in told.said[0]["for"]][:2] == ["peer20", "peer5"]
-    assert len(told.said[0]["for"]) == MAX_NAMED
-    assert told.said[0]["others"] == 25 - MAX_NAMED
-    assert told.said[0]["sentence"].endswith(f" and {25 - MAX_NAMED} others")
+    assert [one.id for one in told.said[0].awaited][:2] == ["peer20", "peer5"]
+    assert len(told.said[0].awaited) == MAX_NAMED
+    assert told.said[0].others == 25 - MAX_NAMED
+    assert told.said[0].sentence.endswith(f" and {25 - MAX_NAMED} others")
     told.waiting.cancel()
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
 import pytest
@@ -19,6 +18,7 @@ from peer.network.wire import frames as codec
 from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Key, decode, encode_frame
 from peer.network.wire.manifest import NotDeclaredError
 from peer.network.wire.messages import Refusal
+from peer.telemetry.events import Refused
 
 LIMITS = Limits()
 REFUSED = (BadFrameError, NotDeclaredError)
@@ -153,7 +153,7 @@ async def test_the_first_of_a_key_wins_and_the_conflict_is_reported_once() -> No
         await door.offer(frame([1.0] * 3))
     message = await door.receiver.inbox("left").message(Key(0, 1, 0), 1)
     assert message.values.tolist() == [1.0] * FLOATS
-    assert [event for event, _ in door.reported] == ["conflict"]
+    assert [event.name for event in door.reported] == ["conflict"]
     assert door.receiver.refusals.counts.total() == 100
 
 
@@ -194,9 +194,9 @@ async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "R
         await caller.send(said)
         await door.receiver.tensors(pipe)
         assert (await answer(caller)).refusal.reason == reason
-    [(event, fields)] = door.reported
-    assert event == "refused"
-    assert all(len(str(text)) <= LIMITS.characters for text in fields.values())
+    [event] = door.reported
+    assert isinstance(event, Refused)
+    assert all(len(text) <= LIMITS.characters for text in (event.caller, event.origin, event.reason))
     assert not door.receiver.inboxes
 
 
@@ -274,9 +274,8 @@ async def test_a_neighbour_that_sends_without_end_is_made_to_wait() -> None:
 
 def test_refusals_are_counted_by_cause() -> None:
     reported: list[str] = []
-    refusals = Refusals(lambda event, **fields: reported.append(fields["reason"]))
-    say: Callable[[str], None] = lambda why: refusals.add("refused", caller="a", origin="b", reason=why)  # noqa: E731
+    refusals = Refusals(lambda event: reported.append(event.reason))  # type: ignore[attr-defined]
     for why in ("one", "two", "one", "y" * 10_000):
-        say(why)
+        refusals.add(Refused(caller="a", origin="b", reason=why))
     assert reported == ["one", "two", "y" * LIMITS.characters]
     assert refusals.counts[("refused", "a", "one")] == 2
