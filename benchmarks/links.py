@@ -66,9 +66,9 @@ class LinkEnd:
         self._net.begin(self._round)
         collectives = Collectives(self._net, self._round)
         if self._sends:
-            await collectives.pass_token(self._neighbourhood, "model", self._vector)
+            collectives.pass_token(self._neighbourhood, "model", self._vector)
         else:
-            await collectives.receive_token(self._neighbourhood, "model", self._vector.numel())
+            await collectives.receive_token(self._neighbourhood, "model", self._vector.nbytes)
         self._net.announce(self._round)
         if self._sends:
             await self._net.durability.reached(["right"], self._round)

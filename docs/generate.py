@@ -25,17 +25,17 @@ HERE = Path(__file__).parent
 SUPPLIED = {"init": "the protocol's own", "ring": "from `--peers N`", "data": "digits"}
 """Fields without a default in their class, for which reading the file supplies one."""
 FIELDS = (
-    "magic: `DFL1`",
+    "magic: `DFL2`",
     "number of the payload in the manifest",
     "number of scalars of the message",
     "view",
     "round",
     "step: which collective call of the round, and which step of it",
+    "the collective and the names of its scalars: their xxh32",
     "number of this frame in the message, from 0",
-    "where in the payload's vector the message begins, in values",
-    "values of the whole message",
+    "where in the payload's vector the message begins, in bytes",
+    "bytes of the whole message",
     "bytes after the header",
-    "zero",
     "xxh3-64 of the header before it and of everything after it",
 )
 """What the codec's header holds, in its order."""

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from peer.network.limits import Timeouts
+from peer.network.limits import Limits, Timeouts
 from peer.network.node import Node
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import Identity
 from peer.network.streams.receiver import Receiver
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe, OneWay
-from peer.network.wire.frames import Key, encode_frame, float_bytes
+from peer.network.wire.frames import Heading, Key, encode_frame, vector_bytes
 from peer.network.wire.manifest import Manifest, Payload
-from peer.network.wire.messages import Hello, Reply
+from peer.network.wire.messages import VERSION, Hello, Reply
 from peer.telemetry.events import Event
 
 FLOATS, DOUBLES, ROUNDS = 24, 2, 9
@@ -35,11 +35,12 @@ def frame(
     """A whole message in one frame, as an honest neighbour writes it."""
     vector = torch.tensor([1.0] * FLOATS if values is None else values)
     packed = struct.pack(f"<{len(scalars)}d", *scalars)
-    return encode_frame(Key(view, round, step), payload, 0, packed, offset, vector.numel(), float_bytes(vector))
+    heading = Heading(Key(view, round, step), payload, 0, len(scalars), 4 * offset, vector.nbytes)
+    return encode_frame(heading, 0, packed, vector_bytes(vector))
 
 
 def hello(id: str = "left", **changes: Any) -> bytes:
-    fields = {"version": 1, "id": id, "to": "me", "view": 0, "spec": SPEC, "manifest": MANIFEST.digest, **changes}
+    fields = {"version": VERSION, "id": id, "to": "me", "view": 0, "spec": SPEC, "manifest": MANIFEST.digest, **changes}
     return Hello(**fields).SerializeToString()
 
 
@@ -54,12 +55,13 @@ class Door:
     """A reception in round 1, and what it reported."""
 
     timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: Limits = field(default_factory=Limits)
     reported: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         addresses = {"me": "m:1", "left": "l:1", "right": "r:1", "far": "f:1"}
         identity = Identity("me", SPEC, MANIFEST.digest)
-        self.node = Node(identity, addresses, MemoryNetwork().transport("m:1"), self.timeouts)
+        self.node = Node(identity, addresses, MemoryNetwork().transport("m:1"), self.timeouts, self.limits)
         self.edges = self.node.edges
         self.edges.use(0, ["right"], ["left"])
         self.receiver = Receiver(self.node, MANIFEST, Audit(), self.report)
@@ -73,7 +75,7 @@ class Door:
 
     @property
     def bytes_held(self) -> int:
-        return sum(4 * inbox.floats_held for inbox in self.receiver.inboxes.values())
+        return sum(inbox.held for inbox in self.receiver.inboxes.values())
 
 
 async def answer(pipe: MemoryPipe) -> Reply:

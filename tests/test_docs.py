@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from launcher import cli as launcher
 from peer import cli as peer
-from peer.network.wire.frames import HEADER, Key, encode_frame
+from peer.network.wire.frames import HEADER, Heading, Key, encode_frame
 from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_peer, load_spec
 
@@ -106,9 +106,9 @@ def test_commands_are_accepted(page: Path) -> None:
 def test_places_in_a_frame_are_those_of_the_page() -> None:
     page = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| (\d+) \| (.*?) \|$", page, re.MULTILINE)
-    frame = bytes(encode_frame(Key(1, 2, 3), 4, 5, b"\0" * 48, 7, 5 * 2**18 + 9, memoryview(bytes(36))))
+    frame = bytes(encode_frame(Heading(Key(1, 2, 3), 4, 10, 6, 7, 5 * 2**20 + 36), 5, b"", memoryview(bytes(36))))
     shown = {meaning.split(":")[0].split(",")[0]: frame[int(at) : int(at) + int(size)] for at, size, meaning in rows}
-    assert shown.pop("magic") == b"DFL1"
+    assert shown.pop("magic") == b"DFL2"
     numbers = {name: int.from_bytes(data, "little") for name, data in shown.items() if "xxh3" not in name}
     assert numbers == {
         "number of the payload in the manifest": 4,
@@ -116,11 +116,11 @@ def test_places_in_a_frame_are_those_of_the_page() -> None:
         "view": 1,
         "round": 2,
         "step": 3,
+        "the collective and the names of its scalars": 10,
         "number of this frame in the message": 5,
         "where in the payload's vector the message begins": 7,
-        "values of the whole message": 5 * 2**18 + 9,
+        "bytes of the whole message": 5 * 2**20 + 36,
         "bytes after the header": 36,
-        "zero": 0,
         "zeros": 0,
     }
     assert sum(int(size) for _, size, _ in rows) == HEADER.size == struct.calcsize(HEADER.format)

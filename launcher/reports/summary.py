@@ -77,11 +77,17 @@ def is_summary(value: object) -> bool:
 
 
 def promise(spec: Spec, directory: Path) -> Promise:
-    """What the run's protocol promises of heads; how large they are is read from a peer's model."""
+    """What the run's protocol promises of heads; of code of a user's own, how many numbers could hold one."""
     protocol = spec.protocol
-    with safe_open(directory / spec.ids[0] / "model.safetensors", "np") as file:
+    declared, own_code = protocol.declarations(spec.rounds), ":" in protocol.name
+    return Promise(declared, own_code, head_size(directory / spec.ids[0] / "model.safetensors") if own_code else 0)
+
+
+def head_size(model: Path) -> int:
+    """Values of the head in a model's file."""
+    with safe_open(model, "np") as file:
         shapes = [file.get_slice(name).get_shape() for name in file.keys() if name.startswith("head.")]  # noqa: SIM118
-    return Promise(protocol.declarations(spec.rounds), ":" in protocol.name, sum(prod(shape) for shape in shapes))
+    return sum(prod(shape) for shape in shapes)
 
 
 def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from math import isfinite
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.learning.model.model import Model
+from peer.learning.model.model import PARTS, Model
 from peer.protocols.declarations import Declarations, Share
-from peer.protocols.peer import VIEWS
 from peer.protocols.state import State
 
 To = Collection[str] | Mapping[str, Tensor] | None
@@ -35,7 +34,7 @@ class Calls:
         """The vector that a share names, as declared: a part of the model out of `vectors`, or one in `state`."""
         if share.own and share.vector not in state:
             raise InputError(
-                f"`{self.protocol}` sends `{share.vector}` in round {round}, which is neither {', '.join(VIEWS)} nor "
+                f"`{self.protocol}` sends `{share.vector}` in round {round}, which is neither {', '.join(PARTS)} nor "
                 f"kept in `peer.state`; write peer.state[{share.vector!r}] = ... before"
             )
         found = state[share.vector] if share.own else vectors[share.vector]

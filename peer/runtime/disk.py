@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Coroutine
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from peer.spec.federation import Spec
 
 FLOAT32 = 4
 """Bytes."""
+REHEARSED = 64
+"""Peers of a larger federation that are counted: ordering a ring of thousands takes seconds. With N times as many
+peers, a peer sends at most N times as much."""
 
 
 def disk_needed(spec: Spec, model_floats: int, busiest: int) -> int:
@@ -31,9 +35,11 @@ def busiest_round(spec: Spec, id: str, samples: int, rehearsal: Rehearsal) -> in
     if spec.protocol.name not in PROTOCOLS:
         # A user's protocol may ask for what a rehearsal lacks: its messages are taken to be one model a round.
         return rehearsal.model.vector.nbytes
-    dry_run, rounds = DryRun(id, spec.protocol, samples, rehearsal), spec.rounds
-    start = _result(dry_run.set_up(spec.init))
-    return max(start, *(_result(dry_run.count(number)) for number in sorted({1, (rounds + 1) // 2, rounds})))
+    among = dict([(id, rehearsal.proportions[id]), *rehearsal.proportions.items()][: REHEARSED + 1])
+    dry_run = DryRun(id, spec.protocol, samples, replace(rehearsal, proportions=among))
+    counts = [_result(dry_run.set_up(spec.init))]
+    counts += [_result(dry_run.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds})]
+    return max(counts) * ceil(len(rehearsal.proportions) / len(among))
 
 
 def check_disk(out: Path, needed: int) -> None:

@@ -32,6 +32,8 @@ class Disk:
         with (
             patch("peer.runtime.checkpoint.write_atomically", self.write),
             patch("peer.runtime.checkpoint.sync", self.sync),
+            patch("peer.runtime.journal.write_atomically", self.write),
+            patch("peer.runtime.journal.sync", self.sync),
             patch.object(Checkpoints, "_set_aside", loosely),
         ):
             yield

@@ -41,7 +41,7 @@ def targets() -> Callable[[bytes], None]:
         if len(data) < HEADER.size:
             return data
         body = data[HEADER.size :]
-        head = b"DFL1" + data[4:40] + len(body).to_bytes(8, "little") + data[48 : HEADER.size - 8]
+        head = b"DFL2" + data[4:44] + len(body).to_bytes(4, "little") + data[48 : HEADER.size - 8]
         return head + xxhash.xxh3_64(head + body).intdigest().to_bytes(8, "little") + body
 
     async def offered(data: bytes) -> None:

@@ -8,8 +8,8 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -23,16 +23,18 @@ from faults.clock import Life, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
 from faults.scenarios import specification
 from faults.wires import Weather, Wires, factory
+from peer.network.limits import Limits
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.wire.messages import Resources
+from peer.runtime.bounds import Bounds
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.peer import PeerConfig
 from peer.telemetry.events import Conflict, Event, Left, Refused, RoundDone
 from peer.telemetry.telemetry import Telemetry
 
-FRAME = 6
-"""Floats in a frame: messages of the tiny model have several."""
+FRAME = 24
+"""Bytes of a vector in a frame: messages of the tiny model have several."""
 TOO_LONG = 900.0
 """Virtual seconds in which every run must have ended."""
 TOO_BUSY = 4000
@@ -67,20 +69,6 @@ class Outcome:
     """What must not be."""
     seconds: float = 0.0
     """Virtual."""
-
-
-@contextmanager
-def small_frames() -> Iterator[None]:
-    with ExitStack() as stack:
-        for module in (
-            "wire.frames",
-            "streams.inbox",
-            "streams.message_writer",
-            "collectives.all_reduce",
-            "streams.receiver",
-        ):
-            stack.enter_context(patch(f"peer.network.{module}.FLOATS_PER_FRAME", FRAME))
-        yield
 
 
 class Quiet(Telemetry):
@@ -173,7 +161,8 @@ class Simulation:
         member = next(member for member in self.spec.ring if member.id == id)
         config = PeerConfig(federation=self.out / "federation.yaml", id=id, device="cpu", out=self.out / id)
         setup = prepare(config, self.spec)
-        runtime = Runtime(setup, factory(self.wires, member.address, life), None, Quiet(self.heard[id]))  # type: ignore[arg-type]
+        transport, telemetry = factory(self.wires, member.address, life), Quiet(self.heard[id])
+        runtime = Runtime(setup, transport, None, telemetry, Bounds(limits=Limits(frame=FRAME)))  # type: ignore[arg-type]
         self.runtimes[id] = runtime
         running = asyncio.create_task(runtime.run())
         await asyncio.wait([running])
@@ -272,7 +261,7 @@ def simulate(
     directory = Path(tempfile.mkdtemp(prefix="simulated-", dir=place))
     resources = Resources(cpus=1, samples=1)
     try:
-        with small_frames(), patch("peer.runtime.runtime.measure", lambda *_: resources):
+        with patch("peer.runtime.runtime.measure", lambda *_: resources):
             simulation = Simulation(name, seed, kills, weather or Weather(), directory)
             simulation.look = look
             # Seconds are written into checkpoints: with the real ones, no two of them would have the same bytes.

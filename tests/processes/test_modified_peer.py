@@ -41,7 +41,7 @@ def forged(self):
     (model,) = self.payloads
     floats = 116_352
     extractor = tuple(t for t in model.tensors if t[0].startswith("extractor"))
-    shown = replace(model, name="extractor", floats=floats, tensors=extractor, private=(0, 0))
+    shown = replace(model, name="extractor", size=floats, tensors=extractor, head=(0, 0))
     told = {"payloads": [asdict(shown)], "shape": self.shape, "classes": self.classes}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -96,6 +96,6 @@ def test_a_forged_declaration_does_not_help(modified: SmallFederation) -> None:
     until(refused, 5, "a receiver reports it")
     (first, *_) = [*modified.events("peer1", "refused"), *modified.events("peer2", "refused")]
     assert first["caller"] == "peer0"
-    assert "floats 0 to 117642 of `extractor`, which has 116352" in first["reason"]
+    assert "bytes 0 to 470568 of `extractor`, which has 465408" in first["reason"]
     for id in ("peer1", "peer2"):
         assert modified.peers[id].running  # it waits for an honest peer0, whose frames it would take

@@ -8,7 +8,7 @@ from real_peers import Build, SmallFederation, until
 from wire_client import Caller
 
 from peer.learning.model.zoo import build
-from peer.network.wire.frames import FLOATS_PER_FRAME, Key, encode_frame
+from peer.network.wire.frames import Heading, Key, encode_frame
 from peer.network.wire.manifest import Manifest
 from peer.network.wire.messages import VERSION, Beat, Hello, Refusal
 from peer.runtime.manifest import manifest
@@ -40,10 +40,10 @@ def frame(
     round: int = 1, payload: int = 0, index: int = 0, floats: int = EXTRACTOR, offset: int = 0, doubles: int = 1,
     value: float = 0.0, view: int = 0,
 ) -> bytes:  # fmt: skip
-    values = np.full(min(floats, FLOATS_PER_FRAME), value, "<f4")
+    values = np.full(min(floats, 2**18), value, "<f4")
     scalars = np.zeros(doubles, "<f8").tobytes()
-    key = Key(view, round, 1 << 16)
-    return encode_frame(key, payload, index, scalars, offset, floats, memoryview(values.tobytes()))
+    heading = Heading(Key(view, round, 1 << 16), payload, 0, doubles, 4 * offset, 4 * floats)
+    return encode_frame(heading, index, scalars, memoryview(values.tobytes()))
 
 
 @pytest.mark.parametrize("service", ["Tensors", "Heartbeat"])
@@ -93,8 +93,8 @@ def test_no_hello_no_answer(waiting: SmallFederation, service: str, first: bytes
 
 
 UNDECLARED: dict[str, tuple[bytes, str]] = {
-    "extractor and head": (frame(floats=MODEL), "floats 0 to 117642 of `extractor`"),
-    "head behind the extractor": (frame(offset=EXTRACTOR, floats=1290), "which has 116352"),
+    "extractor and head": (frame(floats=MODEL), "bytes 0 to 470568 of `extractor`"),
+    "head behind the extractor": (frame(offset=EXTRACTOR, floats=1290), "which has 465408"),
     "another payload": (frame(payload=1), "payload number 1 is not declared"),
     "more scalars": (frame(doubles=2), "2 scalars came with `extractor`"),
     "a round that is not": (frame(round=3), "not declared to travel in round 3"),

@@ -6,7 +6,9 @@ from peer.runtime.manifest import manifest
 
 
 def test_peers_whose_extractors_agree_differ_by_their_classes() -> None:
-    three, two, again = (manifest(FibFL(), build("mlp", (4,), classes, seed=1), 5) for classes in (3, 2, 3))
+    three, two, again = (
+        manifest(FibFL().declarations(5), build("mlp", (4,), classes, seed=1), 5, 3) for classes in (3, 2, 3)
+    )
     assert three.payloads == two.payloads, "a head of another size stays at home in FibFL"
     assert three.digest != two.digest
     assert three.digest == again.digest

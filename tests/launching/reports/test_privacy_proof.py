@@ -8,13 +8,20 @@ from hypothesis import strategies as st
 
 from launcher.reports import privacy as proof_of
 from launcher.reports.definitions import fit_on_a_ring, server_free
+from launcher.reports.trust import Promise
+from peer.learning.model.model import Part
+from peer.protocols.declarations import Declarations, Share
 
 MEMBERS = ("peer0", "peer1", "peer2", "peer3")
 BYTES = 465_408
 
 
-def privacy(audits: dict[str, Any], heads_stay: bool = True) -> dict[str, Any]:
-    return proof_of.privacy(MEMBERS, audits, 2, lambda round: heads_stay)
+EXTRACTOR, MODEL = Share("extractor"), Share("model")
+
+
+def privacy(audits: dict[str, Any], *shares: Share, own_code: bool = False, head: int = 100) -> dict[str, Any]:
+    declared = Declarations("a protocol", shares or (EXTRACTOR,), ())
+    return proof_of.privacy(MEMBERS, audits, 2, Promise(declared, own_code, head))
 
 
 def ring_audits(rounds: int = 2, vector: str = "extractor") -> dict[str, Any]:
@@ -113,7 +120,7 @@ def test_declared_head_is_counted_and_is_no_violation() -> None:
         for record in audit["rounds"]:
             for entry in record["sent"]:
                 entry["head_bytes"] = 5160
-    proof = privacy(audits, heads_stay=False)
+    proof = privacy(audits, MODEL)
     assert proof["head_bytes_sent"] == 4 * 2 * 2 * 5160
     assert proof["violations"] == []
     assert proof["definitions"] == {"3.1": False, "3.2": True, "3.3": True}
@@ -123,9 +130,61 @@ def test_head_that_may_leave_in_warm_up_only() -> None:
     audits = ring_audits(rounds=3, vector="model")
     for record in audits["peer0"]["rounds"][1:]:
         record["sent"][0]["head_bytes"] = 5160
-    proof = proof_of.privacy(MEMBERS, audits, 3, lambda round: round > 1)
+    declared = Declarations("a protocol", (Share("model", rounds=range(1, 2)), Share("extractor")), ())
+    proof = proof_of.privacy(MEMBERS, audits, 3, Promise(declared, own_code=False, head=100))
     assert [violation["round"] for violation in proof["violations"]] == [2, 3]
     assert proof["head_bytes_sent"] == 3 * 5160
+
+
+@pytest.mark.parametrize(
+    ("share", "own_code", "met", "why"),
+    [
+        (Share("mask"), True, None, "the protocol does not declare what is in it"),
+        (Share("mask"), False, None, "the protocol does not declare what is in it"),
+        (Share("mask", like="extractor"), True, None, "declared like the extractor by code of your own"),
+        (Share("mask", like="extractor"), False, True, ""),
+        (Share("mask", bytes=True), False, None, "bytes that nobody but the protocol can read"),
+        (Share("mask", bytes=True, like="extractor"), True, None, "bytes that nobody but the protocol can read"),
+        (Share("extractor"), True, True, ""),
+    ],
+)
+def test_what_nobody_can_look_into_is_neither_proven_nor_denied(
+    share: Share, own_code: bool, met: bool | None, why: str
+) -> None:
+    proof = privacy(ring_audits(vector=share.vector), share, own_code=own_code)
+    assert proof["violations"] == []
+    assert proof["definitions"]["3.1"] is met
+    on_trust = proof["on_trust"]
+    assert [one["vector"] for one in on_trust] == ([share.vector] if why else [])
+    assert all(why in one["why"] and one["bytes"] == 4 * 2 * 2 * BYTES for one in on_trust)
+
+
+@pytest.mark.parametrize("like", ["model", "head"])
+def test_a_vector_declared_to_hold_a_head_denies_it(like: Part) -> None:
+    audits = ring_audits(vector="update")
+    for record in audits["peer0"]["rounds"][1:]:
+        record["sent"][0]["head_bytes"] = 5160
+    proof = privacy(audits, Share("update", like=like), own_code=True)
+    assert proof["violations"] == []
+    assert proof["on_trust"] == []
+    assert proof["head_bytes_sent"] == 2 * 5160
+    assert proof["definitions"]["3.1"] is False
+
+
+@pytest.mark.parametrize(("numbers", "met"), [(49, True), (50, None)])
+def test_numbers_of_own_code_count_when_they_could_hold_a_head(numbers: int, met: bool | None) -> None:
+    """Two rounds of 50 numbers hold a head of 100; built-in code is known."""
+    audits = ring_audits()
+    for record in audits["peer0"]["rounds"][1:]:
+        record["sent"][0]["scalar_bytes"] = 8 * numbers
+        other = record["sent"][0]["to"]
+        audits[other]["rounds"][record["round"]]["received"][1]["scalar_bytes"] = 8 * numbers
+    share = Share("extractor", scalars=numbers)
+    proof = privacy(audits, share, own_code=True)
+    assert proof["violations"] == []
+    assert proof["definitions"]["3.1"] is met
+    assert [one["bytes"] for one in proof["on_trust"]] == ([2 * 8 * numbers] if met is None else [])
+    assert privacy(audits, share, own_code=False)["definitions"]["3.1"] is True
 
 
 def test_ring_order_may_change_between_a_record_and_a_vector() -> None:

@@ -123,9 +123,9 @@ def test_unknown_accuracies_give_no_numbers(tmp_path: Path, spec: Spec) -> None:
 def test_heads_are_private_round_by_round(spec: Spec) -> None:
     from peer.protocols.fibfl_plus_plus import FibFLPlusPlus
 
-    assert report.heads_stay(spec, 1)
-    warm_up = spec.model_copy(update={"protocol": FibFLPlusPlus(warmup=2, warmup_shares="model")})
-    assert [report.heads_stay(warm_up, round) for round in range(5)] == [True, False, False, True, True]
+    assert spec.protocol.declarations(spec.rounds).heads_stay(1)
+    warm_up = FibFLPlusPlus(warmup=2, warmup_shares="model").declarations(spec.rounds)
+    assert [warm_up.heads_stay(round) for round in range(5)] == [True, False, False, True, True]
 
 
 def test_audits_as_lines_count_each_round_once(tmp_path: Path) -> None:

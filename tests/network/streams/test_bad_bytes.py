@@ -15,7 +15,7 @@ from peer.network.streams import receiver as receiver
 from peer.network.streams.handshake import read_hello
 from peer.network.streams.refusals import Refusals
 from peer.network.wire import frames as codec
-from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Key, decode, encode_frame
+from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Heading, Key, decode, encode_frame
 from peer.network.wire.manifest import NotDeclaredError
 from peer.network.wire.messages import Refusal
 from peer.telemetry.events import Refused
@@ -37,7 +37,7 @@ def refused(data: bytes, error: type[Exception], why: str) -> None:
 
 def header(**changes: int) -> bytes:
     """An honest frame whose header was changed, with a checksum that is right again."""
-    names = ("magic", "payload", "doubles", "view", "round", "step", "index", "offset", "length", "size", "zero")
+    names = ("magic", "payload", "doubles", "view", "round", "step", "call", "index", "offset", "length", "size")
     honest = frame()
     fields = dict(zip(names, HEADER.unpack_from(honest), strict=False)) | changes
     head = HEADER.pack(*fields.values(), 0)[:-8]
@@ -52,15 +52,18 @@ def header(**changes: int) -> bytes:
         (frame()[: HEADER.size - 1], BadFrameError, "too few"),
         (frame()[:-1], BadFrameError, "bytes follow"),
         (frame() + b"x", BadFrameError, "bytes follow"),
-        (header(magic=b"DFL2"), BadFrameError, "does not begin"),  # type: ignore[arg-type]
-        (header(length=1 << 60), BadFrameError, "sizes"),
-        (header(length=1 << 60, index=1 << 31), BadFrameError, "sizes"),
+        (header(magic=b"DFL1"), BadFrameError, "does not begin"),  # type: ignore[arg-type]
+        (header(length=1 << 60), NotDeclaredError, "bytes 0 to"),
+        (header(length=92), BadFrameError, "sizes"),
+        (header(length=0), BadFrameError, "sizes"),
+        (header(length=92, index=1 << 31), BadFrameError, "sizes"),
         (header(doubles=MAX_DOUBLES + 1), BadFrameError, "sizes"),
         (header(payload=7), NotDeclaredError, "number 7"),
-        (header(payload=1), NotDeclaredError, "floats 0 to 24 of `record`"),
-        (header(offset=1), NotDeclaredError, "floats 1 to 25"),
-        (header(offset=(1 << 64) - 1), NotDeclaredError, "floats"),
-        (frame([1.0] * (FLOATS + 1)), NotDeclaredError, "floats 0 to 25"),
+        (header(payload=1), NotDeclaredError, "bytes 0 to 96 of `record`"),
+        (header(offset=1), NotDeclaredError, "bytes 1 to 97"),
+        (header(offset=4), NotDeclaredError, "bytes 4 to 100"),
+        (header(offset=(1 << 64) - 1), NotDeclaredError, "bytes"),
+        (frame([1.0] * (FLOATS + 1)), NotDeclaredError, "bytes 0 to 100"),
         (frame(scalars=(1.0, 2.0, 3.0)), NotDeclaredError, "3 scalars"),
         (frame([float("nan")] + [1.0] * 23), NotDeclaredError, "not finite"),
         (frame([float("inf"), float("-inf")] + [1.0] * 22), NotDeclaredError, "not finite"),
@@ -94,17 +97,18 @@ def test_every_flipped_bit_is_found(bit: int) -> None:
     payload=st.integers(0, 65_535),
     doubles=st.integers(0, 4),
     key=st.tuples(*[st.integers(0, (1 << 32) - 1)] * 3),
+    call=st.integers(0, (1 << 32) - 1),
     index=st.integers(0, 3),
-    numbers=st.tuples(st.integers(0, (1 << 64) - 1), st.integers(0, 40)),
+    numbers=st.tuples(st.integers(0, (1 << 64) - 1), st.integers(0, 160)),
 )
 @QUICK
 def test_only_what_the_manifest_declares_is_kept(
-    payload: int, doubles: int, key: tuple[int, int, int], index: int, numbers: tuple[int, int]
+    payload: int, doubles: int, key: tuple[int, int, int], call: int, index: int, numbers: tuple[int, int]
 ) -> None:
     """Well-formed frames with any numbers in them: taken or refused, and never more held than is declared."""
     offset, length = numbers
-    scalars, values = struct.pack(f"<{doubles}d", *[1.0] * doubles), memoryview(bytes(4 * length))
-    data = encode_frame(Key(*key), payload, index, scalars, offset, length, values)
+    scalars, values = struct.pack(f"<{doubles}d", *[1.0] * doubles), memoryview(bytes(length))
+    data = encode_frame(Heading(Key(*key), payload, call, doubles, offset, length), index, scalars, values)
 
     async def offer() -> None:
         door = Door()
@@ -120,28 +124,23 @@ def test_only_what_the_manifest_declares_is_kept(
 @given(st.permutations(range(4)), st.integers(0, 3))
 @QUICK
 def test_frames_out_of_order_are_refused_and_the_message_is_not_harmed(order: list[int], again: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("wire.frames", "streams.inbox"):
-            patch.setattr(f"peer.network.{module}.FLOATS_PER_FRAME", 6)
-        values = memoryview(struct.pack("<24f", *range(24)))
-        frames = [
-            encode_frame(Key(0, 1, 0), 0, i, struct.pack("<d", 0.5), 0, 24, values[24 * i : 24 * i + 24])
-            for i in range(4)
-        ]
+    values = memoryview(struct.pack("<24f", *range(24)))
+    heading = Heading(Key(0, 1, 0), 0, 0, 1, 0, 96)
+    frames = [encode_frame(heading, i, struct.pack("<d", 0.5), values[24 * i : 24 * i + 24]) for i in range(4)]
 
-        async def offer() -> None:
-            door = Door()
-            for number in [*order, again]:
-                inbox = door.receiver.inbox("left")
-                missing = inbox.messages[Key(0, 1, 0)].next if inbox.messages else 0
-                with pytest.raises(BadFrameError, match="came before") if number > missing else nullcontext():
-                    await door.offer(frames[number])
-            for data in frames:
-                await door.offer(data)
-            message = await door.receiver.inbox("left").message(Key(0, 1, 0), 1)
-            assert message.values.tolist() == [float(i) for i in range(24)]
+    async def offer() -> None:
+        door = Door(limits=Limits(frame=24))
+        for number in [*order, again]:
+            inbox = door.receiver.inbox("left")
+            missing = inbox.messages[Key(0, 1, 0)].next if inbox.messages else 0
+            with pytest.raises(BadFrameError, match="came before") if number > missing else nullcontext():
+                await door.offer(frames[number])
+        for data in frames:
+            await door.offer(data)
+        message = await door.receiver.inbox("left").message(Key(0, 1, 0), 96)
+        assert message.values.tolist() == [float(i) for i in range(24)]
 
-        asyncio.run(offer())
+    asyncio.run(offer())
 
 
 async def test_the_first_of_a_key_wins_and_the_conflict_is_reported_once() -> None:
@@ -151,7 +150,7 @@ async def test_the_first_of_a_key_wins_and_the_conflict_is_reported_once() -> No
         await door.offer(frame())
         await door.offer(frame([2.0] * FLOATS))
         await door.offer(frame([1.0] * 3))
-    message = await door.receiver.inbox("left").message(Key(0, 1, 0), 1)
+    message = await door.receiver.inbox("left").message(Key(0, 1, 0), 96)
     assert message.values.tolist() == [1.0] * FLOATS
     assert [event.name for event in door.reported] == ["conflict"]
     assert door.receiver.refusals.counts.total() == 100
@@ -175,7 +174,7 @@ def test_a_hello_of_random_bytes_is_read_or_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (hello(version=2), Refusal.VERSION),
+        (hello(version=1), Refusal.VERSION),
         (hello(to="you"), Refusal.IDENTITY),
         (hello(spec={"seed": "1"}), Refusal.FEDERATION),
         (hello(spec={f"key{i}": "x" for i in range(5000)}), Refusal.FEDERATION),
@@ -227,7 +226,7 @@ async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes
         if welcome:
             assert (await answer(caller)).refusal.reason in (Refusal.DAMAGED, Refusal.UNDECLARED)
             await stream
-    message = await door.receiver.inbox("left").message(Key(0, 1, 0), 1)
+    message = await door.receiver.inbox("left").message(Key(0, 1, 0), 96)
     assert message.complete
     caller.abort()
     with pytest.raises(receiver.DisconnectedError):

@@ -12,6 +12,7 @@ from peer.network.network import Network
 from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe
+from peer.network.wire.call import Call
 from peer.network.wire.manifest import Manifest, Payload
 from peer.network.wire.messages import Resources
 
@@ -53,7 +54,7 @@ async def ring(specs: dict[str, dict[str, str]]) -> AsyncIterator[dict[str, Netw
         others = [other for other in IDS if other != id]
         network.use(0, others, others)
         network.begin(1)
-        await network.writer(others, 1, 0, "v", 8, [0.5]).write_all(torch.ones(8))
+        network.writer(others, Call(1, 0, "exchange", "v"), 32, [0.5]).write_all(torch.ones(8))
     try:
         yield made
     finally:
