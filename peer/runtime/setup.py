@@ -38,7 +38,7 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     device = choose_device(config.device)
     out = config.out or Path(config.id)
     check_directory(out, config, spec)
-    shard = own_shard(config.data) if config.data else take_shard(spec.data, spec.ids, config.id)
+    shard = own_shard(config.data, spec.data) if config.data else take_shard(spec.data, spec.ids, config.id)
     stream = config.id if spec.init == "independent" else "shared"
     model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
     check_batches(model, spec.protocol.local(), len(shard.train), config.id)
