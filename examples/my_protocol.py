@@ -4,8 +4,7 @@ from typing import ClassVar
 
 import torch
 
-from peer import Peer, Protocol, Share
-from peer.learning.training.trainer import SGD, Phase
+from peer import SGD, Peer, Phase, Protocol, Share
 
 
 class RingMedian(Protocol):

@@ -1,22 +1,26 @@
 """A runtime for decentralised federated learning: every client is one process."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peer.learning.export import load_model
+    from peer.learning.training.optimiser import SGD, Adam
+    from peer.learning.training.phase import Phase
     from peer.protocols.base import Peer, Protocol, Received, Record, Share
 
-__all__ = ["Peer", "Protocol", "Received", "Record", "Share", "load_model"]
+__all__ = ["SGD", "Adam", "Peer", "Phase", "Protocol", "Received", "Record", "Share", "load_model"]
+
+_ELSEWHERE = {
+    "load_model": "peer.learning.export",
+    "SGD": "peer.learning.training.optimiser",
+    "Adam": "peer.learning.training.optimiser",
+    "Phase": "peer.learning.training.phase",
+}
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when asked for: torch takes seconds."""
-    if name == "load_model":
-        from peer.learning.export import load_model
-
-        return load_model
     if name in __all__:
-        from peer.protocols import base
-
-        return getattr(base, name)
+        return getattr(import_module(_ELSEWHERE.get(name, "peer.protocols.base")), name)
     raise AttributeError(f"module `peer` has no `{name}`")

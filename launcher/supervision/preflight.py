@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from launcher.certificates import certificate_files
 from launcher.plan import Plan, plan
 from peer.errors import InputError
+from peer.learning.device import choose_device
 from peer.network.transport.tls import Certificates
 from peer.runtime.disk import busiest_round, check_disk, disk_needed
-from peer.runtime.setup import choose_device
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, check_plaintext
 

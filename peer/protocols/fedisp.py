@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from peer.learning.training.optimiser import SGD
-from peer.learning.training.trainer import Phase
+from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer, Protocol, Share
 from peer.protocols.blocks.participation import Participation
 from peer.protocols.blocks.training import BatchSize, Rate, Share01

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from peer.learning.training.optimiser import Adam
-from peer.learning.training.trainer import Phase
+from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer, Protocol, Record, Share
 from peer.protocols.blocks.training import Share01, TwoPhase
 from peer.protocols.fibfl import ring_blend

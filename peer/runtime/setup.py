@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from peer.errors import InputError
 from peer.files import sole_use, write_atomically
 from peer.learning.data.shard import Shard, own_shard, take_shard
+from peer.learning.device import choose_device
 from peer.learning.model.model import PARTS, Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
@@ -40,7 +39,7 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     device = choose_device(config.device)
     out = config.out or Path(config.id)
     check_directory(out, config, spec)
-    shard = own_shard(config.data) if config.data else take_shard(spec.data, spec.ids, config.id)
+    shard = own_shard(config.data, spec.data) if config.data else take_shard(spec.data, spec.ids, config.id)
     stream = config.id if spec.init == "independent" else "shared"
     model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
     check_batches(model, spec.protocol.local(), len(shard.train), config.id)
@@ -50,21 +49,6 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     busiest = busiest_round(spec, config.id, len(shard.train), rehearsal)
     check_disk(out, disk_needed(spec, sizes["model"], busiest))
     return Setup(config, spec, shard, model)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda"):
-        number = int(name.partition(":")[2] or 0)
-        if not torch.cuda.is_available() or number >= torch.cuda.device_count():
-            raise InputError(
-                f"device `{name}`: this machine shows {torch.cuda.device_count()} CUDA devices; use `auto` or `cpu`"
-            )
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise InputError("device `mps`: this machine has none; use `auto` or `cpu`")
-    return torch.device(name)
 
 
 def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:

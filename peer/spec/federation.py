@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
 
 from peer.learning.data.sources import Source, source_type
-from peer.learning.training.trainer import Phase
+from peer.learning.training.phase import Phase
 from peer.plugins import in_words
 from peer.protocols.base import Init, Protocol, Share
 from peer.protocols.registry import protocol_class

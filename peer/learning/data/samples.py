@@ -71,6 +71,8 @@ class Dataset:
     test_labels: Labels
     classes: int
     scale: float = 1.0
+    validation: tuple[Inputs, Labels] | None = None
+    """Inputs and labels that were set aside from the test set."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,6 +87,13 @@ class Dataset:
         """The test samples at `indices` (all of them when not given), in that order, as float32 in memory."""
         chosen = np.arange(len(self.test_labels)) if indices is None else indices
         return self._take(self.test_inputs, self.test_labels, chosen)
+
+    def validation_samples(self) -> Samples | None:
+        """All validation samples as float32 in memory; None if none were set aside."""
+        if self.validation is None:
+            return None
+        inputs, labels = self.validation
+        return self._take(inputs, labels, np.arange(len(labels)))
 
     def _take(self, inputs: Inputs, labels: Labels, indices: Indices) -> Samples:
         # Advanced indexing copies the shard alone; a view into the whole set would keep all of it alive.

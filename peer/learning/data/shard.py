@@ -1,7 +1,7 @@
 """One peer's part of the data: what it trains on, and what it is tested on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ class Shard:
     own: bool
     """Whether this is the peer's own data, of which no other peer has a part."""
     classes: int
+    validation: Samples | None
+    """Public samples, the same at every peer, on which nobody is tested; None unless the federation's
+    `data.validation` sets some aside."""
 
 
 def take_shard(source: Source, ids: Sequence[str], peer: str) -> Shard:
@@ -38,10 +41,31 @@ def take_shard(source: Source, ids: Sequence[str], peer: str) -> Shard:
     return _shard(dataset, parts[mine], paper_part(source, dataset, ids, mine), own=False)
 
 
-def own_shard(source: Source) -> Shard:
-    """A data set of the peer's own, unsplit."""
+def own_shard(source: Source, federation: Source) -> Shard:
+    """A data set of the peer's own, unsplit, with the validation samples of the federation's, if it sets some aside.
+
+    What a peer kept of its own would not be the same at every peer. InputError then, and when the federation's data
+    do not lie here too or do not go with the peer's own.
+    """
+    if source.validation:
+        raise InputError("`validation` in a peer's own data would not be public; set it in the federation's `data`")
     dataset = source.load()
-    return _shard(dataset, np.arange(len(dataset.train_labels)), None, own=True)
+    shard = _shard(dataset, np.arange(len(dataset.train_labels)), None, own=True)
+    return replace(shard, validation=_public(federation, dataset)) if federation.validation else shard
+
+
+def _public(federation: Source, own: Dataset) -> Samples | None:
+    way_out = "every peer needs the samples of the federation's `data.validation`; put them here, or set it to 0"
+    try:
+        common = federation.load()
+    except InputError as error:
+        raise InputError(f"{error}; {way_out}") from error
+    if (common.shape, common.classes) != (own.shape, own.classes):
+        raise InputError(
+            f"validation inputs {common.shape} of {common.classes} classes do not go with the peer's own, "
+            f"{own.shape} of {own.classes}; make them alike, or set `validation: 0` in the federation's `data`"
+        )
+    return common.validation_samples()
 
 
 def paper_part(source: Source, dataset: Dataset, ids: Sequence[str], mine: int) -> NDArray[np.int64] | None:
@@ -54,4 +78,12 @@ def paper_part(source: Source, dataset: Dataset, ids: Sequence[str], mine: int) 
 
 def _shard(dataset: Dataset, indices: NDArray[np.int64], paper: NDArray[np.int64] | None, own: bool) -> Shard:
     counts = np.bincount(dataset.train_labels[indices], minlength=dataset.classes)
-    return Shard(dataset.train(indices), dataset.test(), counts / counts.sum(), paper, own, dataset.classes)
+    return Shard(
+        train=dataset.train(indices),
+        test=dataset.test(),
+        proportions=counts / counts.sum(),
+        paper=paper,
+        own=own,
+        classes=dataset.classes,
+        validation=dataset.validation_samples(),
+    )

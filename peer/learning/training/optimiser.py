@@ -12,10 +12,11 @@ from peer.learning.model.model import Model, Part
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba 2015), β = (.9, .999), ε = 1e-8; `weight_decay` is added to the gradient."""
+    """Adam (Kingma and Ba 2015), `betas` its β₁ and β₂, ε = 1e-8; `weight_decay` is added to the gradient."""
 
     lr: float = 0.01
     weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
 
 
 @dataclass(frozen=True)

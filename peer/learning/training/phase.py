@@ -4,12 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from peer.learning.model.model import Part
 from peer.learning.training.optimiser import Optimiser
 
 GradientHook = Callable[[Tensor, Tensor], None]
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,25 @@ class Phase:
     """Called before each step with the part's slices of the model's `vector` and `gradient`. It may add a
     correction, such as a proximal term, to the gradient in place; where buffers lie that has no effect."""
 
+    loss: Loss | None = None
+    """In place of cross entropy: loss(logits (n, classes), labels (n,), positions (n,) of the batch in the peer's
+    training samples) gives its mean over the batch, a tensor of shape (). What it draws from torch replays.
+
+    Two phases are equal only if they have the same function here (as for `gradient_hook`): a lambda or closure
+    that `local()` makes anew each time is another one, and `dfl-launch compare` takes the training for another."""
+
     def __post_init__(self) -> None:
         if self.part not in get_args(Part):
             raise ValueError(f"a phase trains {', '.join(get_args(Part))}, and not {self.part!r}")
+
+    def mean_loss(self, logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+        """The batch's loss, of shape (); ValueError if the phase's own gives something else."""
+        if self.loss is None:
+            return functional.cross_entropy(logits, labels)
+        found = self.loss(logits, labels, positions)
+        if not isinstance(found, Tensor) or found.shape != () or not found.is_floating_point():
+            given = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"the loss of a phase must be a floating-point tensor of shape (), not {given}")
+        if torch.is_grad_enabled() and not found.requires_grad:
+            raise ValueError("the loss of a phase must be calculated from the logits by torch, without detaching them")
+        return found

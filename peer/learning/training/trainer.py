@@ -1,5 +1,6 @@
 """Local training in phases: some epochs of one part of the model, the rest frozen."""
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -7,7 +8,6 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.samples import Samples
@@ -44,26 +44,20 @@ class Trainer:
         self._round, self._numbers = -1, Counter[str]()
 
     def train(self, phase: Phase, round: int) -> float:
-        """Run a phase (blocking); the mean loss (nats) over all its batches, each before its step.
+        """Run a phase (blocking); its mean loss (cross entropy in nats) over all batches, each before its step.
 
-        Raises Stopped after `stop()`, FailedError if the model is not finite afterwards. A part without
+        Raises Stopped after `stop()`, FailedError if the model or the phase's own loss is not finite. A part without
         trainable parameters, or no epochs: nothing changes, and the loss is that of the model as it is.
         """
         number = self._number(round, "phase")
-        if phase.epochs == 0 or not self.model.trainable(phase.part):
-            return measure(self.model, self.samples).loss
-        check_batches(self.model, (phase,), len(self.samples), self._peer)
-        self.model.learn(phase.part)
         seed = derive(self._seed, self._peer, round, f"layers {number}")
-        with global_stream(seed, self.model.device) if self.model.draws else nullcontext():
-            loss = self._epochs(phase, self._order(round, number))
-        self.model.rebind()
-        # A sum is not finite if any element is not, and costs an eightieth of looking at each.
-        if not bool(torch.isfinite(self.model.vector[self.model.part(phase.part)].sum())):
-            raise FailedError(
-                f"{self._peer}: training diverged in round {round} (the {phase.part} is not finite); "
-                f"lower the learning rate, now {phase.optimiser.lr}"
-            )
+        draws = self.model.draws or phase.loss is not None
+        with global_stream(seed, self.model.device) if draws else nullcontext():
+            if phase.epochs > 0 and self.model.trainable(phase.part):
+                loss = self._epochs(phase, self._order(round, number))
+            else:
+                loss = self._loss_as_it_is(phase)
+        self._check_finite(phase, round, loss)
         return loss
 
     def batches(self, size: int, round: int, epochs: int = 1) -> Iterator[Tensor]:
@@ -119,6 +113,8 @@ class Trainer:
 
     def _epochs(self, phase: Phase, generator: torch.Generator) -> float:
         model, whole = self.model, self.model.part(phase.part)
+        check_batches(model, (phase,), len(self.samples), self._peer)
+        model.learn(phase.part)
         parameters, gradient = model.vector[whole], model.gradient[whole]
         optimiser = self._optimisers.get(phase.part, phase.optimiser, phase.keep)
         forward, inputs = self._forward(phase.part)
@@ -126,13 +122,35 @@ class Trainer:
         for batch in self._batches(phase.part, phase.batch_size, phase.epochs, generator):
             gradient.zero_()
             x, y = inputs.index_select(0, batch), labels.index_select(0, batch)
-            loss = functional.cross_entropy(forward(x), y)
+            loss = phase.mean_loss(forward(x), y, batch)
             torch.autograd.backward(loss)
             if phase.gradient_hook is not None:
                 phase.gradient_hook(parameters, gradient)
             optimiser.step()
             total.add_(loss.detach(), alpha=len(batch))
+        model.rebind()
         return float(total) / (phase.epochs * len(self.samples))
+
+    def _loss_as_it_is(self, phase: Phase) -> float:
+        if phase.loss is None:
+            return measure(self.model, self.samples).loss
+        self.model.train(False)
+        total = 0.0
+        with torch.no_grad():
+            for positions in torch.split(torch.arange(len(self.samples), device=self.model.device), BATCH):
+                logits = self.model.forward(self.samples.x[positions])
+                total += float(phase.mean_loss(logits, self.samples.y[positions], positions)) * len(positions)
+        return total / len(self.samples)
+
+    def _check_finite(self, phase: Phase, round: int, loss: float) -> None:
+        way_out = f"lower the learning rate, now {phase.optimiser.lr}"
+        if phase.loss is not None and not math.isfinite(loss):
+            raise FailedError(f"{self._peer}: the phase's own loss is {loss} in round {round}; mend it, or {way_out}")
+        # A sum is not finite if any element is not, and costs an eightieth of looking at each.
+        if not bool(torch.isfinite(self.model.vector[self.model.part(phase.part)].sum())):
+            raise FailedError(
+                f"{self._peer}: training diverged in round {round} (the {phase.part} is not finite); {way_out}"
+            )
 
     def _forward(self, part: Part) -> tuple[nn.Module, Tensor]:
         """What to train, on what: a frozen extractor's features stay the same and are computed once."""

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from peer.learning.training.optimiser import SGD, Adam
-from peer.learning.training.trainer import Phase
+from peer.learning.training.phase import Phase
 from peer.settings import Settings
 
 Epochs = Annotated[int, Field(ge=0, le=100_000)]

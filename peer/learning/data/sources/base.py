@@ -11,6 +11,7 @@ from pydantic import Field
 from peer.learning.data.partition import AnyPartition, Iid
 from peer.learning.data.samples import Dataset
 from peer.learning.data.sources.arrays import Rows
+from peer.learning.data.validation import set_aside
 from peer.settings import Settings
 
 
@@ -26,6 +27,10 @@ class Source(Settings):
     """How the samples are dealt to the peers; `kind: iid` when not given."""
     limit: int | None = Field(default=None, ge=1)
     """Use only this many training samples, drawn by `seed`, for quick runs; not given, all."""
+    validation: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the test samples set aside as public validation samples, drawn by `seed`: every peer has the same
+    ones, for protocols that judge models by them, and nobody is tested on them. A peer with its own data takes
+    them from the federation's data too."""
 
     def relative_to(self, base: Path) -> Self:
         """A copy whose relative paths are taken from the folder `base`; `~` is the home folder."""
@@ -34,7 +39,10 @@ class Source(Settings):
 
     def load(self) -> Dataset:
         """Open the data; large sets stay on disk until samples are taken. InputError when they are no use."""
-        dataset = self._read()
+        dataset = self._limited(self._read())
+        return set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
+
+    def _limited(self, dataset: Dataset) -> Dataset:
         if self.limit is None or self.limit >= len(dataset.train_labels):
             return dataset
         drawn = np.random.default_rng(self.seed).permutation(len(dataset.train_labels))[: self.limit]
