@@ -30,7 +30,7 @@ def check_state(protocol: "Protocol", state: State, members: Sequence[str]) -> N
         if name not in state:
             raise InputError(
                 f"`{protocol.name}` declares `{name}` as replicated or by_peer and keeps nothing under that name; "
-                f"write peer.state[{name!r}] = ... in `start`"
+                f"write peer.state[{name!r}] = ... in its rounds"
             )
     for name in protocol.by_peer:
         if state[name].shape[:1] != (len(members),):

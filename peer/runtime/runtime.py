@@ -133,7 +133,6 @@ class Runtime:
         self.peer.begin(0)
         with user_code_errors(self._spec.protocol.name):
             await self._spec.protocol.start(self.peer, self._spec.init)
-            check_state(self._spec.protocol, self.peer.state, self.peer.members)
         self._become("evaluating")
         await self._close_round(0)
 
