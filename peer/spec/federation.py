@@ -31,15 +31,17 @@ def _address(text: str) -> str:
 Address = Annotated[str, AfterValidator(_address)]
 
 
-def _own_class(find: Callable[[str], type[Settings]]) -> PlainValidator:
-    """A field whose class depends on its `name`; its content was validated before by that class."""
+def _named(find: Callable[[str], type[Settings]]) -> PlainValidator:
+    """A block whose class its `name` chooses. What that class finds wrong is told as of the block's own keys."""
     return PlainValidator(
-        lambda raw: raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw))
+        lambda raw: (
+            raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw), strict=True)
+        )
     )
 
 
-AnyProtocol = Annotated[SerializeAsAny[Protocol], _own_class(protocol_class)]
-AnySource = Annotated[SerializeAsAny[Source], _own_class(source_type)]
+AnyProtocol = Annotated[SerializeAsAny[Protocol], _named(protocol_class)]
+AnySource = Annotated[SerializeAsAny[Source], _named(source_type)]
 
 
 class Member(Settings):
@@ -73,7 +75,7 @@ class Spec(Settings):
     """`name` of the model."""
     data: AnySource
     """`name` of the data set, where it lies and how it is split."""
-    init: Init
+    init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
     """Whether all peers start from the same weights. Not given: as the protocol's paper has it."""
     test: Literal["matched", "global", "paper"] = "matched"
     """The accuracy that tables and summaries quote: on a test set with each peer's own class mix, on the whole

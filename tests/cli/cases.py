@@ -182,6 +182,21 @@ class Misspelt(Raising):
         return (Phase("modl", 1, SGD()),)
 """,
     "needy": "import nowhere\n",
+    "counting": """from pydantic import model_validator
+
+from peer.protocols.fibfl import FibFL
+
+validations = []
+
+
+class Counted(FibFL):
+    name: str
+
+    @model_validator(mode="after")
+    def count(self):
+        validations.append(self.name)
+        return self
+""",
     "exiting": "import sys\nsys.exit('enough')\n",
     "late": """from torch import nn
 

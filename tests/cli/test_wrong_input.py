@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, ring
+from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, protocol, ring
 
 from launcher.cli import main as launch
 from peer.cli import main as peer
@@ -86,6 +86,17 @@ def test_wrong_arguments(case: str, place: Place) -> None:
 def test_the_line_of_the_mistake_is_named(place: Place) -> None:
     (place.path / "fed.yaml").write_text("rounds: 2\nprotocol:\n  name: fibfl\n  gama: 0.3\nring: []\n")
     place.everyone_refuses("fed.yaml:4: unknown key `gama`")
+
+
+def test_each_block_is_validated_once_and_all_mistakes_are_told_together(place: Place) -> None:
+    (place.path / "fed.yaml").write_text(json.dumps(protocol("counting:Counted")))
+    load_peer(place.path / "peer.yaml")
+    assert sys.modules["counting"].validations == ["counting:Counted"]
+    wrong = {**protocol(gama=0.3), "data": {"name": "digits", "patrition": "iid"}, "roundz": 3}
+    (place.path / "fed.yaml").write_text(json.dumps(wrong, indent=0))
+    known = "unknown key `gama`; did you mean `gamma`?; ", "unknown key `patrition`; did you mean `partition`?; "
+    for hint in (*known, "unknown key `roundz`; did you mean `rounds`?"):
+        place.everyone_refuses(hint)
 
 
 def test_no_file(place: Place) -> None:
