@@ -6,11 +6,9 @@ DIR/.lock             held by the launcher      DIR/.peers      held by the fork
 DIR/.launcher.json    what the launches so far have taken
 """
 
-import fcntl
 import json
 import os
 import shutil
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 from launcher.certificates import certificate_files
 from launcher.reports.summary import is_summary
 from peer.errors import InputError
-from peer.files import write_atomically
+from peer.files import lock, why_unwritable, write_atomically
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
@@ -61,15 +59,12 @@ class RunDirectory:
 
     def check(self) -> None:
         """Whether the directory can be used, without creating anything."""
+        if why := why_unwritable(self.path):
+            raise InputError(f"{why}; choose another directory with --out")
         try:
-            there = next(place for place in (self.path, *self.path.parents) if place.exists())
-            foreign = there == self.path and there.is_dir() and not self.is_run() and any(there.iterdir())
+            foreign = self.path.exists() and not self.is_run() and any(self.path.iterdir())
         except OSError as error:
             raise self._unwritable(error) from None
-        if not there.is_dir():
-            raise InputError(f"{there} is a file, so nothing can be written below it; choose another --out")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise InputError(f"{there} cannot be written to; choose another directory with --out")
         if foreign:
             raise InputError(f"{self.path} holds files that are no run's; choose another directory with --out")
 
@@ -91,17 +86,9 @@ class RunDirectory:
         self._lock_out()
 
     def _lock_out(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another dfl-launch is at work in {self.path}; wait for it or choose another --out"
-            ) from None
-        # No timeout can be given to flock: wait in a thread that need not be waited for.
-        waiting = threading.Thread(target=fcntl.flock, args=(self.peers_lock, fcntl.LOCK_EX), daemon=True)
-        waiting.start()
-        waiting.join(self.patience)
-        if waiting.is_alive():
+        if not lock(self._lock):
+            raise InputError(f"another dfl-launch is at work in {self.path}; wait for it or choose another --out")
+        if not lock(self.peers_lock, self.patience):
             raise InputError(f"peers of an earlier launch still run in {self.path}; end them first")
 
     def _make(self) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field
 from peer.errors import InputError, nearest
 from peer.learning.data.sources import SOURCES, source_type
 from peer.learning.model.zoo import MODELS
-from peer.network.transport.tls import is_loopback
+from peer.network.transport.addresses import is_loopback
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings

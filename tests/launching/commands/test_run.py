@@ -174,8 +174,8 @@ def test_certificates_in_a_place_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").touch()
     assert cli.main(["certs", str(federation), "--peers", "3", "--out", str(tmp_path / "file" / "certs")]) == 2
-    why = "cannot be written to (Not a directory); choose another directory with --out"
-    assert capsys.readouterr().err == f"dfl-launch: {tmp_path}/file/certs {why}\n"
+    why = "is a file, so nothing can be written below it; choose another directory with --out"
+    assert capsys.readouterr().err == f"dfl-launch: {tmp_path}/file {why}\n"
 
 
 def test_two_launchers_in_one_directory(run: Run, tmp_path: Path) -> None:
