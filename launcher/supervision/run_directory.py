@@ -34,6 +34,9 @@ class RunDirectory:
         self.peers_lock = -1
         self._lock = -1
         self._made: list[Path] = []
+        """What this launcher has created and an earlier one had not: directories, and the files of the locks."""
+        self._begun = False
+        """Whether the run in it is this launcher's, and no earlier one's that goes on."""
 
     @property
     def federation(self) -> Path:
@@ -78,15 +81,22 @@ class RunDirectory:
             return
         try:
             self._make()
-            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-            self.peers_lock = os.open(self.path / ".peers", os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = self._open(".lock")
+            self.peers_lock = self._open(".peers")
         except OSError as error:
             self._undo()
             raise self._unwritable(error) from None
         self._lock_out()
 
+    def _open(self, name: str) -> int:
+        path = self.path / name
+        if not path.exists():
+            self._made.append(path)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
     def _lock_out(self) -> None:
-        if not lock(self._lock):
+        # Nobody else can come upon a file that another launcher has removed meanwhile: its lock keeps nobody out.
+        if not lock(self._lock) or os.fstat(self._lock).st_nlink == 0:
             raise InputError(f"another dfl-launch is at work in {self.path}; wait for it or choose another --out")
         if not lock(self.peers_lock, self.patience):
             raise InputError(f"peers of an earlier launch still run in {self.path}; end them first")
@@ -97,12 +107,17 @@ class RunDirectory:
             place.mkdir(exist_ok=True)
             self._made.append(place)
 
+    def withdraw(self) -> None:
+        """Leave nothing of a run that this launcher began and that was refused; an earlier run stays as it is."""
+        if self._begun:
+            self.discard()
+            self._undo()
+
     def _undo(self) -> None:
-        self.release()
         for place in reversed(self._made):
-            with suppress(OSError):
-                (place / ".lock").unlink(missing_ok=True)
-                place.rmdir()
+            with suppress(OSError):  # somebody else has put something there
+                place.rmdir() if place.is_dir() else place.unlink()
+        self.release()
 
     def release(self) -> None:
         for descriptor in (self._lock, self.peers_lock):
@@ -149,6 +164,7 @@ class RunDirectory:
 
     def write(self, spec: Spec, device: str | None, certs: Path | None) -> None:
         """The spec as resolved, and for every peer a config and a directory."""
+        self._begun = not self.federation.exists()
         for member in spec.ring:
             # `listen` as the others know it: on loopback, nobody outside this machine can knock.
             (self.path / member.id).mkdir(exist_ok=True)

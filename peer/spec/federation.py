@@ -130,8 +130,12 @@ class Spec(Settings):
         return tuple(member.id for member in self.ring)
 
     def canonical(self) -> dict[str, Any]:
-        """What peers must agree on, as plain JSON; where code and data lie is each machine's own business."""
-        content = self.model_dump(mode="json", exclude={"code"})
+        """What peers must agree on, as plain JSON; where code and data lie is each machine's own business.
+
+        Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
+        look different from another network.
+        """
+        content = self.model_dump(mode="json", exclude={"code", "ring"}) | {"ring": [*self.ids]}
         for location in ("root", "path", "download"):
             content["data"].pop(location, None)
         return content

@@ -216,6 +216,17 @@ def test_what_is_right_though_it_looks_odd(place: Place) -> None:
     assert launch(["check", "fed.json"]) == 0
 
 
+def test_peers_agree_on_who_is_in_the_ring_and_not_on_where(place: Place) -> None:
+    first, others = load_spec(place.path / "fed.yaml"), content(ring=ring(address="10.0.0.1:7700"), plaintext=False)
+    (place.path / "fed.yaml").write_text(json.dumps(others))
+    moved = load_spec(place.path / "fed.yaml")
+    assert (moved.digests(), moved.digest()) == (first.digests(), first.digest())
+    assert moved.obstacle(first.digests(), first.rounds) is None
+    (place.path / "fed.yaml").write_text(json.dumps(content(ring=content()["ring"][::-1])))
+    turned = load_spec(place.path / "fed.yaml")
+    assert turned.obstacle(first.digests(), first.rounds) == "it differs in `ring`"
+
+
 def test_two_federations_on_one_machine_have_ports_of_their_own(place: Place) -> None:
     (place.path / "fed.yaml").write_text(json.dumps(content(ring=None)))
     spec = load_spec(place.path / "fed.yaml", peers=3, port=9000)
