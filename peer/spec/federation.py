@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, fiel
 from peer.learning.data.sources import Source, source_type
 from peer.learning.training.trainer import Phase
 from peer.plugins import in_words
-from peer.protocols.base import Init, Protocol, Share
+from peer.protocols.base import Init, Protocol, Record, Share
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings
 from peer.spec.document import dump_yaml
@@ -115,10 +115,12 @@ class Spec(Settings):
     def _declares(self) -> Self:
         """A protocol may be the user's own: what it declares is asked for once, before anything is created."""
         try:
-            _check_kinds("shares", self.protocol.shares(self.rounds), Share)
-            _check_kinds("local", self.protocol.local(), Phase)
+            declared = (self.protocol.shares(self.rounds), self.protocol.local())
         except Exception as error:
             raise ValueError(f"`{self.protocol.name}` cannot say what it does: {in_words(error)}") from error
+        _check_kinds(f"`shares` of `{self.protocol.name}` returned", declared[0], Share)
+        _check_kinds(f"`local` of `{self.protocol.name}` returned", declared[1], Phase)
+        _check_kinds(f"`records` of `{self.protocol.name}` is", self.protocol.records, Record)
         return self
 
     @field_serializer("code")
@@ -166,10 +168,12 @@ class Spec(Settings):
         return dump_yaml(self.model_dump(mode="json", exclude_none=True))
 
 
-def _check_kinds(method: str, returned: Any, kind: type) -> None:
-    """TypeError unless a protocol's method returned a tuple of these."""
-    if not isinstance(returned, tuple) or not all(isinstance(one, kind) for one in returned):
-        raise TypeError(f"`{method}` returned {returned!r}, and must return a tuple of {kind.__name__}")
+def _check_kinds(told: str, declared: Any, kind: type) -> None:
+    """ValueError unless what a protocol declares is a tuple of these; `told` names it."""
+    if isinstance(declared, kind):
+        raise ValueError(f"{told} one {kind.__name__} and no tuple; write a comma behind it: `({kind.__name__}(...),)`")
+    if not isinstance(declared, tuple) or not all(isinstance(one, kind) for one in declared):
+        raise ValueError(f"{told} {declared!r}, and must be a tuple of {kind.__name__}, such as `()`")
 
 
 def _sha256(value: Any) -> str:
