@@ -203,7 +203,8 @@ def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
     required, rows = set(schema.get("required", ())), []
     for name, field in schema["properties"].items():
         if name not in leave_out:
-            default = SUPPLIED.get(name, "required") if name in required else shown_default(field)
+            supplied = name in required or (name in SUPPLIED and "default" not in field)
+            default = SUPPLIED.get(name, "required") if supplied else shown_default(field)
             value = f"[{name}](#{name})" if name in LINKED else kind(field)
             rows.append([f"`{name}`", value, default, escaped(field.get("description", ""))])
     lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]

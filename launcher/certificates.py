@@ -1,6 +1,5 @@
 """`dfl-launch certs`: a CA for the federation and one certificate a peer, made out to its id."""
 
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from peer.errors import InputError
+from peer.files import write_atomically
 from peer.spec.federation import Spec
 
 
@@ -41,9 +41,9 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> None:
             .sign(ca_key, hashes.SHA256())
         )
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        _write(directory / f"{member.id}.key", pem, secret=True)
-        _write(directory / f"{member.id}.pem", cert.public_bytes(Encoding.PEM))
-    _write(directory / "ca.pem", ca.public_bytes(Encoding.PEM))
+        write_atomically(directory / f"{member.id}.key", pem, permissions=0o600)
+        write_atomically(directory / f"{member.id}.pem", cert.public_bytes(Encoding.PEM))
+    write_atomically(directory / "ca.pem", ca.public_bytes(Encoding.PEM))
 
 
 def certificate_files(directory: Path, id: str) -> dict[str, Path]:
@@ -69,13 +69,3 @@ def _builder(
 
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
-
-
-def _write(path: Path, content: bytes, secret: bool = False) -> None:
-    """Write beside and rename, so that a running peer never reads half a file; keys are for their owner only."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
-    with open(descriptor, "wb") as file:
-        file.write(content)
-    beside.replace(path)

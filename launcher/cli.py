@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from peer.errors import FailedError, InputError
+from peer.files import why_unwritable
 
 if TYPE_CHECKING:
     from peer.spec.federation import Spec
@@ -139,6 +140,8 @@ def make_certs(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.days <= 36_500:
         raise InputError(f"--days {arguments.days}: give a number from 1 to 36500")
     spec = resolved(arguments)
+    if unwritable := why_unwritable(arguments.out):
+        raise InputError(f"{unwritable}; choose another directory with --out")
     try:
         make_certificates(spec, arguments.out, arguments.days)
     except OSError as error:

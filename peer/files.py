@@ -2,26 +2,32 @@
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EBADF, EDQUOT, ENOLCK, ENOSPC, ENOTSUP
+from errno import EBADF, EDQUOT, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
 from pathlib import Path
 
 from peer.errors import FailedError, InputError
 
 
-def write_atomically(path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
+def write_atomically(
+    path: Path, content: bytes | memoryview, over: Path | None = None, permissions: int = 0o666
+) -> None:
     """Write beside, flush to disk, rename; FailedError when the disk is full or gone.
 
     `over` is a file that nobody needs, if it is there: it becomes the new one. To write its blocks on the disk once
-    more costs half of what it does to make a file and remove another.
+    more costs half of what it does to make a file and remove another. `permissions` are a new file's, as far as the
+    umask lets them be.
     """
     beside = path.with_name(f".{path.name}.part")
     try:
+        # Who has opened what a crash left here would read along, whatever the new permissions.
+        beside.unlink(missing_ok=True)
         if over:
             with suppress(FileNotFoundError):
                 over.replace(beside)
-        with open(beside, "wb", opener=_untruncated) as file:
+        with open(beside, "wb", opener=lambda name, flags: os.open(name, flags & ~os.O_TRUNC, permissions)) as file:
             file.write(content)
             file.truncate()
             file.flush()
@@ -32,8 +38,28 @@ def write_atomically(path: Path, content: bytes | memoryview, over: Path | None 
         raise FailedError(cannot_write(path, error)) from None
 
 
-def _untruncated(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_TRUNC, 0o666)
+def lock(descriptor: int, patience: float = 0.0) -> bool:
+    """Whether an open file or directory is this process's own now; another's is waited for up to `patience` seconds.
+
+    It is so until the last copy of the descriptor is closed, which the end of all processes that have one does too.
+    On a file system without locks everybody is told that it is theirs.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return patience > 0 and _wait_for(descriptor, patience)
+    except OSError as error:
+        if error.errno not in (EBADF, ENOLCK, ENOSYS, ENOTSUP):
+            raise
+    return True
+
+
+def _wait_for(descriptor: int, patience: float) -> bool:
+    # No timeout can be given to flock: wait in a thread that need not be waited for.
+    waiting = threading.Thread(target=fcntl.flock, args=(descriptor, fcntl.LOCK_EX), daemon=True)
+    waiting.start()
+    waiting.join(min(patience, threading.TIMEOUT_MAX))
+    return not waiting.is_alive()
 
 
 @contextmanager
@@ -41,16 +67,22 @@ def sole_use(directory: Path) -> Iterator[None]:
     """Keep others out of the directory inside the block, which ends with the process too; InputError if taken."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{directory}: this peer is running already; end that process first") from None
-        except OSError as error:  # a file system without locks
-            if error.errno not in (EBADF, ENOLCK, ENOTSUP):
-                raise
+        if not lock(descriptor):
+            raise InputError(f"{directory}: this peer is running already; end that process first")
         yield
     finally:
         os.close(descriptor)
+
+
+def why_unwritable(directory: Path) -> str | None:
+    """Why nothing can be written in a directory that is there or is yet to be made; None if something can."""
+    try:
+        there = next(place for place in (directory, *directory.parents) if place.exists())
+    except OSError as error:  # such as a name too long
+        return f"{directory} cannot be written to ({error.strerror})"
+    if not there.is_dir():
+        return f"{there} is a file, so nothing can be written below it"
+    return None if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
 
 
 def cannot_write(path: Path | str, error: OSError) -> str:

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from proxies import Proxies
 from real_peers import Build, BuildWatched, Nursery, SmallFederation
 
+from peer.network.transport.addresses import why_taken
 from peer.spec.peer import load_spec
 
 FIRST_PORT, LAST_PORT, WORKERS = 10_000, 32_000, 16
@@ -37,19 +37,10 @@ def ports(worker_id: str) -> Callable[[int], list[int]]:
     candidates = itertools.cycle(first + (begin + step) % room for step in range(room))
 
     def block(count: int) -> list[int]:
-        return list(itertools.islice(filter(_free, candidates), count))
+        free = (port for port in candidates if not why_taken(f"127.0.0.1:{port}"))
+        return list(itertools.islice(free, count))
 
     return block
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from launcher.monitor.terminal import Display, display
 from launcher.reports import console as recap
 from launcher.reports import summary as report
 from launcher.supervision import preflight
-from launcher.supervision.restart import STOPPED
+from launcher.supervision.restart import STOPPED, WRONG_INPUT
 from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.supervisor import Supervisor
 from launcher.supervision.totals import Totals
@@ -67,7 +67,7 @@ class Stop:
 
 
 def run(order: RunOptions, console: Console) -> int:
-    """Runs the federation; returns the exit code. Raises InputError before anything is created."""
+    """Runs the federation; returns the exit code. Nothing is created where it is 2, or InputError is raised."""
     spec = order.spec
     directory = RunDirectory(order.out or default_directory(spec))
     try:
@@ -124,13 +124,17 @@ async def launch(spec: Spec, directory: RunDirectory, console: Console) -> int:
                 with suppress(asyncio.CancelledError):
                     await watching
         show(federation, screen)
+    codes = [code for code in supervisor.codes.values() if code not in (0, *STOPPED)]
+    if WRONG_INPUT in codes and not supervisor.restarts and not ended:
+        directory.withdraw()  # what is wrong only a peer could find
+        return WRONG_INPUT
     totals = Totals.read(directory.totals).plus(time.monotonic() - begun, supervisor.restarts)
     totals.write(directory.totals)
     if ended:
         console.print("Stopped; the same command resumes the run.", highlight=False)
         return stop.code
-    if codes := [code for code in supervisor.codes.values() if code not in (0, *STOPPED)]:
-        return 2 if 2 in codes and not supervisor.restarts else 1  # wrong input that only a peer could find
+    if codes:
+        return 1
     summary = report.summarise(spec, directory.path, wall_seconds=totals.wall_seconds, restarts=totals.restarts)
     report.write(directory.summary, summary)
     recap.show(summary, spec, directory.path, console)

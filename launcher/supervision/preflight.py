@@ -1,6 +1,5 @@
 """What would make every peer refuse to start, found before anything is created."""
 
-import socket
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -9,6 +8,7 @@ from launcher.certificates import certificate_files
 from launcher.plan import Plan, plan
 from peer.errors import InputError
 from peer.learning.device import choose_device
+from peer.network.transport.addresses import why_taken
 from peer.network.transport.tls import Certificates
 from peer.runtime.disk import busiest_round, check_disk, disk_needed
 from peer.spec.federation import Spec
@@ -27,26 +27,12 @@ def check_device(device: str | None) -> None:
 def check_addresses(spec: Spec) -> None:
     """Whether every peer could listen at its address on this machine now."""
     for member in spec.ring:
-        host, _, port = member.address.rpartition(":")
-        try:
-            listen_once(host.strip("[]"), int(port))
-        except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be a host name at all
-            why = getattr(error, "strerror", None) or str(error)
+        if why := why_taken(member.address):
             raise InputError(
-                f"{member.id} cannot listen at {member.address}: {why.lower()}; "
-                "`dfl-launch run` starts every peer on this machine: end what uses the address, or give a new run "
-                "others (under `ring`, or with --peers another first --port); one that is resumed keeps its own"
-            ) from None
-        except OverflowError:
-            raise InputError(f"{member.id}'s port {port} is above 65535; choose one below 32768") from None
-
-
-def listen_once(host: str, port: int) -> None:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
-        probe.listen(1)
+                f"{member.id} cannot listen at {member.address}: {why}; `dfl-launch run` starts every peer on this "
+                "machine: end what uses the address, or give the peers others (under `ring`, or with --peers another "
+                "first --port)"
+            )
 
 
 def check_certificates(spec: Spec, certs: Path | None) -> None:

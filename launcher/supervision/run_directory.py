@@ -6,11 +6,9 @@ DIR/.lock             held by the launcher      DIR/.peers      held by the fork
 DIR/.launcher.json    what the launches so far have taken
 """
 
-import fcntl
 import json
 import os
 import shutil
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 from launcher.certificates import certificate_files
 from launcher.reports.summary import is_summary
 from peer.errors import InputError
-from peer.files import write_atomically
+from peer.files import lock, why_unwritable, write_atomically
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
@@ -36,6 +34,9 @@ class RunDirectory:
         self.peers_lock = -1
         self._lock = -1
         self._made: list[Path] = []
+        """What this launcher has created and an earlier one had not: directories, and the files of the locks."""
+        self._begun = False
+        """Whether the run in it is this launcher's, and no earlier one's that goes on."""
 
     @property
     def federation(self) -> Path:
@@ -61,15 +62,12 @@ class RunDirectory:
 
     def check(self) -> None:
         """Whether the directory can be used, without creating anything."""
+        if why := why_unwritable(self.path):
+            raise InputError(f"{why}; choose another directory with --out")
         try:
-            there = next(place for place in (self.path, *self.path.parents) if place.exists())
-            foreign = there == self.path and there.is_dir() and not self.is_run() and any(there.iterdir())
+            foreign = self.path.exists() and not self.is_run() and any(self.path.iterdir())
         except OSError as error:
             raise self._unwritable(error) from None
-        if not there.is_dir():
-            raise InputError(f"{there} is a file, so nothing can be written below it; choose another --out")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise InputError(f"{there} cannot be written to; choose another directory with --out")
         if foreign:
             raise InputError(f"{self.path} holds files that are no run's; choose another directory with --out")
 
@@ -83,25 +81,24 @@ class RunDirectory:
             return
         try:
             self._make()
-            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-            self.peers_lock = os.open(self.path / ".peers", os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = self._open(".lock")
+            self.peers_lock = self._open(".peers")
         except OSError as error:
             self._undo()
             raise self._unwritable(error) from None
         self._lock_out()
 
+    def _open(self, name: str) -> int:
+        path = self.path / name
+        if not path.exists():
+            self._made.append(path)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
     def _lock_out(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another dfl-launch is at work in {self.path}; wait for it or choose another --out"
-            ) from None
-        # No timeout can be given to flock: wait in a thread that need not be waited for.
-        waiting = threading.Thread(target=fcntl.flock, args=(self.peers_lock, fcntl.LOCK_EX), daemon=True)
-        waiting.start()
-        waiting.join(self.patience)
-        if waiting.is_alive():
+        # Nobody else can come upon a file that another launcher has removed meanwhile: its lock keeps nobody out.
+        if not lock(self._lock) or os.fstat(self._lock).st_nlink == 0:
+            raise InputError(f"another dfl-launch is at work in {self.path}; wait for it or choose another --out")
+        if not lock(self.peers_lock, self.patience):
             raise InputError(f"peers of an earlier launch still run in {self.path}; end them first")
 
     def _make(self) -> None:
@@ -110,12 +107,17 @@ class RunDirectory:
             place.mkdir(exist_ok=True)
             self._made.append(place)
 
+    def withdraw(self) -> None:
+        """Leave nothing of a run that this launcher began and that was refused; an earlier run stays as it is."""
+        if self._begun:
+            self.discard()
+            self._undo()
+
     def _undo(self) -> None:
-        self.release()
         for place in reversed(self._made):
-            with suppress(OSError):
-                (place / ".lock").unlink(missing_ok=True)
-                place.rmdir()
+            with suppress(OSError):  # somebody else has put something there
+                place.rmdir() if place.is_dir() else place.unlink()
+        self.release()
 
     def release(self) -> None:
         for descriptor in (self._lock, self.peers_lock):
@@ -162,6 +164,7 @@ class RunDirectory:
 
     def write(self, spec: Spec, device: str | None, certs: Path | None) -> None:
         """The spec as resolved, and for every peer a config and a directory."""
+        self._begun = not self.federation.exists()
         for member in spec.ring:
             # `listen` as the others know it: on loopback, nobody outside this machine can knock.
             (self.path / member.id).mkdir(exist_ok=True)

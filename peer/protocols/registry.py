@@ -22,6 +22,11 @@ def protocol_class(name: str) -> type[Protocol]:
     found = load_object(name if ":" in name else PROTOCOLS[name])
     if not (isinstance(found, type) and issubclass(found, Protocol)):
         raise InputError(f"`{name}` is not a subclass of peer.Protocol")
+    if any("__init__" in vars(base) for base in found.__mro__[: found.__mro__.index(Protocol)]):
+        raise InputError(
+            f"`{name}` defines `__init__`, which a protocol inherits; write its settings as fields "
+            "(`lr: float = 0.1`), and what it remembers into `peer.state`"
+        )
     if missing := sorted(found.__abstractmethods__):
         raise InputError(f"`{name}` does not define {', '.join(f'`{method}`' for method in missing)}; add it")
     return found

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -34,13 +35,14 @@ class Solo(Protocol):
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         try:
-            self._compared()
+            _ = self._compared
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(step) for step in first["loc"])
             raise ValueError(f"`{key}` of {self.like}: {first['msg']}; correct `settings`") from None
         return self
 
+    @cached_property
     def _compared(self) -> Protocol:
         return protocol_class(self.like).model_validate_json(
             json.dumps({"name": self.like, **self.settings}), strict=True
@@ -49,7 +51,7 @@ class Solo(Protocol):
     @property
     def init(self) -> Init:  # type: ignore[override]
         """That of the compared protocol: the gain over training alone must not be one of another start."""
-        return self._compared().init
+        return self._compared.init
 
     @property
     def graph(self) -> Graph:
@@ -59,7 +61,7 @@ class Solo(Protocol):
         return ()
 
     def local(self) -> tuple[Phase, ...]:
-        return tuple(replace(phase, keep=phase.keep or phase.part) for phase in self._compared().local())
+        return tuple(replace(phase, keep=phase.keep or phase.part) for phase in self._compared.local())
 
     async def round(self, peer: Peer) -> None:
         await peer.train(*self.local())

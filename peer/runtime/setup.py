@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from peer.errors import InputError
-from peer.files import sole_use, write_atomically
+from peer.files import sole_use, why_unwritable, write_atomically
 from peer.learning.data.shard import Shard, own_shard, take_shard
 from peer.learning.device import choose_device
 from peer.learning.model.model import PARTS, Model
@@ -53,13 +55,9 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
 
 def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
     """Refuse a directory that cannot be written, or that holds the files of another run."""
-    try:
-        parent = next(path for path in (out, *out.parents) if path.exists())
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror}); give another `out`") from None
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"{out}: cannot be written; give another `out`")
-    if parent == out:
+    if why := why_unwritable(out):
+        raise InputError(f"{why}; give another `out`")
+    if out.exists():
         with sole_use(out):
             pass
     try:

@@ -135,21 +135,29 @@ def dump_yaml(content: Mapping[str, Any]) -> str:
     return stream.getvalue()
 
 
-def validate(kind: type[S], content: Any, document: Document, at: Location = ()) -> S:
-    """`content` as settings of `kind`; InputError names file, line and the nearest known key."""
+def validate(kind: type[S], content: Any, document: Document, components: Mapping[str, type[Settings]]) -> S:
+    """`content` as settings of `kind`; InputError names file, line and the nearest known key.
+
+    components: the class of each block whose class its `name` chooses, by key; their known keys are looked up there.
+    """
     try:
         return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        raise InputError("; ".join(_sentence(e, kind, document, at) for e in error.errors()[:3])) from None
+        # A default made from another key is not made when that key is wrong: of this nobody needs to hear.
+        wrong = [one for one in error.errors() if one["type"] != "default_factory_not_called"]
+        raise InputError("; ".join(_sentence(one, kind, document, components) for one in wrong[:3])) from None
 
 
-def _sentence(error: ErrorDetails, kind: type[Settings], document: Document, at: Location) -> str:
-    location = (*at, *error["loc"])
+def _sentence(
+    error: ErrorDetails, kind: type[Settings], document: Document, components: Mapping[str, type[Settings]]
+) -> str:
+    location = error["loc"]
     where = document.where(location)
     name = ".".join(str(step) for step in location)
     if error["type"] == "extra_forbidden":
-        key = str(error["loc"][-1])
-        return f"{where}: unknown key `{key}`; {nearest(key, _keys(kind, error['loc'][:-1]))}"
+        key, block = str(location[-1]), str(location[0])
+        known = _keys(components[block], location[1:-1]) if block in components else _keys(kind, location[:-1])
+        return f"{where}: unknown key `{key}`; {nearest(key, known)}"
     if error["type"] == "union_tag_invalid":
         context = error["ctx"]
         known = re.findall("'([^']+)'", context["expected_tags"])

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, fiel
 from peer.learning.data.sources import Source, source_type
 from peer.learning.training.phase import Phase
 from peer.plugins import in_words
-from peer.protocols.base import Init, Protocol, Share
+from peer.protocols.base import Init, Protocol, Record, Share
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings
 from peer.spec.document import dump_yaml
@@ -31,15 +31,17 @@ def _address(text: str) -> str:
 Address = Annotated[str, AfterValidator(_address)]
 
 
-def _own_class(find: Callable[[str], type[Settings]]) -> PlainValidator:
-    """A field whose class depends on its `name`; its content was validated before by that class."""
+def _named(find: Callable[[str], type[Settings]]) -> PlainValidator:
+    """A block whose class its `name` chooses. What that class finds wrong is told as of the block's own keys."""
     return PlainValidator(
-        lambda raw: raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw))
+        lambda raw: (
+            raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw), strict=True)
+        )
     )
 
 
-AnyProtocol = Annotated[SerializeAsAny[Protocol], _own_class(protocol_class)]
-AnySource = Annotated[SerializeAsAny[Source], _own_class(source_type)]
+AnyProtocol = Annotated[SerializeAsAny[Protocol], _named(protocol_class)]
+AnySource = Annotated[SerializeAsAny[Source], _named(source_type)]
 
 
 class Member(Settings):
@@ -73,7 +75,7 @@ class Spec(Settings):
     """`name` of the model."""
     data: AnySource
     """`name` of the data set, where it lies and how it is split."""
-    init: Init
+    init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
     """Whether all peers start from the same weights. Not given: as the protocol's paper has it."""
     test: Literal["matched", "global", "paper"] = "matched"
     """The accuracy that tables and summaries quote: on a test set with each peer's own class mix, on the whole
@@ -113,10 +115,12 @@ class Spec(Settings):
     def _declares(self) -> Self:
         """A protocol may be the user's own: what it declares is asked for once, before anything is created."""
         try:
-            _check_kinds("shares", self.protocol.shares(self.rounds), Share)
-            _check_kinds("local", self.protocol.local(), Phase)
+            declared = (self.protocol.shares(self.rounds), self.protocol.local())
         except Exception as error:
             raise ValueError(f"`{self.protocol.name}` cannot say what it does: {in_words(error)}") from error
+        _check_kinds(f"`shares` of `{self.protocol.name}` returned", declared[0], Share)
+        _check_kinds(f"`local` of `{self.protocol.name}` returned", declared[1], Phase)
+        _check_kinds(f"`records` of `{self.protocol.name}` is", self.protocol.records, Record)
         return self
 
     @field_serializer("code")
@@ -128,8 +132,12 @@ class Spec(Settings):
         return tuple(member.id for member in self.ring)
 
     def canonical(self) -> dict[str, Any]:
-        """What peers must agree on, as plain JSON; where code and data lie is each machine's own business."""
-        content = self.model_dump(mode="json", exclude={"code"})
+        """What peers must agree on, as plain JSON; where code and data lie is each machine's own business.
+
+        Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
+        look different from another network.
+        """
+        content = self.model_dump(mode="json", exclude={"code", "ring"}) | {"ring": [*self.ids]}
         for location in ("root", "path", "download"):
             content["data"].pop(location, None)
         return content
@@ -160,10 +168,12 @@ class Spec(Settings):
         return dump_yaml(self.model_dump(mode="json", exclude_none=True))
 
 
-def _check_kinds(method: str, returned: Any, kind: type) -> None:
-    """TypeError unless a protocol's method returned a tuple of these."""
-    if not isinstance(returned, tuple) or not all(isinstance(one, kind) for one in returned):
-        raise TypeError(f"`{method}` returned {returned!r}, and must return a tuple of {kind.__name__}")
+def _check_kinds(told: str, declared: Any, kind: type) -> None:
+    """ValueError unless what a protocol declares is a tuple of these; `told` names it."""
+    if isinstance(declared, kind):
+        raise ValueError(f"{told} one {kind.__name__} and no tuple; write a comma behind it: `({kind.__name__}(...),)`")
+    if not isinstance(declared, tuple) or not all(isinstance(one, kind) for one in declared):
+        raise ValueError(f"{told} {declared!r}, and must be a tuple of {kind.__name__}, such as `()`")
 
 
 def _sha256(value: Any) -> str:

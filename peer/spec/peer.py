@@ -9,7 +9,7 @@ from pydantic import Field
 from peer.errors import InputError, nearest
 from peer.learning.data.sources import SOURCES, source_type
 from peer.learning.model.zoo import MODELS
-from peer.network.transport.tls import is_loopback
+from peer.network.transport.addresses import is_loopback
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
@@ -86,10 +86,8 @@ def load_spec(
     content["protocol"] = _component(content.get("protocol"), "protocol", [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), "data", [*SOURCES], document)
     content["model"] = _component(content.get("model", "mlp"), "model", [*MODELS], document)
-    protocol = validate(protocol_class(content["protocol"]["name"]), content["protocol"], document, ("protocol",))
-    validate(source_type(content["data"]["name"]), content["data"], document, ("data",))
-    content.setdefault("init", protocol.init)
-    spec = validate(Spec, content, document)
+    protocol, source = protocol_class(content["protocol"]["name"]), source_type(content["data"]["name"])
+    spec = validate(Spec, content, document, {"protocol": protocol, "data": source})
     return spec.model_copy(update={"data": spec.data.relative_to(path.parent.resolve())})
 
 
@@ -98,10 +96,11 @@ def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
     document = Document.read(path)
     content, base = dict(document.content), path.parent.resolve()
     refuse_nul_in(content, document)
+    components: dict[str, type[Settings]] = {}
     if content.get("data") is not None:
         content["data"] = _component(content["data"], "data", [*SOURCES], document)
-        validate(source_type(content["data"]["name"]), content["data"], document, ("data",))
-    config = validate(PeerConfig, content, document)
+        components["data"] = source_type(content["data"]["name"])
+    config = validate(PeerConfig, content, document, components)
     data = config.data and config.data.relative_to(base)
     tls = config.tls and TLS(**{name: base / file for name, file in config.tls})
     spec = load_spec(base / config.federation)

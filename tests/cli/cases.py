@@ -105,7 +105,19 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "own protocol that needs more": (protocol("needy:Name"), "No module named 'nowhere' (/"),
     "own protocol without methods": (protocol("unfinished:Abstract"), "does not define `local`, `round`; add it"),
     "own protocol that cannot declare": (protocol("unfinished:Raising"), "IndexError: list index out of range (/"),
-    "own protocol that declares nothing": (protocol("unfinished:Nothing"), "`local` returned None, and must return"),
+    "own protocol that declares nothing": (protocol("unfinished:Nothing"), "returned None, and must be a tuple"),
+    "own protocol's records without a comma": (
+        protocol("commas:Records"),
+        "`records` of `commas:Records` is one Record and no tuple; write a comma behind it: `(Record(...),)`",
+    ),
+    "own protocol's shares without a comma": (protocol("commas:Shares"), "one Share and no tuple; write a comma"),
+    "own protocol's phases without a comma": (protocol("commas:Phases"), "one Phase and no tuple; write a comma"),
+    "own protocol's records are names": (
+        protocol("commas:Names"),
+        "`records` of `commas:Names` is ('losses',), and must be a tuple of Record",
+    ),
+    "own protocol with a constructor": (protocol("constructed:Own"), "`constructed:Own` defines `__init__`"),
+    "own protocol with an inherited constructor": (protocol("constructed:Heir"), "write its settings as fields"),
     "own model that exits": (content(model="exiting:Name"), "SystemExit: enough"),
     "own model raises when made": (content(model="late:Net"), "KeyError: 'width' (/"),
     "own model raises when used": (content(model="late:net"), "name 'undefined' is not defined (/"),
@@ -182,6 +194,62 @@ class Misspelt(Raising):
         return (Phase("modl", 1, SGD()),)
 """,
     "needy": "import nowhere\n",
+    "commas": """from peer import Record, Share
+from peer.learning.training.trainer import SGD, Phase
+from peer.protocols.fibfl import FibFL
+
+
+class Records(FibFL):
+    name: str
+    records = (Record("losses"))
+
+
+class Names(FibFL):
+    name: str
+    records = ("losses",)
+
+
+class Shares(FibFL):
+    name: str
+
+    def shares(self, rounds):
+        return (Share("extractor"))
+
+
+class Phases(FibFL):
+    name: str
+
+    def local(self):
+        return (Phase("model", 1, SGD()))
+""",
+    "constructed": """from peer.protocols.fibfl import FibFL
+
+
+class Own(FibFL):
+    name: str
+
+    def __init__(self):
+        self.step = 0
+
+
+class Heir(Own):
+    pass
+""",
+    "counting": """from pydantic import model_validator
+
+from peer.protocols.fibfl import FibFL
+
+validations = []
+
+
+class Counted(FibFL):
+    name: str
+
+    @model_validator(mode="after")
+    def count(self):
+        validations.append(self.name)
+        return self
+""",
     "exiting": "import sys\nsys.exit('enough')\n",
     "late": """from torch import nn
 

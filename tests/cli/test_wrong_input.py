@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, ring
+from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, protocol, ring
 
 from launcher.cli import main as launch
 from peer.cli import main as peer
@@ -88,6 +88,17 @@ def test_the_line_of_the_mistake_is_named(place: Place) -> None:
     place.everyone_refuses("fed.yaml:4: unknown key `gama`")
 
 
+def test_each_block_is_validated_once_and_all_mistakes_are_told_together(place: Place) -> None:
+    (place.path / "fed.yaml").write_text(json.dumps(protocol("counting:Counted")))
+    load_peer(place.path / "peer.yaml")
+    assert sys.modules["counting"].validations == ["counting:Counted"]
+    wrong = {**protocol(gama=0.3), "data": {"name": "digits", "patrition": "iid"}, "roundz": 3}
+    (place.path / "fed.yaml").write_text(json.dumps(wrong, indent=0))
+    known = "unknown key `gama`; did you mean `gamma`?; ", "unknown key `patrition`; did you mean `partition`?; "
+    for hint in (*known, "unknown key `roundz`; did you mean `rounds`?"):
+        place.everyone_refuses(hint)
+
+
 def test_no_file(place: Place) -> None:
     (place.path / "latin.yaml").write_bytes("name: caf\u00e9".encode("latin-1"))
     for wrong, message in (
@@ -107,8 +118,8 @@ PEERS: dict[str, tuple[str, str]] = {
     "device not there": ("device: cuda:99", "device `cuda:99`"),
     "threads": ("threads: 0", "`threads`"),
     "listen": ("listen: nonsense", "`nonsense` is no host:port"),
-    "out below a file": ("out: fed.yaml/below", "cannot be written; give another `out`"),
-    "out is a file": ("out: fed.yaml", "cannot be written; give another `out`"),
+    "out below a file": ("out: fed.yaml/below", "is a file, so nothing can be written below it; give"),
+    "out is a file": ("out: fed.yaml", "is a file, so nothing can be written below it; give another `out`"),
     "out cannot be": ("out: /proc/nobody", "/proc/nobody"),
     "out too long": (f"out: {'x' * 300}", "File name too long"),
     "out holds a NUL": ('out: "a\\0b"', "peer.yaml:3: `out` holds a NUL character; remove it"),
@@ -203,6 +214,17 @@ def test_what_is_right_though_it_looks_odd(place: Place) -> None:
     (place.path / "fed.yaml").write_text(json.dumps(content(name="fed")))
     assert as_json.digest() == load_spec(place.path / "fed.yaml").digest()
     assert launch(["check", "fed.json"]) == 0
+
+
+def test_peers_agree_on_who_is_in_the_ring_and_not_on_where(place: Place) -> None:
+    first, others = load_spec(place.path / "fed.yaml"), content(ring=ring(address="10.0.0.1:7700"), plaintext=False)
+    (place.path / "fed.yaml").write_text(json.dumps(others))
+    moved = load_spec(place.path / "fed.yaml")
+    assert (moved.digests(), moved.digest()) == (first.digests(), first.digest())
+    assert moved.obstacle(first.digests(), first.rounds) is None
+    (place.path / "fed.yaml").write_text(json.dumps(content(ring=content()["ring"][::-1])))
+    turned = load_spec(place.path / "fed.yaml")
+    assert turned.obstacle(first.digests(), first.rounds) == "it differs in `ring`"
 
 
 def test_two_federations_on_one_machine_have_ports_of_their_own(place: Place) -> None:

@@ -8,7 +8,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from launcher.certificates import certificate_files, make_certificates
 from peer.errors import InputError
-from peer.network.transport.tls import Certificates, is_loopback
+from peer.network.transport.addresses import is_loopback
+from peer.network.transport.tls import Certificates
 from peer.spec.peer import load_peer, load_spec
 
 SPEC = "protocol: fibfl\nring:\n" + "".join(f"  - {{id: peer{i}, address: '127.0.0.1:{7700 + i}'}}\n" for i in range(3))

@@ -9,7 +9,8 @@ import pytest
 from launcher.certificates import certificate_files, make_certificates
 from peer.errors import InputError
 from peer.network.transport import DisconnectedError, Pipe, Service
-from peer.network.transport.grpc import GrpcTransport, check_free
+from peer.network.transport.addresses import why_taken
+from peer.network.transport.grpc import GrpcTransport
 from peer.network.transport.tls import Certificates, Security
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
@@ -75,5 +76,5 @@ async def test_a_peer_can_end_while_its_certificates_are_renewed(
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await transport.close()
-        check_free(address)
+        assert why_taken(address) is None
     assert not caplog.records

@@ -4,7 +4,6 @@ Tensors and heartbeats have a channel each, so that a large frame never delays a
 """
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from peer.errors import InputError
 from peer.network.limits import Limits
+from peer.network.transport.addresses import why_taken
 from peer.network.transport.base import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
 from peer.network.wire.frames import largest_frame
 from peer.network.wire.messages import SERVICE
@@ -186,7 +186,8 @@ class GrpcTransport(Transport):
         await self._serve(server, self._listen, self._security)
 
     async def _serve(self, server: grpc.aio.Server, address: str, security: "Security | None") -> None:
-        check_free(address)
+        if why := why_taken(address):  # gRPC would write a line of its own and not say why
+            raise InputError(f"cannot listen at {address}: {why}; stop what uses it or give this peer another `listen`")
         checks = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
         try:
@@ -270,21 +271,6 @@ class GrpcTransport(Transport):
         if handlers:
             await asyncio.wait(handlers, timeout=0.5)
         await asyncio.sleep(0)
-
-
-def check_free(address: str) -> None:
-    """InputError when nobody can listen there now: gRPC would write a line of its own and not say why."""
-    host, _, port = address.rpartition(":")
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-    except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be a host name at all
-        why = (getattr(error, "strerror", None) or str(error)).lower()
-        raise InputError(
-            f"cannot listen at {address}: {why}; stop what uses it or give this peer another `listen`"
-        ) from None
 
 
 def reason(details: str) -> str:

@@ -5,7 +5,6 @@ replaced while the peer runs: from then on the old ones are refused.
 """
 
 import asyncio
-import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -146,15 +145,6 @@ def certificate_names(cert: x509.Certificate) -> list[str]:
     except x509.ExtensionNotFound:
         return []
     return extension.value.get_values_for_type(x509.DNSName)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether `host:port` stays on this machine."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _changed(path: Path) -> int:

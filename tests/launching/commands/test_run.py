@@ -20,7 +20,7 @@ from launcher import cli
 from launcher.commands import run as local
 from launcher.engines.local import ForkServer
 from launcher.monitor.federation_view import Federation
-from launcher.supervision import preflight
+from launcher.supervision import preflight, run_directory
 from launcher.supervision.restart import Restarts
 from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.supervisor import Supervisor, signal_name
@@ -50,11 +50,12 @@ def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
     quick = functools.partial(Restarts, limit=2, first_delay=0.01)
     monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick, grace=1.0))
 
-    def run(fresh: bool = False, seed: int = 42, **behaviours: str) -> tuple[int, str]:
+    def run(fresh: bool = False, seed: int = 42, port: int = 7700, **behaviours: str) -> tuple[int, str]:
         monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
         with (tmp_path / "screen").open("w") as screen:
             console = Console(file=screen, width=120)
-            order = local.RunOptions(load_spec(federation, peers=3, seed=seed), tmp_path / "out", fresh=fresh)
+            spec = load_spec(federation, peers=3, seed=seed, port=port)
+            order = local.RunOptions(spec, tmp_path / "out", fresh=fresh)
             code = local.run(order, console)
         return code, (tmp_path / "screen").read_text()
 
@@ -127,8 +128,57 @@ def test_peer_that_crashes_again_and_again_ends_the_run(run: Run, tmp_path: Path
 def test_peer_that_decides_to_end_is_not_started_again(run: Run, tmp_path: Path, behaviour: str, expected: int) -> None:
     code, text = run(peer1=behaviour, peer2="hangs")
     assert code == expected
-    assert starts(tmp_path, "peer1") == 1
+    assert text.count("peer1 ended with exit code") == 1
     assert {"wrong": "the data file is truncated", "gives up": "peer1 failed: peer0 never came"}[behaviour] in text
+
+
+@pytest.mark.parametrize("there", ["nothing", "a directory", "notes"])
+def test_wrong_input_that_only_a_peer_finds_creates_nothing(run: Run, tmp_path: Path, there: str) -> None:
+    """Such as a port that somebody takes between the launcher's look at it and the peer's start."""
+    out = tmp_path / "out"
+    if there != "nothing":
+        out.mkdir()
+    if there == "notes":  # beside an earlier run, which was discarded for this one
+        run()
+        (out / "notes.txt").touch()
+    assert run(fresh=there == "notes", peer1="wrong", peer2="hangs")[0] == 2
+    left = {path.name for path in out.iterdir()} if out.exists() else None
+    assert left == {"nothing": None, "a directory": set(), "notes": {".lock", ".peers", "notes.txt"}}[there]
+    assert run(seed=7)[0] == 0, "another run can be made there"
+
+
+def test_wrong_input_of_a_resumed_peer_leaves_the_run(run: Run, tmp_path: Path) -> None:
+    assert run(peer0="gives up", peer1="crashes once", peer2="hangs")[0] == 1
+    before = sorted((tmp_path / "out").rglob("*"))
+    assert run(peer1="wrong", peer2="hangs")[0] == 2
+    assert sorted((tmp_path / "out").rglob("*")) == before
+    assert run()[0] == 0
+
+
+def test_a_run_goes_on_at_other_addresses(run: Run, tmp_path: Path) -> None:
+    assert run(peer1="crashes", peer2="hangs")[0] == 1
+    assert run(port=9400)[0] == 0
+    spec = load_spec(tmp_path / "out" / "federation.yaml")
+    assert [member.address for member in spec.ring] == [f"127.0.0.1:{9400 + n}" for n in range(3)]
+    assert "listen: 127.0.0.1:9401\n" in (tmp_path / "out" / "peer1.yaml").read_text()
+    code, text = run(port=9500)
+    assert (code, "This run is finished" in text) == (0, True)
+
+
+def test_a_directory_that_another_launcher_took_away_is_not_claimed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+    late, lock = RunDirectory(tmp_path / "out"), run_directory.lock
+
+    def removed_meanwhile(descriptor: int, patience: float = 0.0) -> bool:
+        (tmp_path / "out" / ".lock").unlink(missing_ok=True)
+        return lock(descriptor, patience)
+
+    monkeypatch.setattr(run_directory, "lock", removed_meanwhile)
+    with pytest.raises(InputError, match="another dfl-launch"):
+        late.claim()
+    late.release()
 
 
 def test_a_display_that_breaks_leaves_no_peer_running(
@@ -174,8 +224,8 @@ def test_certificates_in_a_place_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").touch()
     assert cli.main(["certs", str(federation), "--peers", "3", "--out", str(tmp_path / "file" / "certs")]) == 2
-    why = "cannot be written to (Not a directory); choose another directory with --out"
-    assert capsys.readouterr().err == f"dfl-launch: {tmp_path}/file/certs {why}\n"
+    why = "is a file, so nothing can be written below it; choose another directory with --out"
+    assert capsys.readouterr().err == f"dfl-launch: {tmp_path}/file {why}\n"
 
 
 def test_two_launchers_in_one_directory(run: Run, tmp_path: Path) -> None:
@@ -240,7 +290,7 @@ LAUNCH = textwrap.dedent(
     sys.path.insert(0, sys.argv[3])
     from launcher import cli
     from launcher.commands import run as local
-    from launcher.supervision import preflight
+    from launcher.supervision import preflight, run_directory
     from test_run import FakeServer
     local.ForkServer = FakeServer
     preflight.check = lambda spec, out, device, certs: None

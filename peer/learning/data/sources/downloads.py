@@ -1,13 +1,14 @@
 """Image sets in torchvision's layout under one root, fetched by torchvision when that is allowed."""
 
-import fcntl
+import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from peer.errors import InputError
+from peer.files import lock
 from peer.learning import vision
 from peer.learning.data.sources.base import Source
 
@@ -46,9 +47,7 @@ def alone(root: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"cannot use the data folder {root}: {error.strerror}") from error
     try:
-        # Some network file systems lock no folders; there the peers take their chances.
-        with suppress(OSError):
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        lock(folder, patience=math.inf)
         yield
     finally:
         os.close(folder)

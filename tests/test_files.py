@@ -1,0 +1,70 @@
+"""Files that are whole or not there, and locks that keep others out, as every floor uses them."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from errno import ENOLCK, ENOSYS
+from pathlib import Path
+
+import pytest
+
+from peer.files import lock, write_atomically
+
+
+def opened(path: Path) -> int:
+    return os.open(path, os.O_RDONLY)
+
+
+def test_a_secret_is_never_in_a_file_that_others_may_read(tmp_path: Path) -> None:
+    """Not even in what a crash left behind, which somebody may have open."""
+    left = tmp_path / ".key.part"
+    left.write_text("half")
+    left.chmod(0o644)
+    with left.open() as reader:
+        write_atomically(tmp_path / "key", b"secret", permissions=0o600)
+        assert reader.read() == "half"
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+def test_a_lock_keeps_others_out_until_its_last_copy_is_closed(tmp_path: Path) -> None:
+    first, second = opened(tmp_path), opened(tmp_path)
+    copy = os.dup(first)
+    assert lock(first)
+    os.close(first)
+    assert not lock(second)
+    assert not lock(second, patience=0.01)
+    os.close(copy)
+    assert lock(second)
+    os.close(second)
+
+
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
+    holder = "import sys; from peer.files import lock; lock(0); print(flush=True); sys.stdin.buffer.raw.read()"
+    reads, writes = os.pipe()
+    held = opened(tmp_path)
+    program = holder.replace("lock(0)", f"lock({held})").replace("sys.stdin.buffer.raw.read()", f"open({reads}).read()")
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, pass_fds=(held, reads)) as process:
+        assert process.stdout
+        process.stdout.readline()
+        os.close(held)
+        ours = opened(tmp_path)
+        assert not lock(ours)
+        os.close(writes)
+        os.close(reads)
+        assert lock(ours, patience=60), "the other process ends"
+        os.close(ours)
+
+
+@pytest.mark.parametrize("number", [ENOLCK, ENOSYS])
+def test_where_a_file_system_has_no_locks_work_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(_descriptor: int, _operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    descriptor = opened(tmp_path)
+    assert lock(descriptor)
+    os.close(descriptor)
