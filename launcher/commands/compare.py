@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from launcher.formatting import share
 from launcher.monitor.peer_view import headline
-from launcher.reports.summary import is_summary
+from launcher.reports import summary_json
 from peer.errors import InputError
 from peer.learning.training import metrics
 from peer.spec.federation import Spec
@@ -76,13 +76,10 @@ def _spec(directory: Path) -> Spec:
 
 
 def _accuracies(directory: Path, spec: Spec, test: str) -> dict[str, float]:
-    try:
-        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        summary = None
-    if not is_summary(summary) or summary["rounds"] != spec.rounds:
+    summary = summary_json.read(directory / "summary.json")
+    if summary is None or summary.rounds != spec.rounds:
         raise InputError(f"{directory} holds no finished run: there is no whole summary.json in it")
-    found = {peer["id"]: headline(peer["accuracy"], test) for peer in summary["per_peer"]}
+    found = {peer.id: headline(peer.accuracy, test) for peer in summary.per_peer}
     if missing := [id for id, accuracy in found.items() if accuracy is None]:
         raise InputError(f"{directory}: {', '.join(missing)} have no accuracy on the `{test}` test")
     return {id: accuracy for id, accuracy in found.items() if accuracy is not None}

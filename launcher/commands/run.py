@@ -15,7 +15,8 @@ from launcher.formatting import plural
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.terminal import Display, display
 from launcher.reports import console as recap
-from launcher.reports import summary as report
+from launcher.reports import summary_json
+from launcher.reports.summary import summarise
 from launcher.supervision import preflight
 from launcher.supervision.restart import STOPPED, WRONG_INPUT
 from launcher.supervision.run_directory import RunDirectory
@@ -135,8 +136,8 @@ async def launch(spec: Spec, directory: RunDirectory, console: Console) -> int:
         return stop.code
     if codes:
         return 1
-    summary = report.summarise(spec, directory.path, wall_seconds=totals.wall_seconds, restarts=totals.restarts)
-    report.write(directory.summary, summary)
+    summary = summarise(spec, directory.path, wall_seconds=totals.wall_seconds, restarts=totals.restarts)
+    summary_json.write(directory.summary, summary)
     recap.show(summary, spec, directory.path, console)
     return 0
 

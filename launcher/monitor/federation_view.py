@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.monitor.peer_view import ENDED, Event, PeerView, is_told, mean
+from launcher.monitor.peer_view import ENDED, PeerView, mean
 from launcher.monitor.tail import Tail
+from peer.telemetry.events import Event, LinkChanged, read_event
 from peer.telemetry.results import objects
 from peer.telemetry.telemetry import printable
 
@@ -32,23 +33,25 @@ class Federation:
 
     def _news(self, id: str) -> list[tuple[str, Event, str]]:
         """(whose event, the event, its line) for what is new of one peer and has a line."""
-        peer, told = self.peers[id], (event for event in objects(self._tails[id].lines()) if is_told(event))
-        return [(id, event, line) for event in told if (line := peer.hear(event))]
+        peer, events = self.peers[id], map(read_event, objects(self._tails[id].lines()))
+        return [(id, event, line) for event in events if event and (line := peer.hear(event))]
 
     def _worth_telling(self, news: list[tuple[str, Event, str]]) -> list[str]:
-        told = [line for id, event, line in news if event["event"] != "link" or not self._expected(id, event)]
+        told = [line for id, event, line in news if not self._expected(id, event)]
         return [printable(line) for line in told]  # a refused caller chooses its own words
 
     def _expected(self, id: str, event: Event) -> bool:
-        """Whether a link goes down because one of its two ends has finished."""
-        ends = (self.peers[id], self.peers.get(str(event.get("neighbour"))))
+        """Whether it is a link that goes down because one of its two ends has finished."""
+        if not isinstance(event, LinkChanged):
+            return False
+        ends = (self.peers[id], self.peers.get(event.neighbour))
         return self.ending or any(end is None or end.state in ("serving", "done") for end in ends)
 
     def forget_past(self) -> None:
         """Takes in what an earlier run left, without telling of it or taking its states for the present."""
         self.look(0.0)
         for peer in self.peers.values():
-            peer.state, peer.failure, peer.waiting, peer.links = "starting", None, (), {}
+            peer.start()
 
     def close(self) -> None:
         for tail in self._tails.values():
@@ -64,7 +67,7 @@ class Federation:
         return mean(peer.accuracy(self.test, round) for peer in self.peers.values())
 
     def mean_loss(self, round: int) -> float | None:
-        return mean(peer.history.get(round, {}).get("loss") for peer in self.peers.values())
+        return mean(peer.history[round].loss for peer in self.peers.values() if round in peer.history)
 
     def doubted(self, id: str) -> list[str]:
         """The neighbours that do not hear the peer now."""

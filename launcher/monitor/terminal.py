@@ -148,10 +148,10 @@ def row(federation: Federation, peer: PeerView) -> list[RenderableType]:
         state,
         f"{peer.round or peer.completed}/{federation.rounds}",
         share(peer.accuracy(federation.test)),
-        share(peer.last.get("loss")),
-        quantity(peer.last.get("bytes_sent")),
+        share(peer.last.loss if peer.last else None),
+        quantity(peer.last.bytes_sent if peer.last else None),
         split,
-        Text(", ".join(str(one.get("id")) for one in peer.waiting), style="yellow"),
+        Text(", ".join(peer.waiting), style="yellow"),
     ]
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, StrictInt, ValidationError
 from peer.telemetry.results import AUDIT, objects
 
 
-class Line(BaseModel):
+class Entry(BaseModel):
     """Bytes of one vector or record along one edge."""
 
     vector: str
@@ -18,21 +18,21 @@ class Line(BaseModel):
     scalar_bytes: StrictInt = 0
 
 
-class Sent(Line):
+class SentEntry(Entry):
     to: str
 
 
-class Received(Line):
+class ReceivedEntry(Entry):
     sender: str = Field(alias="from")
 
 
-class Record(BaseModel):
+class AuditedRound(BaseModel):
     """One round of one peer."""
 
     round: StrictInt
     edges: dict[str, list[str]]
-    sent: list[Sent]
-    received: list[Received]
+    sent: list[SentEntry]
+    received: list[ReceivedEntry]
 
 
 def audits(directory: Path, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -51,7 +51,7 @@ def audits(directory: Path, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def _is_whole(record: dict[str, Any]) -> bool:
     try:
-        Record.model_validate(record)
+        AuditedRound.model_validate(record)
     except ValidationError:
         return False
     return True

@@ -10,9 +10,8 @@ from rich.table import Table
 
 from launcher.formatting import duration, plural, quantity, share
 from launcher.monitor.peer_view import headline
+from launcher.reports.summary_json import Summary
 from peer.spec.federation import Spec
-
-Summary = Mapping[str, Any]
 
 
 def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> None:
@@ -26,29 +25,29 @@ def per_peer(summary: Summary, test: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("peer", "samples", test, "sent", "train", "communicate", "evaluate"):
         table.add_column(name, justify="left" if name == "peer" else "right", no_wrap=True)
-    for peer in summary["per_peer"]:
-        seconds = [f"{peer['seconds'][name]:.1f} s" for name in ("train", "communicate", "evaluate")]
-        accuracy = share(headline(peer["accuracy"], test))
-        table.add_row(peer["id"], str(peer["samples"]), accuracy, quantity(peer["bytes_sent"]), *seconds)
+    for peer in summary.per_peer:
+        seconds = [f"{peer.seconds.get(name, 0.0):.1f} s" for name in ("train", "communicate", "evaluate")]
+        accuracy = share(headline(peer.accuracy, test))
+        table.add_row(peer.id, str(peer.samples), accuracy, quantity(peer.bytes_sent), *seconds)
     return table
 
 
 def lines(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     """Everything but the table, a line each."""
     test, model = spec.test, spec.model.name
-    average = headline(summary["mean_accuracy"], test)
-    restarts = f", {plural(summary['restarts'], 'restart')}" if summary["restarts"] else ""
+    average = headline(summary.mean_accuracy, test)
+    restarts = f", {plural(summary.restarts, 'restart')}" if summary.restarts else ""
     said = [
-        f"{summary['name']}: {summary['protocol']}, {summary['peers']} peers, {summary['rounds']} rounds "
-        f"in {duration(summary['wall_seconds'])}{restarts}",
-        f"accuracy ({test}): mean {share(average)}, worst {share(summary['worst_accuracy'])}, "
-        f"Gini {share(summary['gini'])}, one half passed in round {summary['r50'] or '–'}",
+        f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds "
+        f"in {duration(summary.wall_seconds)}{restarts}",
+        f"accuracy ({test}): mean {share(average)}, worst {share(summary.worst_accuracy)}, "
+        f"Gini {share(summary.gini)}, one half passed in round {summary.r50 or '–'}",
     ]
-    cost = summary["ring_cost"]
-    if cost.get("before") is not None:
-        said.append(f"ring cost: {cost['before']:.4f} before, {cost['after']:.4f} after ordering")
-    said += verdict(summary["privacy"])
-    first = summary["per_peer"][0]["id"]
+    before, after = (summary.ring_cost.get(when) for when in ("before", "after"))
+    if before is not None:
+        said.append(f"ring cost: {share(before)} before, {share(after)} after ordering")
+    said += verdict(summary.privacy)
+    first = summary.per_peer[0].id
     said.append(f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json")
     own = f', user_model="{model}"' if ":" in model else ""
     load = f'load_model("{directory}/{first}/model.safetensors"{own})'

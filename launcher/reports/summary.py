@@ -1,6 +1,5 @@
-"""summary.json: what a run came to, from the files its peers left."""
+"""What a run came to, from the files its peers left."""
 
-import json
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -11,69 +10,20 @@ from safetensors import safe_open
 from launcher.monitor.peer_view import headline, mean
 from launcher.reports.audits import audits
 from launcher.reports.privacy import privacy
+from launcher.reports.summary_json import PeerSummary, Summary
 from launcher.reports.trust import Promise
 from peer.errors import FailedError
-from peer.files import write_atomically
 from peer.learning.training import metrics
 from peer.spec.federation import Spec
+from peer.telemetry.results import Result, read_result
 
-Result = Mapping[str, Any]
 TESTS = ("matched", "global", "paper")
-SUMMARY = (
-    "name",
-    "protocol",
-    "peers",
-    "rounds",
-    "seed",
-    "ring",
-    "wall_seconds",
-    "mean_accuracy",
-    "worst_accuracy",
-    "gini",
-    "r50",
-    "plateau_sigma",
-    "history",
-    "ring_cost",
-    "restarts",
-    "per_peer",
-    "privacy",
-)
-PER_PEER = (
-    "id",
-    "samples",
-    "accuracy",
-    "balanced",
-    "test_loss",
-    "model_sha256",
-    "bytes_sent",
-    "bytes_received",
-    "tensor_bytes_sent",
-    "sent_to",
-    "seconds",
-)
 
 
-def results(directory: Path, ids: Sequence[str], rounds: int) -> dict[str, dict[str, Any]]:
+def results(directory: Path, ids: Sequence[str], rounds: int) -> dict[str, Result]:
     """By id, the results that can be read of a run of so many rounds; one of another length is stale."""
-    found = {}
-    for id in ids:
-        try:
-            result = json.loads((directory / id / "result.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            continue
-        if is_result(result) and result["rounds"] == rounds:
-            found[id] = result
-    return found
-
-
-def is_result(value: object) -> bool:
-    """Whether a JSON value is what a peer writes when it is done."""
-    return isinstance(value, dict) and {"rounds", "accuracy", "history"} <= set(value)
-
-
-def is_summary(value: object) -> bool:
-    """Whether a JSON value is what `summarise` makes."""
-    return isinstance(value, dict) and set(SUMMARY) <= set(value) and isinstance(value["rounds"], int)
+    read = {id: read_result(directory / id) for id in ids}
+    return {id: result for id, result in read.items() if result and result.rounds == rounds}
 
 
 def promise(spec: Spec, directory: Path) -> Promise:
@@ -90,28 +40,28 @@ def head_size(model: Path) -> int:
     return sum(prod(shape) for shape in shapes)
 
 
-def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> dict[str, Any]:
+def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> Summary:
     """The summary of a run that all peers have finished; FailedError names those without a result."""
     found = results(directory, spec.ids, spec.rounds)
     without = [id for id in spec.ids if id not in found]
     if without:
         raise FailedError(f"There is no result of {', '.join(without)}; run again to let them finish.")
     per_peer = [found[id] for id in spec.ids]
-    return {
-        "name": spec.name,
-        "protocol": spec.protocol.name,
-        "peers": len(spec.ring),
-        "rounds": spec.rounds,
-        "seed": spec.seed,
-        "ring": list(per_peer[0].get("ring") or spec.ids),
-        "wall_seconds": round(wall_seconds, 3),
-        **accuracies([result["accuracy"] for result in per_peer], spec.test),
+    return Summary(
+        name=spec.name,
+        protocol=spec.protocol.name,
+        peers=len(spec.ring),
+        rounds=spec.rounds,
+        seed=spec.seed,
+        ring=per_peer[0].ring,
+        wall_seconds=round(wall_seconds, 3),
+        **accuracies([result.accuracy for result in per_peer], spec.test),
         **course(history(per_peer), spec.test),
-        "ring_cost": per_peer[0].get("ring_cost") or {"before": None, "after": None},
-        "restarts": restarts,
-        "per_peer": [{key: result.get(key) for key in PER_PEER} for result in per_peer],
-        "privacy": privacy(spec.ids, audits(directory, spec.ids), spec.rounds, promise(spec, directory)),
-    }
+        ring_cost=per_peer[0].ring_cost,
+        restarts=restarts,
+        per_peer=tuple(map(PeerSummary.of, per_peer)),
+        privacy=privacy(spec.ids, audits(directory, spec.ids), spec.rounds, promise(spec, directory)),
+    )
 
 
 def means(accuracies: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
@@ -130,14 +80,14 @@ def accuracies(final: Sequence[Mapping[str, float | None]], test: str) -> dict[s
     }
 
 
-def history(results: Sequence[Result]) -> list[dict[str, Any]]:
+def history(results: Sequence[Result]) -> list[dict[str, float | None]]:
     """The mean accuracies after every round that all peers have in their history."""
-    by_round = [{event["round"]: event["accuracy"] for event in result["history"]} for result in results]
+    by_round = [{event.round: event.accuracy for event in result.history} for result in results]
     rounds = sorted(set.intersection(*(set(one) for one in by_round)))
-    return [{"round": number} | means([one[number] for one in by_round]) for number in rounds]
+    return [{"round": number, **means([one[number] for one in by_round])} for number in rounds]
 
 
-def course(rounds: list[dict[str, Any]], test: str) -> dict[str, Any]:
+def course(rounds: Sequence[dict[str, float | None]], test: str) -> dict[str, Any]:
     """How the run went: when it passed one half, how calm its second half was."""
     values = [headline(one, test) for one in rounds]
     known = [value for value in values if value is not None]
@@ -145,9 +95,5 @@ def course(rounds: list[dict[str, Any]], test: str) -> dict[str, Any]:
     return {
         "r50": metrics.r50(known) if whole else None,
         "plateau_sigma": metrics.plateau_sigma(known) if whole else None,
-        "history": rounds,
+        "history": tuple(rounds),
     }
-
-
-def write(path: Path, summary: Mapping[str, Any]) -> None:
-    write_atomically(path, (json.dumps(summary, indent=2) + "\n").encode())

@@ -6,15 +6,14 @@ DIR/.lock             held by the launcher      DIR/.peers      held by the fork
 DIR/.launcher.json    what the launches so far have taken
 """
 
-import json
 import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from launcher.certificates import certificate_files
-from launcher.reports.summary import is_summary
+from launcher.reports import summary_json
+from launcher.reports.summary_json import Summary
 from peer.errors import InputError
 from peer.files import lock, why_unwritable, write_atomically
 from peer.spec.document import dump_yaml
@@ -144,13 +143,10 @@ class RunDirectory:
                 f"{self.path} holds another run: {obstacle}; choose another --out, or discard it with --fresh"
             )
 
-    def finished(self, rounds: int) -> dict[str, Any] | None:
+    def finished(self, rounds: int) -> Summary | None:
         """The summary, if the run has come to its end; with more rounds than then, it has not."""
-        try:
-            summary = json.loads(self.summary.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return None
-        return summary if is_summary(summary) and summary["rounds"] >= rounds else None
+        summary = summary_json.read(self.summary)
+        return summary if summary and summary.rounds >= rounds else None
 
     def discard(self) -> None:
         """Removes what a run wrote; anything else in the directory stays."""

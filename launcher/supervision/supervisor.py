@@ -62,7 +62,7 @@ class Supervisor:
         """One peer, from its first start to the end that is not followed by another."""
         view, policy = self.federation.peers[id], self.policy()
         while True:
-            view.state, view.failure = "starting", None
+            view.start()
             policy.started(view.completed, time.monotonic())
             process = await self.server.start(["--config", str(self.directory.config(id))], self.directory.log(id))
             self._running[id] = process
@@ -74,7 +74,8 @@ class Supervisor:
             if delay is None:
                 self._ended(id, code)
                 return
-            view.state, view.restarts = "restarting", policy.total
+            view.end("restarting")
+            view.restarts = policy.total
             self.restarts += 1
             self.say(f"{self._obituary(id, code)}\n{id} starts again in {delay:g} s")
             await asyncio.sleep(delay)
@@ -83,12 +84,12 @@ class Supervisor:
         self.codes[id] = code
         view = self.federation.peers[id]
         if code == 0:
-            view.state = "done"
+            view.end("done")
         elif code in STOPPED:
-            view.state = "stopped"
+            view.end("stopped")
             self.say(f"{id} was stopped; to go on: dfl-peer --config {self.directory.config(id)}")
         else:
-            view.state = "failed"
+            view.end("failed")
             self.say(f"{self._obituary(id, code)}\n{id} is not started again, so the run ends")
 
     def _obituary(self, id: str, code: int) -> str:

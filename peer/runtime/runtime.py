@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from peer.errors import FailedError, InputError
 from peer.files import cannot_write
@@ -30,7 +30,7 @@ from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_lost, watch_stalled
 from peer.telemetry.events import Done, Failed, Left, RoundDone, StateChanged
-from peer.telemetry.results import EVENTS, append_audit, close_torn_lines, history, write_result
+from peer.telemetry.results import EVENTS, Result, append_audit, close_torn_lines, history, write_result
 from peer.telemetry.telemetry import Telemetry
 from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
@@ -209,26 +209,26 @@ class Runtime:
         digest = await asyncio.to_thread(self.setup.model.sha256)
         write_result(self._out, self._result(self._evaluation, digest))
 
-    def _result(self, evaluation: Evaluation, digest: str) -> dict[str, Any]:
+    def _result(self, evaluation: Evaluation, digest: str) -> Result:
         """What the launcher's summary is made of."""
         traffic, ring = self.network.traffic, self.peer.ring_order
-        return {
-            "id": self.peer.id,
-            "rounds": self._spec.rounds,
-            "samples": self.peer.samples,
-            "accuracy": evaluation.as_dict(),
-            "balanced": evaluation.balanced,
-            "test_loss": evaluation.loss,
-            "model_sha256": digest,
-            "bytes_sent": traffic.sent.total(),
-            "bytes_received": traffic.received.total(),
-            "tensor_bytes_sent": self.network.audit.tensor_bytes,
-            "sent_to": dict(traffic.sent),
-            "seconds": asdict(self.peer.seconds),
-            "ring": ring.order,
-            "ring_cost": {"before": ring.cost_before, "after": ring.cost_after},
-            "history": history(self._out),
-        }
+        return Result(
+            id=self.peer.id,
+            rounds=self._spec.rounds,
+            samples=self.peer.samples,
+            accuracy=evaluation.as_dict(),
+            balanced=evaluation.balanced,
+            test_loss=evaluation.loss,
+            model_sha256=digest,
+            bytes_sent=traffic.sent.total(),
+            bytes_received=traffic.received.total(),
+            tensor_bytes_sent=self.network.audit.tensor_bytes,
+            sent_to=dict(traffic.sent),
+            seconds=asdict(self.peer.seconds),
+            ring=ring.order,
+            ring_cost={"before": ring.cost_before, "after": ring.cost_after},
+            history=history(self._out),
+        )
 
     async def _serve(self) -> None:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""

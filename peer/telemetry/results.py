@@ -2,12 +2,52 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peer.files import sync, write_atomically
+from pydantic import TypeAdapter
 
-AUDIT, EVENTS = "audit.jsonl", "events.jsonl"
+from peer.files import sync, write_atomically
+from peer.telemetry.events import RoundDone, read_event
+
+AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What a peer came to. Accuracies in 0..1, `test_loss` in nats, `bytes_sent` handed to gRPC."""
+
+    id: str
+    samples: int
+    accuracy: dict[str, float | None]
+    balanced: float | None = None
+    test_loss: float | None = None
+    model_sha256: str
+    """Of all parameters and buffers, in the order of their names."""
+    bytes_sent: int
+    bytes_received: int
+    tensor_bytes_sent: int
+    sent_to: dict[str, int]
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Figures):
+    """result.json: a peer's figures, and how it came to them. history: one a round, as far as they can be read."""
+
+    rounds: int
+    ring: tuple[str, ...]
+    ring_cost: dict[str, float | None]
+    history: tuple[RoundDone, ...]
+
+    @property
+    def notes(self) -> tuple[dict[str, Any], ...]:
+        """What the protocol noted, {"round": 1, "gamma": 0.5}; rounds without notes are left out."""
+        return tuple({"round": one.round, **one.notes} for one in self.history if one.notes)
+
+
+RESULTS = TypeAdapter(Result)
 
 
 def close_torn_lines(out: Path) -> None:
@@ -31,17 +71,14 @@ def append_audit(out: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def history(out: Path) -> list[dict[str, Any]]:
+def history(out: Path) -> tuple[RoundDone, ...]:
     """The `round` events of this peer, one a round in order, as far as they are in events.jsonl."""
     try:
         lines = (out / EVENTS).read_bytes().splitlines()
     except FileNotFoundError:
-        return []
-    rounds: dict[int, dict[str, Any]] = {}
-    for event in objects(lines):
-        if event.get("event") == "round" and isinstance(event.get("round"), int):
-            rounds[event["round"]] = {k: v for k, v in event.items() if k not in ("event", "time")}
-    return [rounds[number] for number in sorted(rounds)]
+        return ()
+    rounds = {event.round: event for line in objects(lines) if isinstance(event := read_event(line), RoundDone)}
+    return tuple(rounds[number] for number in sorted(rounds))
 
 
 def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
@@ -50,12 +87,21 @@ def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     for line in lines:
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             found.append(value)
     return found
 
 
-def write_result(out: Path, result: dict[str, Any]) -> None:
-    write_atomically(out / "result.json", json.dumps(result, indent=1).encode())
+def write_result(out: Path, result: Result) -> None:
+    content = RESULTS.dump_python(result, exclude={"history": {"__all__": {"time"}}}, warnings=False)
+    write_atomically(out / RESULT, json.dumps(content, indent=1).encode())
+
+
+def read_result(out: Path) -> Result | None:
+    """The result in a peer's directory; None if there is none, or none that a peer wrote like that."""
+    try:
+        return RESULTS.validate_python(json.loads((out / RESULT).read_bytes()))
+    except (OSError, ValueError):
+        return None

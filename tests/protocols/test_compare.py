@@ -11,7 +11,8 @@ import safetensors.numpy
 from federations import federate
 
 from launcher.cli import main
-from launcher.reports.summary import summarise, write
+from launcher.reports.summary import summarise
+from launcher.reports.summary_json import write
 from peer.spec.peer import load_spec
 
 ALONE = {"name": "solo", "like": "fedavg"}

@@ -13,6 +13,7 @@ from peer.runtime.bounds import Bounds, Reminders
 from peer.runtime.in_process import run_in_process
 from peer.runtime.watchdog import watch_stalled
 from peer.spec.peer import load_spec
+from peer.telemetry.events import Event, Waiting
 
 UNEVEN = """
 from peer import Protocol, Share
@@ -78,12 +79,12 @@ class Owing:
     def stalled(self) -> list[tuple[Neighbour, Key, int]]:
         return [(self.neighbour, *self.message)]
 
+    def report(self, event: Event) -> None:
+        self.said.append((self.now, str(event)))
+
     async def minded(self, seconds: int) -> list[tuple[float, str]]:
         """What is said until so many seconds have passed."""
-        said = self.said
-        task = asyncio.create_task(
-            watch_stalled(self, lambda event: said.append((self.now, str(event))), Reminders())  # type: ignore[arg-type]
-        )
+        task = asyncio.create_task(watch_stalled(self, self.report, Reminders()))  # type: ignore[arg-type]
         while self.now < seconds:
             await self._sleep(0)
         task.cancel()
@@ -107,6 +108,31 @@ async def test_its_coming_is_told_and_a_new_wait_anew(monkeypatch: pytest.Monkey
     assert [now for now, _ in said] == [31, 50, 81]
     assert said[1][1] == "b sends again"
     assert "nothing more of round 4 for 30 s" in said[2][1]
+
+
+async def test_every_report_names_all_who_are_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two(Owing):
+        """`c` is stalled ten seconds after `b`, which sends again after fifty."""
+
+        def __init__(self) -> None:
+            super().__init__(monkeypatch)
+            self.other = Neighbour("c", "c:1", state="up", doing="training in round 3", heard=0.0)
+            self.reported: list[tuple[float, list[str]]] = []
+
+        def stalled(self) -> list[tuple[Neighbour, Key, int]]:
+            late = [(self.other, Key(0, 3, 1), int(self.now > 10))]
+            return late if self.now >= 50 else [*super().stalled(), *late]
+
+        def report(self, event: Event) -> None:
+            assert isinstance(event, Waiting)
+            assert event.cause == "stalled"
+            self.reported.append((self.now, [one.id for one in event.awaited]))
+            super().report(event)
+
+    two = Two()
+    said = await two.minded(100)
+    assert two.reported == [(31, ["b"]), (41, ["b", "c"]), (50, ["c"])]
+    assert said[2][1].startswith("b sends again; still waiting for c at c:1 (nothing more of round 3 for 39 s")
 
 
 async def test_a_message_that_grows_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:

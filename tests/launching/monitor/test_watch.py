@@ -15,6 +15,7 @@ from launcher.monitor.federation_view import Federation
 from launcher.monitor.peer_view import PeerView
 from launcher.monitor.tail import Tail, last_lines
 from launcher.monitor.terminal import choose, display, picture
+from peer.telemetry.events import Event, RoundDone, read_event
 from peer.telemetry.results import history, objects
 
 
@@ -83,21 +84,23 @@ def test_a_history_with_spoilt_lines(tmp_path: Path) -> None:
     whole = [json.dumps({"time": 1, "event": "round", "round": number, "loss": 0.5}).encode() for number in (1, 2)]
     spoilt = [b"\xff\xfe", b"null", b"5", b"[]", b'"x"', b'{"event": "round"}', b'{"round": 1}']
     (tmp_path / "events.jsonl").write_bytes(b"\n".join([whole[0], *spoilt, whole[1], b'{"event": "ro']))
-    assert history(tmp_path) == [{"round": 1, "loss": 0.5}, {"round": 2, "loss": 0.5}]
+    assert history(tmp_path) == (RoundDone(time=1, round=1, loss=0.5), RoundDone(time=1, round=2, loss=0.5))
 
 
 @pytest.mark.parametrize(
     "spoilt",
     [
         {"event": "state", "state": "training", "round": "x"},
-        {"event": "waiting", "time": "x", "for": []},
-        {"event": "waiting", "for": 3},
-        {"event": "waiting", "for": ["b"]},
+        {"event": "waiting", "time": "x", "cause": "join", "for": [], "sentence": ""},
+        {"event": "waiting", "cause": "join", "for": 3, "sentence": ""},
+        {"event": "waiting", "cause": "join", "for": ["b"], "sentence": ""},
+        {"event": "waiting", "cause": "hunger", "for": [], "sentence": ""},
         {"event": "round", "round": 1, "accuracy": [1], "loss": 0.5},
         {"event": "round", "round": 1, "accuracy": {"matched": "x"}, "loss": 0.5},
         {"event": "round", "round": 1, "seconds": 3, "loss": 0.5},
         {"event": "round", "round": 1, "loss": "x"},
         {"event": ["round"]},
+        {"event": "unheard of"},
     ],
 )
 def test_a_line_that_no_peer_wrote_is_passed_over(tmp_path: Path, spoilt: dict[str, Any]) -> None:
@@ -130,35 +133,84 @@ def a_round(number: int, accuracy: float) -> dict[str, Any]:
     }
 
 
+def told(**fields: Any) -> Event:
+    """The event that a peer's line stands for."""
+    event = read_event(fields)
+    assert event, fields
+    return event
+
+
 def test_one_peer() -> None:
     peer = PeerView("peer0")
-    peer.hear({"event": "state", "state": "training", "round": 1})
+    peer.hear(told(event="state", state="training", round=1))
     assert (peer.state, peer.round, peer.completed, peer.accuracy("matched")) == ("training", 1, 0, None)
-    peer.hear(a_round(1, 0.4))
-    peer.hear(a_round(2, 0.6))
+    peer.hear(told(**a_round(1, 0.4)))
+    peer.hear(told(**a_round(2, 0.6)))
     assert (peer.completed, peer.accuracy("matched"), peer.seconds("train")) == (2, 0.6, 6.0)
-    peer.hear(a_round(2, 0.6))  # replayed after a crash: counted once
+    peer.hear(told(**a_round(2, 0.6)))  # replayed after a crash: counted once
     assert peer.seconds("train") == 6.0
-    assert peer.hear({"event": "failed", "message": "the disk is full"}) == "peer0 failed: the disk is full"
+    assert peer.hear(told(event="failed", message="the disk is full")) == "peer0 failed: the disk is full"
     assert peer.state == "failed"
 
 
 def test_own_data_is_measured_locally() -> None:
     peer = PeerView("peer0")
-    peer.hear(a_round(1, 0.0) | {"accuracy": {"matched": None, "local": 0.7}})
+    peer.hear(told(**a_round(1, 0.0) | {"accuracy": {"matched": None, "local": 0.7}}))
     assert peer.accuracy("matched") == 0.7
+
+
+def waiting(time: float, cause: str, *ids: str, reason: str = "refused") -> Event:
+    awaited = [{"id": id, "address": f"{id}:1", "reason": reason} for id in ids]
+    return told(event="waiting", time=time, cause=cause, sentence="", **{"for": awaited})
 
 
 def test_waiting_is_told_once_and_late() -> None:
     peer = PeerView("peer0")
-    waits = [{"id": "peer1", "address": "127.0.0.1:7701", "reason": "connection refused"}]
-    peer.hear({"event": "waiting", "time": 100.0, "for": waits})
+    peer.hear(waiting(100.0, "join", "peer1"))
     assert peer.overdue(101.0) is None
-    peer.hear({"event": "waiting", "time": 104.0, "for": waits})
-    assert peer.overdue(106.0) == "peer0 waits for peer1 at 127.0.0.1:7701 (connection refused)"
+    peer.hear(waiting(104.0, "join", "peer1"))
+    assert peer.overdue(106.0) == "peer0 waits for peer1 at peer1:1 (refused)"
     assert peer.overdue(200.0) is None
-    peer.hear({"event": "waiting", "time": 201.0, "for": []})
+    peer.hear(waiting(201.0, "join"))
     assert peer.overdue(300.0) is None
+
+
+def test_of_two_stalled_neighbours_the_one_that_does_not_recover_is_still_shown() -> None:
+    peer = PeerView("peer0")
+    peer.hear(waiting(100.0, "stalled", "peer1"))
+    assert peer.overdue(106.0) == "peer0 waits for peer1 at peer1:1 (refused)"
+    peer.hear(waiting(107.0, "stalled", "peer1", "peer2"))
+    assert peer.waiting == ["peer1", "peer2"]
+    assert peer.overdue(200.0) is None
+    peer.hear(waiting(201.0, "stalled", "peer2"))
+    assert peer.waiting == ["peer2"]
+    assert peer.overdue(202.0) == "peer0 waits for peer2 at peer2:1 (refused)"
+
+
+def test_the_end_of_one_kind_of_wait_leaves_the_others() -> None:
+    peer = PeerView("peer0")
+    peer.hear(waiting(100.0, "stalled", "peer1"))
+    peer.hear(waiting(101.0, "staleness", "peer1", "peer2"))
+    assert peer.waiting == ["peer1", "peer2"]
+    peer.hear(waiting(102.0, "staleness"))
+    peer.hear(told(event="state", state="training", round=3))
+    assert peer.waiting == ["peer1"]
+
+
+@pytest.mark.parametrize("ended", ["done", "failed", "joining", "restarting"])
+def test_who_has_ended_waits_for_nobody(ended: str) -> None:
+    peer = PeerView("peer0")
+    peer.hear(waiting(100.0, "stalled", "peer1"))
+    match ended:
+        case "done":
+            peer.hear(told(event="done"))
+        case "failed":
+            peer.hear(told(event="failed", message="the disk is full"))
+        case "joining":
+            peer.hear(told(event="state", state="joining", round=0))
+        case _:
+            peer.end(ended)
+    assert (peer.waiting, peer.overdue(200.0)) == ([], None)
 
 
 def write(directory: Path, id: str, *events: dict[str, Any]) -> None:
@@ -216,7 +268,7 @@ def test_a_finished_peers_links_are_no_news(tmp_path: Path) -> None:
         ({"event": "certificates", "sentence": "new certificates"}, "a: new certificates"),
         (
             {"event": "damaged", "round": 3, "reason": "its checksum differs"},
-            "a: what it kept of round 3 is damaged, and it does without (its checksum differs)",
+            "a: the checkpoint of round 3 is damaged, and this peer does without it (its checksum differs)",
         ),
         (
             {"event": "conflict", "sender": "b", "round": 2, "step": 1},
@@ -224,13 +276,13 @@ def test_a_finished_peers_links_are_no_news(tmp_path: Path) -> None:
         ),
         (
             {"event": "refused", "caller": "x", "origin": "ipv4:127.0.0.1:5", "reason": "not a neighbour"},
-            "a refused x: not a neighbour",
+            "a refused x from ipv4:127.0.0.1:5: not a neighbour",
         ),
-        ({"event": "unheard of"}, None),
+        ({"event": "resumed", "round": 3}, "a resumed after round 3"),
     ],
 )
-def test_what_happens_to_a_peer_is_told_in_a_line(event: dict[str, Any], line: str | None) -> None:
-    assert PeerView("a").hear(event) == line
+def test_what_happens_to_a_peer_is_told_in_a_line(event: dict[str, Any], line: str) -> None:
+    assert PeerView("a").hear(told(**event)) == line
 
 
 def test_a_strangers_words_cannot_forge_a_line(tmp_path: Path) -> None:
@@ -257,7 +309,7 @@ def crowd(tmp_path: Path, size: int) -> Federation:
     for n, peer in enumerate(federation.peers.values()):
         peer.state = "training"
         for round in range(1, 4 if n == 70 else 6):
-            peer.hear(a_round(round, 0.5 + n / 1000))
+            peer.hear(told(**a_round(round, 0.5 + n / 1000)))
     return federation
 
 
@@ -287,12 +339,9 @@ def test_few_peers_stay_in_ring_order(tmp_path: Path) -> None:
 
 def test_a_late_message_is_no_trouble_while_somebody_trains() -> None:
     peer = PeerView("peer0")
-    waits = [{"id": "peer1", "address": "127.0.0.1:7701", "reason": "nothing more of round 2 for 30 s"}]
-    peer.hear({"event": "waiting", "time": 100.0, "for": waits, "cause": "stalled"})
+    peer.hear(waiting(100.0, "stalled", "peer1"))
     assert peer.overdue(200.0, somebody_works=True) is None
-    assert peer.overdue(201.0, somebody_works=False) == (
-        "peer0 waits for peer1 at 127.0.0.1:7701 (nothing more of round 2 for 30 s)"
-    )
+    assert peer.overdue(201.0, somebody_works=False) == "peer0 waits for peer1 at peer1:1 (refused)"
     assert peer.overdue(300.0, somebody_works=False) is None
 
 
@@ -302,7 +351,7 @@ def test_the_live_table_is_drawn_below_what_is_said(tmp_path: Path) -> None:
     with display(Console(force_terminal=True, width=100, height=24, file=terminal)) as screen:
         screen.show(federation)
         screen.say("peer1 starts [again]")
-        federation.peers["peer1"].hear({"event": "state", "state": "training", "round": 2})
+        federation.peers["peer1"].hear(told(event="state", state="training", round=2))
         screen.show(federation)
     drawn = terminal.getvalue()
     assert drawn.index("starting") < drawn.index("peer1 starts [again]") < drawn.index("training")

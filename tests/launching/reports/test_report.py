@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from launcher.reports import console as recap
-from launcher.reports import summary as report
+from launcher.reports import summary_json
 from launcher.reports.audits import audits
+from launcher.reports.summary import summarise
 from peer.errors import FailedError
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
@@ -62,39 +63,44 @@ def write_results(directory: Path, results: Sequence[dict[str, Any]]) -> None:
 
 def test_summary_has_every_name_and_the_right_numbers(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
-    summary = report.summarise(spec, tmp_path, wall_seconds=12.3456, restarts=2)
-    assert report.is_summary(summary)
-    assert list(summary) == [
+    summary = summarise(spec, tmp_path, wall_seconds=12.3456, restarts=2)
+    summary_json.write(tmp_path / "summary.json", summary)
+    assert summary_json.read(tmp_path / "summary.json") == summary
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert list(written) == [
         *("name", "protocol", "peers", "rounds", "seed", "ring", "wall_seconds", "mean_accuracy"),
         *("worst_accuracy", "gini", "r50", "plateau_sigma", "history", "ring_cost", "restarts"),
         *("per_peer", "privacy"),
     ]
-    assert summary["mean_accuracy"] == {
+    assert summary.mean_accuracy == {
         "matched": pytest.approx(0.6),
         "global": pytest.approx(0.3),
         "paper": None,
     }
-    assert summary["worst_accuracy"] == 0.2
+    assert summary.worst_accuracy == 0.2
     # x = .2, .7, .9: 2(1·.2 + 2·.7 + 3·.9)/(3·1.8) − 4/3
-    assert summary["gini"] == pytest.approx(8.6 / 5.4 - 4 / 3)
+    assert summary.gini == pytest.approx(8.6 / 5.4 - 4 / 3)
     # means .3, .5, .6, .6: one half in round 2; rounds 3 and 4 are equal
-    assert summary["r50"] == 2
-    assert summary["plateau_sigma"] == pytest.approx(0.0, abs=1e-12)
-    assert [one["matched"] for one in summary["history"]] == pytest.approx([0.3, 0.5, 0.6, 0.6])
-    assert [one["round"] for one in summary["history"]] == [1, 2, 3, 4]
-    assert summary["ring"] == ["peer0", "peer2", "peer1"]
-    assert summary["ring_cost"] == {"before": 1.28, "after": 0.06}
-    assert (summary["peers"], summary["restarts"], summary["protocol"]) == (3, 2, "fibfl")
-    assert set(summary["per_peer"][0]) == set(report.PER_PEER)
-    assert summary["privacy"]["violations"] == []
+    assert summary.r50 == 2
+    assert summary.plateau_sigma == pytest.approx(0.0, abs=1e-12)
+    assert [one["matched"] for one in summary.history] == pytest.approx([0.3, 0.5, 0.6, 0.6])
+    assert [one["round"] for one in summary.history] == [1, 2, 3, 4]
+    assert summary.ring == ("peer0", "peer2", "peer1")
+    assert summary.ring_cost == {"before": 1.28, "after": 0.06}
+    assert (summary.peers, summary.restarts, summary.protocol) == (3, 2, "fibfl")
+    assert list(written["per_peer"][0]) == [
+        *("id", "samples", "accuracy", "balanced", "test_loss", "model_sha256", "bytes_sent", "bytes_received"),
+        *("tensor_bytes_sent", "sent_to", "seconds", "notes"),
+    ]
+    assert summary.privacy["violations"] == []
 
 
 def test_headline_metrics_follow_the_specs_test(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
     by_global = spec.model_copy(update={"test": "global"})
-    summary = report.summarise(by_global, tmp_path, wall_seconds=1, restarts=0)
-    assert summary["worst_accuracy"] == pytest.approx(0.1)
-    assert summary["r50"] is None
+    summary = summarise(by_global, tmp_path, wall_seconds=1, restarts=0)
+    assert summary.worst_accuracy == pytest.approx(0.1)
+    assert summary.r50 is None
 
 
 def test_own_data_gives_a_local_mean(tmp_path: Path, spec: Spec) -> None:
@@ -104,10 +110,10 @@ def test_own_data_gives_a_local_mean(tmp_path: Path, spec: Spec) -> None:
     for event in results[2]["history"]:
         event["accuracy"] = own
     write_results(tmp_path, results)
-    summary = report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
-    assert summary["mean_accuracy"]["local"] == 0.3
-    assert summary["mean_accuracy"]["matched"] == pytest.approx(0.8)
-    assert summary["worst_accuracy"] == 0.3
+    summary = summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+    assert summary.mean_accuracy["local"] == 0.3
+    assert summary.mean_accuracy["matched"] == pytest.approx(0.8)
+    assert summary.worst_accuracy == 0.3
 
 
 def test_unknown_accuracies_give_no_numbers(tmp_path: Path, spec: Spec) -> None:
@@ -116,8 +122,8 @@ def test_unknown_accuracies_give_no_numbers(tmp_path: Path, spec: Spec) -> None:
         one["accuracy"] = one["history"][0]["accuracy"] = dict.fromkeys(accuracy(0.5))
     write_results(tmp_path, results)
     once = spec.model_copy(update={"rounds": 1})
-    summary = report.summarise(once, tmp_path, wall_seconds=1, restarts=0)
-    assert [summary[key] for key in ("worst_accuracy", "gini", "r50", "plateau_sigma")] == [None] * 4
+    summary = summarise(once, tmp_path, wall_seconds=1, restarts=0)
+    assert [summary.worst_accuracy, summary.gini, summary.r50, summary.plateau_sigma] == [None] * 4
 
 
 def test_heads_are_private_round_by_round(spec: Spec) -> None:
@@ -148,7 +154,7 @@ def test_audits_as_lines_count_each_round_once(tmp_path: Path) -> None:
 def test_missing_result_is_named(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result("peer0", [0.5]), result("peer2", [0.5])])
     with pytest.raises(FailedError, match="peer1"):
-        report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+        summarise(spec, tmp_path, wall_seconds=1, restarts=0)
 
 
 @pytest.mark.parametrize("spoilt", ['{"id": "pee', "[]", "3", "null", "{}"])
@@ -156,7 +162,7 @@ def test_result_that_cannot_be_read_is_no_result(tmp_path: Path, spec: Spec, spo
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
     (tmp_path / "peer1" / "result.json").write_text(spoilt)
     with pytest.raises(FailedError, match="no result of peer1;"):
-        report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+        summarise(spec, tmp_path, wall_seconds=1, restarts=0)
 
 
 def test_result_of_another_length_is_no_result(tmp_path: Path, spec: Spec) -> None:
@@ -164,18 +170,37 @@ def test_result_of_another_length_is_no_result(tmp_path: Path, spec: Spec) -> No
     results[1]["rounds"] = 3
     write_results(tmp_path, results)
     with pytest.raises(FailedError, match="no result of peer1;"):
-        report.summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+        summarise(spec, tmp_path, wall_seconds=1, restarts=0)
 
 
-def test_written_summary_is_read_back_and_leaves_no_draft(tmp_path: Path) -> None:
-    report.write(tmp_path / "summary.json", {"mean": 0.5, "none": None})
-    assert json.loads((tmp_path / "summary.json").read_text()) == {"mean": 0.5, "none": None}
-    assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
+def test_what_a_protocol_noted_is_in_the_summary(tmp_path: Path, spec: Spec) -> None:
+    results = [result(id, course) for id, course in COURSE.items()]
+    results[0]["history"][0]["notes"] = {"gamma": 0.5}
+    results[0]["history"][2]["notes"] = {"gamma": 0.25, "weights": [0.5, 1.0]}
+    write_results(tmp_path, results)
+    summary_json.write(tmp_path / "summary.json", summarise(spec, tmp_path, wall_seconds=1, restarts=0))
+    first, second, _ = json.loads((tmp_path / "summary.json").read_text())["per_peer"]
+    assert first["notes"] == [{"round": 1, "gamma": 0.5}, {"round": 3, "gamma": 0.25, "weights": [0.5, 1.0]}]
+    assert second["notes"] == []
+
+
+def test_a_summary_leaves_no_draft(tmp_path: Path, spec: Spec) -> None:
+    write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
+    (tmp_path / "run").mkdir()
+    summary_json.write(tmp_path / "run" / "summary.json", summarise(spec, tmp_path, wall_seconds=1, restarts=0))
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["summary.json"]
+
+
+@pytest.mark.parametrize("spoilt", ["", "[]", "3", "null", "{}", '{"rounds": 4', b"\xff"])
+def test_a_summary_that_cannot_be_read_is_none(tmp_path: Path, spoilt: str | bytes) -> None:
+    assert summary_json.read(tmp_path / "summary.json") is None
+    (tmp_path / "summary.json").write_bytes(spoilt if isinstance(spoilt, bytes) else spoilt.encode())
+    assert summary_json.read(tmp_path / "summary.json") is None
 
 
 def test_what_a_person_reads(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
-    summary = report.summarise(spec, tmp_path, wall_seconds=75, restarts=2)
+    summary = summarise(spec, tmp_path, wall_seconds=75, restarts=2)
     breach = {
         "round": 2,
         "from": "peer0",
@@ -184,7 +209,7 @@ def test_what_a_person_reads(tmp_path: Path, spec: Spec) -> None:
         "bytes": 8,
         "reason": "a private head",
     }
-    summary["privacy"]["violations"] = [breach]
+    summary.privacy["violations"] = [breach]
     with (tmp_path / "screen").open("w") as screen:
         recap.show(summary, spec, tmp_path, Console(file=screen, width=100))
     text = (tmp_path / "screen").read_text()

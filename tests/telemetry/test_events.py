@@ -1,0 +1,165 @@
+"""Events as lines for programs and as sentences: what is written is read back, and what is spoilt is passed over."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.telemetry.events import (
+    Awaited,
+    CertificatesChanged,
+    Conflict,
+    Damaged,
+    Done,
+    Event,
+    Failed,
+    Left,
+    LinkChanged,
+    Lost,
+    Refused,
+    Resumed,
+    RingOrdered,
+    RoundDone,
+    StateChanged,
+    Stopped,
+    Waiting,
+    read_event,
+)
+from peer.telemetry.results import Result, read_result, write_result
+from peer.telemetry.telemetry import Telemetry
+
+ROUND = RoundDone(
+    round=3,
+    accuracy={"matched": 0.9, "global": 0.8, "paper": None, "local": None},
+    loss=0.25,
+    test_loss=0.5,
+    balanced=0.75,
+    seconds={"train": 1.0, "communicate": 0.5, "evaluate": 0.25},
+    bytes_sent=300,
+    bytes_received=200,
+    tensor_bytes_sent=100,
+    notes={"gamma": 0.5, "weights": [0.25, 0.75]},
+)
+EVENTS: list[tuple[Event, str]] = [
+    (StateChanged(state="training", round=2), "training (round 2)"),
+    (Waiting(cause="join", awaited=(Awaited("b", "b:1", "refused"),), sentence="waiting for b"), "waiting for b"),
+    (LinkChanged(neighbour="b", state="up"), "link to b: up"),
+    (LinkChanged(neighbour="b", state="down", reason="closed"), "link to b: down (closed)"),
+    (
+        RingOrdered(order=("a", "b"), cost_before=1.5, cost_after=0.25),
+        "ring order a, b; cost 1.5000 before, 0.2500 after",
+    ),
+    (ROUND, "round 3 done: accuracy matched 0.9000, global 0.8000, loss 0.2500"),
+    (RoundDone(round=1), "round 1 done: accuracy not measured, loss not measured"),
+    (Resumed(round=2), "resumed after round 2"),
+    (Refused(caller="x", origin="ipv4:127.0.0.1:5", reason="no"), "refused x from ipv4:127.0.0.1:5: no"),
+    (
+        Conflict(sender="b", round=2, step=1),
+        "b sent two different contents for the same step (round 2, step 1); the first counts",
+    ),
+    (Damaged(round=2, reason="torn"), "the checkpoint of round 2 is damaged, and this peer does without it (torn)"),
+    (Left(sentence="left without b"), "left without b"),
+    (Lost(neighbour="b", sentence="still waiting for b"), "still waiting for b"),
+    (CertificatesChanged(sentence="new certificates"), "new certificates"),
+    (Stopped(signal="SIGTERM"), "stopped by SIGTERM"),
+    (Failed(message="the disk is full"), "the disk is full"),
+    (Done(), "done"),
+]
+
+
+def test_every_kind_of_event_is_tried_here() -> None:
+    assert {type(event) for event, _ in EVENTS} == set(Event.__subclasses__())
+
+
+@pytest.mark.parametrize(("event", "sentence"), EVENTS, ids=lambda value: getattr(value, "name", ""))
+def test_an_event_is_a_line_that_is_read_back_and_a_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, event: Event, sentence: str
+) -> None:
+    telemetry = Telemetry()
+    telemetry.write_to(tmp_path / "events.jsonl")
+    with caplog.at_level(logging.DEBUG):
+        telemetry.emit(event)
+    line = json.loads((tmp_path / "events.jsonl").read_text())
+    read = read_event(line)
+    assert read
+    assert read.time == line["time"] > 0
+    assert read.as_json() == event.as_json()
+    assert type(read) is type(event)
+    assert caplog.messages == [sentence]
+
+
+def test_the_names_that_programs_rely_on() -> None:
+    assert ROUND.as_json() == {
+        "event": "round",
+        "round": 3,
+        "accuracy": {"matched": 0.9, "global": 0.8, "paper": None, "local": None},
+        "loss": 0.25,
+        "test_loss": 0.5,
+        "balanced": 0.75,
+        "seconds": {"train": 1.0, "communicate": 0.5, "evaluate": 0.25},
+        "bytes_sent": 300,
+        "bytes_received": 200,
+        "tensor_bytes_sent": 100,
+        "notes": {"gamma": 0.5, "weights": [0.25, 0.75]},
+    }
+    waiting = Waiting(cause="staleness", awaited=(Awaited("b", "b:1", "slow"),), others=2, sentence="s")
+    assert json.loads(json.dumps(waiting.as_json())) == {
+        "event": "waiting",
+        "cause": "staleness",
+        "for": [{"id": "b", "address": "b:1", "reason": "slow"}],
+        "others": 2,
+        "sentence": "s",
+    }
+
+
+def test_a_state_is_for_programs_and_a_failure_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Telemetry().emit(StateChanged(state="training", round=2))
+        Telemetry().emit(Failed(message="the disk is full"))
+    assert [(one.levelno, one.message) for one in caplog.records] == [(logging.ERROR, "the disk is full")]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(EVENTS), st.data())
+def test_a_line_with_anything_in_a_field_never_raises(event: tuple[Event, str], data: st.DataObject) -> None:
+    line = event[0].as_json() | {"time": 1.0}
+    line[data.draw(st.sampled_from(sorted(line)))] = data.draw(JSON)
+    read = read_event(line)
+    assert read is None or str(read)
+
+
+@given(st.dictionaries(st.sampled_from(["event", "time", "round", "for", "state"]), JSON))
+def test_any_object_is_an_event_or_none(line: dict[str, Any]) -> None:
+    assert read_event(line) is None or line["event"] in ("state", "round", "resumed", "done")
+
+
+def test_a_result_is_read_back(tmp_path: Path) -> None:
+    result = Result(
+        id="peer0",
+        samples=10,
+        accuracy=ROUND.accuracy,
+        model_sha256="0" * 64,
+        bytes_sent=300,
+        bytes_received=200,
+        tensor_bytes_sent=100,
+        sent_to={"peer1": 300},
+        seconds=ROUND.seconds,
+        rounds=3,
+        ring=("peer0", "peer1"),
+        ring_cost={"before": None, "after": None},
+        history=(RoundDone(round=1), ROUND),
+    )
+    assert read_result(tmp_path) is None
+    write_result(tmp_path, result)
+    assert read_result(tmp_path) == result
+    assert result.notes == ({"round": 3, "gamma": 0.5, "weights": [0.25, 0.75]},)
