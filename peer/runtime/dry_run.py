@@ -20,6 +20,7 @@ from peer.learning.model.layout import Entry
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, torch_generator
 from peer.learning.training.trainer import Phase
+from peer.network.collectives.pending import Pending
 from peer.protocols.base import Init, Peer, Protocol, Received, Resources
 from peer.protocols.declarations import Share
 from peer.protocols.state import State, check_state
@@ -96,7 +97,7 @@ class DryRun(Peer):
 
     def never_awaited(self) -> list[str]:
         """The methods that were called without `await`."""
-        forgotten = [(name, work) for name, work in self.made if getcoroutinestate(work) == CORO_CREATED]
+        forgotten = [(name, work) for name, work in self.made if not was_awaited(work)]
         for _, work in forgotten:
             work.close()
         return [name for name, _ in forgotten]
@@ -146,7 +147,7 @@ class DryRun(Peer):
     @recorded
     def exchange(
         self, share: str, /, to: To = None, of: Collection[str] | None = None, **scalars: float
-    ) -> Coroutine[Any, Any, dict[str, Received]]:
+    ) -> Pending[dict[str, Received]]:
         declared = self._declared(share, scalars)
         graph = self._protocol.graph
         around, others = receivers(graph, self.ring, self.id), senders(graph, self.ring, self.id)
@@ -157,7 +158,8 @@ class DryRun(Peer):
         self.sent += sum(vector.nbytes + FLOAT64 * len(scalars) for vector in vectors.values())
         heard = next(iter(vectors.values()), None)
         own = (self._live(declared) if heard is None else heard).clone()
-        return self._hear(dict.fromkeys(others if of is None else of, own), scalars)
+        heard_of = dict.fromkeys(others if of is None else of, own)
+        return Pending(lambda: self._hear(heard_of, scalars))
 
     async def _hear(self, vectors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> dict[str, Received]:
         return {id: Received(vector.clone(), scalars) for id, vector in vectors.items()}
@@ -232,3 +234,9 @@ class DryRun(Peer):
     def _live(self, share: Share) -> Tensor:
         views = {"extractor": self.extractor, "head": self.head, "model": self.model}
         return self._calls.vector(share, self.round, views, self.state)
+
+
+def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
+    if isinstance(work, Pending):
+        return work.awaited
+    return getcoroutinestate(work) != CORO_CREATED

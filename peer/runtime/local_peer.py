@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.errors import FailedError
+from peer.errors import FailedError, InputError
 from peer.learning.data.samples import Samples
 from peer.learning.model.layout import Entry
 from peer.learning.randomness import derive
 from peer.learning.training.trainer import Phase, Trainer
 from peer.network.collectives.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
+from peer.network.collectives.pending import Pending
 from peer.network.network import Network
 from peer.protocols.base import Peer, Received
 from peer.protocols.declarations import Share
@@ -91,12 +92,20 @@ class LocalPeer(Peer):
     def begin(self, round: int) -> None:
         """A new round: its messages, and what is written once, are numbered from the start."""
         self.round, self.noted, self.trained_this_round = round, {}, False
-        self._onces = count()
+        self._onces, self._exchanges = count(), list[Pending[dict[str, Received]]]()
         self._measured: Resources | None = None
         self.network.begin(round)
         self._collectives = Collectives(self.network, round)
         around = self._neighbourhood()
         self.network.audit.authorise(round, around.receivers, around.senders)
+
+    def end(self) -> None:
+        """The round is over; InputError if the protocol did not wait for what it asked for."""
+        if not all(exchange.awaited for exchange in self._exchanges):
+            raise InputError(
+                f"`{self.calls.protocol}` calls `exchange` in round {self.round} and does not wait for it; write "
+                "`await` before the call, or await what it returned"
+            )
 
     @property
     def ring(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -155,7 +164,7 @@ class LocalPeer(Peer):
 
     def exchange(
         self, share: str, /, to: To = None, of: Collection[str] | None = None, **scalars: float
-    ) -> Coroutine[Any, Any, dict[str, Received]]:
+    ) -> Pending[dict[str, Received]]:
         declared, around = self._declared(share), self._neighbourhood()
         self.calls.declared.check_scalars(declared, scalars, self.round)
         numbers = {name: float(scalars[name]) for name in sorted(scalars)}
@@ -166,7 +175,8 @@ class LocalPeer(Peer):
             arriving = self._collectives.exchange(
                 around, share, Outgoing(leaving, numbers), self._expected(declared, around, to, of)
             )
-        return self._received(arriving, tuple(numbers))
+        self._exchanges.append(Pending(lambda: self._received(arriving, tuple(numbers))))
+        return self._exchanges[-1]
 
     def _expected(self, share: Share, around: Neighbourhood, to: To, of: Collection[str] | None) -> Expected:
         everyone = around.senders

@@ -147,6 +147,7 @@ class Runtime:
             self.peer.trace = Trace(self._out / "trace", round, name, shared)
         with user_code_errors(self._spec.protocol.name):
             await self._spec.protocol.round(self.peer)
+            self.peer.end()
             check_state(self._spec.protocol, self.peer.state, self.peer.members)
         if self.peer.trace:
             await asyncio.to_thread(self.peer.trace.write, shared, self._trace_facts())

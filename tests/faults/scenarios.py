@@ -27,6 +27,8 @@ class Scenario:
     protocol: dict[str, Any]
     peers: int = 4
     rounds: int = 4
+    secret: bool = False
+    """What is drawn in secret differs from run to run: then all peers end in the same bits as one another."""
 
     @property
     def ids(self) -> list[str]:
@@ -53,6 +55,8 @@ SCENARIOS = {
         Scenario("gossip ring", {"name": "gossip-sgd", "topology": "ring"}, peers=5),
         Scenario("gossip exponential", {"name": "gossip-sgd", "topology": "exponential"}, peers=6, rounds=3),
         Scenario("solo", {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}, peers=3),
+        Scenario("every call", {"name": "callers:EveryCall", "epochs": 1, "batch_size": 16}),
+        Scenario("secrets", {"name": "callers:Secrets", "epochs": 1, "batch_size": 16}, peers=3, secret=True),
         Scenario("pair", {"name": "fedavg", "epochs": 1}, peers=2, rounds=6),
     )
 }

@@ -17,6 +17,7 @@ from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.wires import Stall, Weather
 from peer.runtime.checkpointer import Checkpointer
 from peer.runtime.in_process import run_in_process
+from peer.runtime.journal import Journal
 
 SEEDS = 8
 
@@ -102,6 +103,20 @@ def test_an_outbox_in_memory_only_is_found_out() -> None:
     """What the simulation is worth: it finds the plausible simpler design to be wrong."""
     with patch.object(Checkpointer, "_refill", lambda self, messages: None):
         assert any(check("fibfl", seed)[1] for seed in range(6))
+
+
+def test_what_is_drawn_again_on_replay_is_found_out() -> None:
+    """The secrets' scenario fails without the journal: a replayed round would send other bytes."""
+    with patch.object(Journal, "recall", lambda self, round, number: None):
+        assert any(check("secrets", seed)[1] for seed in range(6))
+
+
+@pytest.mark.parametrize("kind", ["disk", "blocking"])
+def test_death_around_what_is_drawn_once(kind: str) -> None:
+    for count in steps("secrets", kind, every=4):
+        outcome = simulate("secrets", 1, [Kill("peer1", kind, count, power=bool(count % 2))])
+        assert not outcome.faults, (kind, count, outcome)
+        assert len({*outcome.digests.values()}) == 1, (kind, count, outcome)
 
 
 def test_a_run_is_determined_by_its_seed() -> None:

@@ -4,14 +4,15 @@ Every peer makes the same calls in the same order, so the number of a call withi
 Reductions run in ring order, never in order of arrival: every run ends in the same bits.
 """
 
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, empty
 
 from peer.errors import FailedError
 from peer.network.collectives.all_reduce import AllReduce
+from peer.network.collectives.pending import Pending
 from peer.network.collectives.relay import Relay
 from peer.network.network import Network
 from peer.network.wire.call import Call
@@ -72,7 +73,7 @@ class Collectives:
 
     def exchange(
         self, around: Neighbourhood, name: str, outgoing: Outgoing, expected: Expected
-    ) -> Coroutine[Any, Any, dict[str, Arrived]]:
+    ) -> Pending[dict[str, Arrived]]:
         """Send at once; what is returned waits for the others, and gives what each sent, in the senders' order.
 
         A receiver for whom there is no vector gets an empty message under the same key, so that nobody waits for what
@@ -86,7 +87,7 @@ class Collectives:
         for sender in around.senders:
             if sender not in expected.allowed:
                 self._network.silence(sender, call)
-        return self._arrivals(around.senders, call, expected)
+        return Pending(lambda: self._arrivals(around.senders, call, expected))
 
     async def _arrivals(self, senders: Collection[str], call: Call, expected: Expected) -> dict[str, Arrived]:
         arrived = {}

@@ -1,0 +1,119 @@
+"""Protocols that make every call there is, for the simulation: one with the same bits in each run, one with secrets."""
+
+from itertools import count
+from random import Random
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from peer.protocols.base import Init, Peer, Protocol, Record, Share
+from peer.protocols.blocks.blend import blend
+from peer.protocols.blocks.training import PlainSGD
+from peer.topology.graphs import Graph
+
+calls = count()
+"""Grows with each draw of any peer in this process: a value that is drawn again is another one."""
+
+
+class EveryCall(PlainSGD, Protocol):
+    """On a complete graph: sends before it trains, masks, sends each its own, relays, agrees, trains by itself."""
+
+    name: Literal["callers:EveryCall"] = "callers:EveryCall"
+    paper: ClassVar[str] = "none: for tests of the calls"
+    records: ClassVar[tuple[Record, ...]] = (Record("scores", "peers"), Record("drop"))
+    replicated: ClassVar[tuple[str, ...]] = ("total",)
+    by_peer: ClassVar[tuple[str, ...]] = ("opinion",)
+
+    @property
+    def graph(self) -> Graph:
+        return "complete"
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        return (
+            Share("model", scalars=2),
+            Share("update", like="model", scalars=1),
+            Share("own", size=40),
+            Share("sealed", size=99, bytes=True),
+        )
+
+    async def start(self, peer: Peer, init: Init) -> None:
+        peer.state["total"] = torch.zeros_like(peer.model)
+        peer.state["opinion"] = torch.ones(len(peer.members))
+
+    async def round(self, peer: Peer) -> None:
+        travelling = peer.exchange("model", loss=0.5, accuracy=await peer.accuracy())
+        await peer.train(*self.local())
+        received = await travelling
+        weight = 1 / len(peer.members)
+        blend(peer.model, weight, [(weight, received[j].vector) for j in peer.members if j in received])
+        await self.whisper(peer)
+        await self.share_updates(peer)
+
+    async def whisper(self, peer: Peer) -> None:
+        """To drawn neighbours; and each its own, under a mask that both ends know."""
+        others, me = [j for j in peer.members if j != peer.id], peer.members.index(peer.id)
+        drawn = peer.shared_generator("mask").random((len(peer.members),) * 2) < 0.5
+        to = [j for j in others if drawn[me, peer.members.index(j)]]
+        of = [j for j in others if drawn[peer.members.index(j), me]]
+        heard = await peer.exchange("model", to=to)
+        assert sorted(heard) == sorted(of)
+        mine = {j: torch.full((1 + peer.members.index(j),), float(me + peer.round)) for j in to}
+        own = await peer.exchange("own", to=mine, of=of)
+        assert [len(own[j].vector) for j in of] == [1 + me] * len(of)
+        peer.state["sealed"] = torch.arange(7 * me + peer.round, dtype=torch.uint8)
+        sealed = await peer.exchange("sealed", to=to, of=of)
+        for j in of:
+            peer.state["opinion"][peer.members.index(j)] = own[j].vector.mean() + len(sealed[j].vector)
+
+    async def share_updates(self, peer: Peer) -> None:
+        before = peer.model.clone()
+        await peer.compute(self.descend, peer)
+        peer.state["update"] = peer.model - before
+        updates = await peer.all_gather("update", samples=peer.samples)
+        total = sum((one.vector * one.scalars["samples"] for one in updates.values()), torch.zeros_like(before))
+        peer.state["total"] = total
+        scores = await peer.gather("scores", torch.linspace(0, 1, len(peer.members)))
+        best = torch.stack([*scores.values()]).sum(0).argmax()
+        await peer.agree("drop", best if peer.round % 2 or peer.position else None)
+        await peer.weighted_mean("update", weight=peer.position)
+        peer.model.add_(peer.state["update"], alpha=0.1)
+        peer.note(norms=[float(one.vector.norm()) for one in updates.values()], best=float(best))
+
+    def descend(self, peer: Peer) -> None:
+        for batch in peer.batches(16):
+            vector = peer.model.detach().clone().requires_grad_()
+            logits = peer.logits(vector, peer.data.x[batch], training=True)
+            (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, peer.data.y[batch]), vector)
+            peer.model.sub_(gradient, alpha=0.05)
+
+
+class Secrets(PlainSGD, Protocol):
+    """Each peer draws noise in secret and tells all others, who add it; nothing evens out what one had drawn again."""
+
+    name: Literal["callers:Secrets"] = "callers:Secrets"
+    paper: ClassVar[str] = "none: for tests of what is drawn once"
+
+    @property
+    def graph(self) -> Graph:
+        return "directed ring"
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        return (Share("model"), Share("noise", like="model", scalars=2))
+
+    async def start(self, peer: Peer, init: Init) -> None:
+        await peer.weighted_mean("model", weight=1)
+
+    async def round(self, peer: Peer) -> None:
+        coin = await peer.once(lambda: torch.tensor(next(calls) % 3))
+        peer.state["noise"] = await peer.once(lambda: draw(len(peer.model)))
+        free = await peer.resources()
+        told = await peer.all_gather("noise", coin=float(coin), cpus=free.cpus)
+        for one in told.values():
+            peer.model.add_(one.vector, alpha=0.01 * one.scalars["coin"])
+
+
+def draw(size: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(Random(next(calls)).getrandbits(32)).standard_normal(size)).float()
