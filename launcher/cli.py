@@ -1,6 +1,7 @@
 """dfl-launch: the arguments, and what becomes of errors."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ class Output(Console):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong input, 129 hangup, 130 Ctrl-C, 143 SIGTERM."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every terminal knows every character
     arguments = parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from launcher.formatting import plural, quantity
 from launcher.plan import Plan, plan, traffic
+from launcher.table import fitting
 from peer.runtime.disk import disk_needed
 from peer.spec.federation import Spec
 
@@ -24,7 +24,7 @@ def check(spec: Spec, console: Console) -> None:
     sent = asyncio.run(traffic(made, spec.ids[:SHOWN]))
     for line in heading(made, sent):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(peers(made, sent))
+    console.print(peers(made, sent, console))
     if len(spec.ids) > SHOWN:
         console.print(f"and {plural(len(spec.ids) - SHOWN, 'more peer')}", highlight=False)
 
@@ -46,13 +46,17 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
     ]
 
 
-def peers(made: Plan, sent: Mapping[str, list[int]]) -> Table:
+def peers(made: Plan, sent: Mapping[str, list[int]], console: Console) -> Table:
     """Samples and bytes of each peer; the bytes are tensors and records, without framing (1 % at most)."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("peer", "samples", "classes", "sends at the start", "sends a round", "at most"):
-        table.add_column(name, justify="left" if name == "peer" else "right", no_wrap=True)
-    for id, (setup, *rounds) in sent.items():
-        held = made.counts[id]
-        sizes = (setup, sum(rounds) / len(rounds), max(rounds))
-        table.add_row(id, str(held.sum()), str(np.count_nonzero(held)), *map(quantity, sizes))
-    return table
+    rows = [
+        {
+            "peer": id,
+            "samples": str(made.counts[id].sum()),
+            "classes": str(np.count_nonzero(made.counts[id])),
+            "sends at the start": quantity(setup),
+            "sends a round": quantity(sum(rounds) / len(rounds)),
+            "at most": quantity(max(rounds)),
+        }
+        for id, (setup, *rounds) in sent.items()
+    ]
+    return fitting(rows, ["sends at the start", "at most", "classes"], console)

@@ -7,18 +7,21 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from launcher.formatting import duration, plural, quantity, share
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.peer_view import PeerView
+from launcher.table import Row, fitting
 
 ROUND_ABOUT = 7
 """Lines that the table's frame, its heading and the federation's own lines take."""
+EXPENDABLE = ("train/comm/eval", "sent", "loss", "accuracy", "round", "waits for")
+"""Columns that are left out, in this order, where the terminal is too narrow for all."""
+LONGEST_STATE = len("communicating")
+"""So wide is the column always: others shall not come and go with the states."""
 
 
 class Lines(AbstractContextManager["Lines"]):
@@ -54,7 +57,7 @@ class LiveTable(AbstractContextManager["LiveTable"]):
         self.console.print(text, markup=False, highlight=False)
 
     def show(self, federation: Federation) -> None:
-        self._live.update(picture(federation, self.console.height - ROUND_ABOUT), refresh=True)
+        self._live.update(picture(federation, self.console), refresh=True)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -83,20 +86,11 @@ def round_line(federation: Federation, round: int) -> str:
     return ", ".join([*words, f"{duration(left)} left"] if left is not None else words)
 
 
-def picture(federation: Federation, rows: int) -> RenderableType:
-    """The table of at most `rows` peers and the federation's line below it."""
-    shown, hidden = choose(federation, rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("peer", "state", "round", "accuracy", "loss", "sent", "train/comm/eval", "waits for"):
-        table.add_column(
-            name,
-            justify="right" if name in ("round", "accuracy", "loss", "sent") else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-        )
-    for peer in shown:
-        table.add_row(*row(federation, peer))
-    lines: list[RenderableType] = [table]
+def picture(federation: Federation, console: Console) -> RenderableType:
+    """The table of as many peers as find room and the federation's line below it."""
+    shown, hidden = choose(federation, console.height - ROUND_ABOUT)
+    rows = [row(federation, peer) for peer in shown]
+    lines: list[RenderableType] = [fitting(rows, EXPENDABLE, console, elastic="waits for")]
     if hidden:
         states = Counter(peer.state for peer in hidden)
         counted = ", ".join(f"{count} {state}" for state, count in states.most_common())
@@ -115,7 +109,7 @@ def federation_line(federation: Federation) -> str:
     ]
     words += [plural(restarts, "restart")] if restarts else []
     words += [f"{duration(left)} left"] if left is not None else []
-    return " · ".join(words)
+    return ", ".join(words)
 
 
 def choose(federation: Federation, rows: int) -> tuple[list[PeerView], Sequence[PeerView]]:
@@ -134,25 +128,25 @@ def choose(federation: Federation, rows: int) -> tuple[list[PeerView], Sequence[
     return peers[: max(rows, 1)], peers[max(rows, 1) :]
 
 
-def row(federation: Federation, peer: PeerView) -> list[RenderableType]:
+def row(federation: Federation, peer: PeerView) -> Row:
     doubted = federation.doubted(peer.id)
-    state = Text(peer.state, style=STYLES.get(peer.state, ""))
-    if doubted and peer.state not in ("restarting", "failed", "stopped", "done"):
-        state = Text("silent", style="bold red")
+    silent = doubted and peer.state not in ("restarting", "failed", "stopped", "done")
+    named, style = ("silent", "bold red") if silent else (peer.state, STYLES.get(peer.state, ""))
+    state = Text(named.ljust(LONGEST_STATE), style=style)
     if peer.restarts:
         state.append(f" (restart {peer.restarts})", style="yellow")
     spent = [peer.seconds(activity) for activity in ("train", "communicate", "evaluate")]
     split = "/".join(f"{100 * one / sum(spent):.0f}" for one in spent) + " %" if sum(spent) else ""
-    return [
-        peer.id,
-        state,
-        f"{peer.round or peer.completed}/{federation.rounds}",
-        share(peer.accuracy(federation.test)),
-        share(peer.last.loss if peer.last else None),
-        quantity(peer.last.bytes_sent if peer.last else None),
-        split,
-        Text(", ".join(peer.waiting), style="yellow"),
-    ]
+    return {
+        "peer": peer.id,
+        "state": state,
+        "round": f"{peer.round or peer.completed}/{federation.rounds}",
+        "accuracy": share(peer.accuracy(federation.test)),
+        "loss": share(peer.last.loss if peer.last else None),
+        "sent": quantity(peer.last.bytes_sent if peer.last else None),
+        "train/comm/eval": split,
+        "waits for": Text(", ".join(peer.waiting), style="yellow"),
+    }
 
 
 STYLES = {

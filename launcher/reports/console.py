@@ -4,32 +4,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from launcher.formatting import duration, plural, quantity, share
 from launcher.monitor.peer_view import headline
 from launcher.reports.summary_json import Summary
+from launcher.table import fitting
 from peer.spec.federation import Spec
+
+SECONDS = ("train", "communicate", "evaluate")
 
 
 def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> None:
     """Prints the summary of a finished run."""
-    console.print(per_peer(summary, spec.test))
+    console.print(per_peer(summary, spec.test, console))
     for line in lines(summary, spec, directory):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def per_peer(summary: Summary, test: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("peer", "samples", test, "sent", "train", "communicate", "evaluate"):
-        table.add_column(name, justify="left" if name == "peer" else "right", no_wrap=True)
-    for peer in summary.per_peer:
-        seconds = [f"{peer.seconds.get(name, 0.0):.1f} s" for name in ("train", "communicate", "evaluate")]
-        accuracy = share(headline(peer.accuracy, test))
-        table.add_row(peer.id, str(peer.samples), accuracy, quantity(peer.bytes_sent), *seconds)
-    return table
+def per_peer(summary: Summary, test: str, console: Console) -> Table:
+    rows = [
+        {
+            "peer": peer.id,
+            "samples": str(peer.samples),
+            test: share(headline(peer.accuracy, test)),
+            "sent": quantity(peer.bytes_sent),
+            **{name: f"{peer.seconds.get(name, 0.0):.1f} s" for name in SECONDS},
+        }
+        for peer in summary.per_peer
+    ]
+    return fitting(rows, [*reversed(SECONDS), "samples"], console)
 
 
 def lines(summary: Summary, spec: Spec, directory: Path) -> list[str]:

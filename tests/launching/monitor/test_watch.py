@@ -321,12 +321,12 @@ def test_a_hundred_peers_fit_on_the_screen_the_interesting_ones_first(tmp_path: 
     assert [peer.id for peer in shown[:4]] == ["peer50", "peer60", "peer70", "peer0"]
     assert (len(shown), len(hidden)) == (10, 90)
     console = Console(width=100, height=24, record=True, file=(tmp_path / "screen").open("w"))
-    console.print(picture(federation, 24 - 7))
+    console.print(picture(federation, console))
     console.file.close()
     text = (tmp_path / "screen").read_text()
     assert len(text.splitlines()) <= 23
     assert "and 83 more peers: 83 training" in text
-    assert "100 peers · round 3/9" in text
+    assert "100 peers, round 3/9" in text
 
 
 def test_few_peers_stay_in_ring_order(tmp_path: Path) -> None:

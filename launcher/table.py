@@ -1,0 +1,48 @@
+"""Tables of peers that fit the screen: rather fewer columns than names cut short."""
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+Row = Mapping[str, str | Text]
+"""A cell for each column, by the column's name."""
+TEXTS = ("peer", "state", "waits for")
+"""Columns that begin at the left; the others hold numbers."""
+UNBOUNDED = 10_000
+
+
+def fitting(rows: Sequence[Row], expendable: Sequence[str], console: Console, elastic: str | None = None) -> Table:
+    """A table as wide as `console` at most; while it is too wide, the columns in `expendable` are left out in order.
+
+    elastic: a column of lists that takes what room there is, and is cut off there, behind the first of each at least.
+    """
+    for gone in range(len(expendable) + 1):
+        kept = [name for name in rows[0] if name not in expendable[:gone]]
+        made = _table(rows, kept, elastic)
+        spare = console.width - console.measure(made, options=console.options.update(width=UNBOUNDED)).maximum
+        if spare >= 0:
+            break
+    for column in made.columns:
+        if column.header == elastic and column.max_width:
+            column.max_width += max(spare, 0)
+    return made
+
+
+def _table(rows: Sequence[Row], names: Sequence[str], elastic: str | None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        width = max(len(name), *(len(_first(row[name])) for row in rows)) if name == elastic else None
+        justify: JustifyMethod = "left" if name in TEXTS else "right"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", max_width=width)
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
+    return table
+
+
+def _first(cell: str | Text) -> str:
+    """The first of a list, with the sign that more follows."""
+    first, comma, _ = str(cell).partition(",")
+    return f"{first},…" if comma else first

@@ -1,0 +1,125 @@
+"""Ids stay readable on a narrow screen; what is printed comes out on terminals and pipes of any encoding."""
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from launcher.monitor.federation_view import Federation
+from launcher.monitor.terminal import picture
+from launcher.table import fitting
+from peer.telemetry.events import Awaited, RoundDone, StateChanged, Waiting
+
+FAKE_PEERS = Path(__file__).parents[1] / "commands"
+
+
+def busy(directory: Path, ids: list[str]) -> Federation:
+    """Every cell of the table is as wide as it gets: each waits for two others, and was restarted."""
+    federation = Federation(directory, ids, rounds=100, test="matched")
+    seconds = {"train": 1.0, "communicate": 1.0, "evaluate": 1.0}
+    for peer in federation.peers.values():
+        peer.restarts = 2
+        peer.hear(RoundDone(round=99, accuracy={"matched": 0.5}, loss=0.5, seconds=seconds, bytes_sent=123_456_000))
+        peer.hear(StateChanged(state="communicating", round=100))
+        awaited = tuple(Awaited(id, f"{id}:1", "refused") for id in ids if id != peer.id)
+        peer.hear(Waiting(cause="join", awaited=awaited, sentence=""))
+    return federation
+
+
+def drawn(federation: Federation, width: int) -> str:
+    screen = io.StringIO()
+    console = Console(file=screen, width=width, height=24)
+    console.print(picture(federation, console))
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("stem", ["peer", "hospital-north-"])
+def test_ids_are_readable_at_every_usual_width(tmp_path: Path, stem: str, width: int) -> None:
+    ids = [f"{stem}{n}" for n in range(12)]
+    lines = drawn(busy(tmp_path, ids), width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    words = [re.split("[ ,…]+", line.strip()) for line in lines if "communicating (restart 2)" in line]
+    assert [row[0] for row in words] == ids
+    if "waits for" in lines[1]:
+        assert all(awaited in row[1:] for row, awaited in zip(words, [ids[1], *[ids[0]] * 11], strict=True))
+
+
+def test_a_wide_screen_has_every_column(tmp_path: Path) -> None:
+    heading = drawn(busy(tmp_path, ["peer0", "peer1"]), 160).splitlines()[1]
+    assert heading.split() == ["peer", "state", "round", "accuracy", "loss", "sent", "train/comm/eval", "waits", "for"]
+
+
+def test_columns_go_in_the_order_given() -> None:
+    row = {"peer": "a" * 10, "one": "b" * 10, "two": "c" * 10, "three": "d" * 10}
+    kept = [
+        [str(column.header) for column in fitting([row], ["two", "one"], Console(width=width)).columns]
+        for width in (80, 40, 30, 20)
+    ]
+    assert kept == [["peer", "one", "two", "three"], ["peer", "one", "three"], ["peer", "three"], ["peer", "three"]]
+
+
+def launched(encoding: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """A command, and the environment of a terminal with that encoding."""
+    paths = os.pathsep.join([str(FAKE_PEERS), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONPATH": paths, "COLUMNS": "80", "TERM": "xterm"}
+    return [sys.executable, *arguments], environment
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_run_is_shown_on_a_terminal_of_any_encoding(tmp_path: Path, encoding: str) -> None:
+    """On a real pseudo-terminal, so with the live table."""
+    federation = tmp_path / "small.yaml"
+    federation.write_text("name: small\nrounds: 2\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
+    script = "from test_run import LAUNCH; exec(LAUNCH)"
+    command, environment = launched(encoding, "-c", script, str(federation), str(tmp_path / "out"), str(FAKE_PEERS))
+    environment["FAKE_PEERS"] = json.dumps({"peer1": "crashes once"})
+    terminal, end = pty.openpty()
+    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=environment) as process:
+        os.close(end)
+        text = everything(terminal).decode(encoding)
+        assert process.wait(30) == 0, text
+    assert "Traceback" not in text
+    assert "waits for" in text
+    assert "peer1 starts again in 0.5 s" in text
+    assert "fibfl, 3 peers, 2 rounds" in text
+
+
+def everything(terminal: int) -> bytes:
+    """What is written to a pseudo-terminal until all its writers are gone."""
+    found = b""
+    try:
+        while chunk := os.read(terminal, 4096):
+            found += chunk
+    except OSError:  # how Linux tells the end
+        pass
+    finally:
+        os.close(terminal)
+    return found
+
+
+@pytest.mark.parametrize("command", ["protocols", "certs", "wrong", "peer"])
+def test_a_command_says_all_it_has_to_say_into_a_pipe_of_plain_letters(tmp_path: Path, command: str) -> None:
+    federation = tmp_path / "small.yaml"
+    federation.write_text("rounds: 2\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
+    commands = {
+        "protocols": ("launcher.cli", "protocols"),
+        "certs": ("launcher.cli", "certs", str(federation), "--peers", "3", "--out", str(tmp_path / "κλίμα")),
+        "wrong": ("launcher.cli", "check", str(tmp_path / "κλίμα.yaml")),
+        "peer": ("peer.cli", "--config", str(tmp_path / "κλίμα.yaml")),
+    }
+    arguments, environment = launched("ascii", "-m", *commands[command])
+    ended = subprocess.run(arguments, capture_output=True, env=environment, timeout=60)
+    said = (ended.stdout + ended.stderr).decode("ascii")
+    assert ended.returncode == (2 if command in ("wrong", "peer") else 0), said
+    assert "Traceback" not in said
+    assert {"protocols": "FIRMA", "certs": "keep keys secret", "wrong": "no such file", "peer": "no such file"}[
+        command
+    ].lower() in said.lower()
