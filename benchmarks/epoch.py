@@ -64,7 +64,7 @@ def plain_loop(module: nn.Module, data: Dataset[Any]) -> Epoch:
     return epoch
 
 
-def durability(module: nn.Module, samples: Samples) -> Epoch:
+def floor(module: nn.Module, samples: Samples) -> Epoch:
     def epoch() -> None:
         for x, y in zip(torch.split(samples.x, BATCH), torch.split(samples.y, BATCH), strict=True):
             torch.autograd.backward(functional.cross_entropy(module(x), y))
@@ -89,7 +89,7 @@ def contestants(shape: tuple[int, ...], part: Part) -> dict[str, Epoch]:
     epochs: dict[str, Epoch] = {
         "trainer": lambda: trainer.train(phase, next(rounds)),
         "tensors": plain_loop(module(), TensorDataset(samples.x, samples.y)),
-        "floor": durability(module(), samples),
+        "floor": floor(module(), samples),
     }
     try:
         epochs["images"] = plain_loop(module(), Subset(mnist(pixels, labels), range(SAMPLES)))
