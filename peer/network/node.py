@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from peer.network.limits import Limits, Timeouts
 from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Edges, Neighbour
-from peer.network.streams.handshake import Identity, NoAnswerError, introduce
+from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce
 from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import Service, Transport
 from peer.network.wire.messages import Resources, Welcome
@@ -50,6 +50,8 @@ class Node:
         pipe = Counted(await self.transport.dial(neighbour.address, service), neighbour.id, self.traffic)
         try:
             yield pipe, await introduce(pipe, self.identity.hello(neighbour.id), self.timeouts.answer)
+        except RefusedError as error:
+            raise RefusedError(error.refusal, self.identity.data) from None
         except NoAnswerError:
             await self.transport.renew(neighbour.address)
             raise

@@ -1,17 +1,26 @@
 """From a protocol's declarations to the manifest that the wire enforces."""
 
 from peer.errors import InputError
+from peer.learning.data.samples import Names
 from peer.learning.model.model import Model
 from peer.network.wire.frames import MAX_DOUBLES
 from peer.network.wire.manifest import Manifest, Payload
 from peer.protocols.declarations import Declarations, Record, Share
 
 
-def manifest(declared: Declarations, model: Model, rounds: int, peers: int) -> Manifest:
-    """Every vector and record that may leave a peer in this run, with its size and its rounds."""
+def manifest(declared: Declarations, model: Model, rounds: int, peers: int, names: Names) -> Manifest:
+    """Every vector and record that may leave a peer, with its size and its rounds; what its data is like."""
     shares = [_share(share, model, rounds) for share in declared.shares]
     records = [_record(record, model, rounds, peers) for record in declared.records]
-    return Manifest((*shares, *records), model.shape, model.classes)
+    return Manifest((*shares, *records), _data(model, names))
+
+
+def _data(model: Model, names: Names) -> tuple[str, ...]:
+    """Inputs and classes in words, one fact each. Columns in another order fit every model and are learnt wrongly."""
+    columns = [f"column {number} `{name}`" for number, name in enumerate(names.columns, 1)]
+    classes = [f"class {number} `{name}`" for number, name in enumerate(names.classes)]
+    inputs = f"{len(columns)} columns" if columns else f"inputs of shape {model.shape}"
+    return (inputs, f"{model.classes} classes", *columns, *classes)
 
 
 def _share(share: Share, model: Model, rounds: int) -> Payload:

@@ -42,7 +42,7 @@ def forged(self):
     floats = 116_352
     extractor = tuple(t for t in model.tensors if t[0].startswith("extractor"))
     shown = replace(model, name="extractor", size=floats, tensors=extractor, head=(0, 0))
-    told = {"payloads": [asdict(shown)], "shape": self.shape, "classes": self.classes}
+    told = {"payloads": [asdict(shown)], "data": self.data}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 async def unread(*_, **__):

@@ -7,6 +7,7 @@ import pytest
 from real_peers import Build, SmallFederation, until
 from wire_client import Caller
 
+from peer.learning.data.samples import Names
 from peer.learning.model.zoo import build
 from peer.network.wire.frames import Heading, Key, encode_frame
 from peer.network.wire.manifest import Manifest
@@ -18,7 +19,8 @@ EXTRACTOR, MODEL = 116_352, 117_642
 
 
 def declared(spec: Spec) -> Manifest:
-    return manifest(spec.protocol, build("mlp", (1, 8, 8), 10, spec.seed), spec.rounds)
+    model = build("mlp", (1, 8, 8), 10, spec.seed)
+    return manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def test_a_stranger_is_refused(waiting: SmallFederation, service: str) -> None:
         ({"spec": other}, Refusal.FEDERATION, ["model", "seed"], "federation"),
         ({"spec": without}, Refusal.FEDERATION, ["data"], "federation"),
         ({"spec": {}}, Refusal.FEDERATION, sorted(waiting.spec.digests()), "federation"),
-        ({"manifest": "2" * 64}, Refusal.MANIFEST, [], "tensors"),
+        ({"manifest": "2" * 64}, Refusal.MANIFEST, ["inputs of shape (1, 8, 8)", "10 classes"], "tensors"),
         ({"view": 1}, Refusal.VIEW, [], "view"),
     ]
     for changes, reason, keys, detail in cases:

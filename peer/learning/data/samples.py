@@ -57,6 +57,14 @@ class Inputs(Protocol):
 
 
 @dataclass(frozen=True)
+class Names:
+    """What a data set calls its features and its classes, each in order; empty where it has no names for them."""
+
+    columns: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A data set as it lies on disk, raw and where possible memory-mapped; a peer takes its shard out of it.
 
@@ -73,6 +81,7 @@ class Dataset:
     scale: float = 1.0
     validation: tuple[Inputs, Labels] | None = None
     """Inputs and labels that were set aside from the test set."""
+    names: Names = Names()
 
     @property
     def shape(self) -> tuple[int, ...]:

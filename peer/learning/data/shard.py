@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer.errors import InputError
-from peer.learning.data.samples import Dataset, Samples
+from peer.learning.data.samples import Dataset, Names, Samples
 from peer.learning.data.sources.base import Source
 
 
@@ -28,6 +28,7 @@ class Shard:
     validation: Samples | None
     """Public samples, the same at every peer, on which nobody is tested; None unless the federation's
     `data.validation` sets some aside."""
+    names: Names
 
 
 def take_shard(source: Source, ids: Sequence[str], peer: str) -> Shard:
@@ -86,4 +87,5 @@ def _shard(dataset: Dataset, indices: NDArray[np.int64], paper: NDArray[np.int64
         own=own,
         classes=dataset.classes,
         validation=dataset.validation_samples(),
+        names=dataset.names,
     )

@@ -1,20 +1,23 @@
 """The first message on every stream: who speaks to whom, about which federation."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import VERSION, DecodeError, Hello, Refusal, Reply, Welcome
 
+SHOWN = 4
+"""Differences that a sentence names."""
+
 
 class RefusedError(Exception):
     """The other end answered and refused; `reason` is one of Refusal's, the text says why."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(explain(refusal))
-        self.reason = refusal.reason
+    def __init__(self, refusal: Refusal, data: Sequence[str] = ()) -> None:
+        super().__init__(explain(refusal, data))
+        self.refusal, self.reason = refusal, refusal.reason
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Identity:
     """sha256 of each key of the spec."""
     manifest: str
     """sha256 of the manifest."""
+    data: tuple[str, ...] = ()
+    """What the data must agree in, as the manifest has it: told to whoever is refused, to say what differs."""
     view: int = 0
 
     def hello(self, to: str) -> bytes:
@@ -48,17 +53,27 @@ class Identity:
         if differing:
             return Refusal(reason=Refusal.FEDERATION, detail="different federation", keys=differing)
         if hello.manifest != self.manifest:
-            return Refusal(reason=Refusal.MANIFEST, detail="other classes, inputs or tensors")
+            detail = f"other classes, inputs or tensors than `{self.id}`'s"
+            return Refusal(reason=Refusal.MANIFEST, detail=detail, keys=self.data)
         if hello.view != self.view:
             return Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
         return None
 
 
-def explain(refusal: Refusal) -> str:
-    """A refusal in words."""
+def explain(refusal: Refusal, data: Sequence[str]) -> str:
+    """A refusal in words; `data` are the facts of this peer's own."""
     if refusal.reason == Refusal.FEDERATION:
         return f"refused: its federation differs in {', '.join(f'`{key}`' for key in refusal.keys)}"
+    theirs, ours = _differing(refusal.keys, data), _differing(data, refusal.keys)
+    if refusal.reason == Refusal.MANIFEST and theirs and ours:
+        return f"refused: its data has {theirs}, and this peer's {ours}; make the two alike"
     return f"refused: {refusal.detail}"
+
+
+def _differing(facts: Sequence[str], others: Sequence[str]) -> str:
+    """The first few facts that are not among the others."""
+    known = set(others)
+    return ", ".join([fact for fact in facts if fact not in known][:SHOWN])
 
 
 class NoAnswerError(DisconnectedError):

@@ -53,9 +53,8 @@ class Manifest:
     """All payloads in the order that frames number them."""
 
     payloads: tuple[Payload, ...]
-    shape: tuple[int, ...] = ()
-    """Of one input, and how many classes: where each peer has data of its own, these may differ by mistake."""
-    classes: int = 0
+    data: tuple[str, ...] = ()
+    """What the peers' data must agree in, one fact each: where each has data of its own, it may differ by mistake."""
 
     @cached_property
     def digest(self) -> str:

@@ -10,6 +10,7 @@ import torch
 from loading import everything, load
 
 from peer.errors import InputError
+from peer.learning.data.samples import Names
 
 
 def test_csv_with_string_labels_in_sorted_order(tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_class_names_fix_the_numbering(tmp_path: Path) -> None:
     dataset = load("csv", path=path, class_names=["9", "8", "7"])
     assert dataset.classes == 3
     assert sorted(np.r_[dataset.train_labels, dataset.test_labels]) == [0, 2, 2]
-    with pytest.raises(InputError, match="row 2 has the label '9', which is not in class_names"):
+    with pytest.raises(InputError, match="column 'label' holds 9 in line 3, which is not in class_names"):
         load("csv", path=path, class_names=["7", "8"])
 
 
@@ -54,14 +55,19 @@ def test_parquet_and_compressed_csv_equal_the_csv(tmp_path: Path) -> None:
         ("", "is no csv file, or is truncated"),
         ("a,label\n", "there are no rows after the header"),
         ("a,b\n1,2\n", "there is no column 'label' to take labels from; it has a, b"),
-        ("a,label\n1,0\n,1\n", "column 'a' has no value in row 2"),
-        ("a,label\n1,\n2,1\n", "column 'label' has no value in row 1"),
-        ("a,city,label\n1,Rome,0\n2,Oslo,1\n", r"column 'city' is not numeric \(row 1 holds 'Rome'\)"),
-        ("a,label\n1,0\ninf,1\n", "column 'a' has the value inf in row 2"),
-        ("a,label\n1,0.5\n2,1\n", "labels in label must be integers"),
-        ("a,label\n1,-1\n2,1\n", "must not be negative"),
+        ("a,label\n1,0\n,1\n", "column 'a' has no value in line 3"),
+        ("a,label\n1,\n2,1\n", "column 'label' has no value in line 2"),
+        ("a,city,label\n1,Rome,0\n2,Oslo,1\n", "column 'city' holds 'Rome' in line 2, which is no number"),
+        ("a,label\n1,0\n2,1\n3,1\nfour,0\n5,1\n", "column 'a' holds 'four' in line 5, which is no number"),
+        ("a,label\n\n1,0\n\n2 5,1\n", "column 'a' holds '2 5' in line 5, which is no number"),
+        ('a,label\n1,"one\nlong, label"\nx,two\n', "column 'a' holds 'x' in line 4, which is no number"),
+        ("a,label\n1,0\ninf,1\n", "column 'a' holds inf in line 3, which is not finite"),
+        ("a,label\n1,0\n1e99,1\n", r"column 'a' holds 1e\+99 in line 3, which is not finite"),
+        ("a,label\n1,1\n2,0.5\n", "column 'label' holds 0.5 in line 3, and a class is a whole number from 0"),
+        ("a,label\n1,-1\n2,1\n", "column 'label' holds -1 in line 2, and a class is a whole number from 0"),
+        ("a,label\n1,0.0\n2,1.0\n", "labels in label must be integers"),
         ("a,label\n1,0\n2,1,5\n", "is no csv file"),
-        ("a,label\n1,0,4\n2,1,5\n", "more fields than the header"),
+        ("a,label\n1,0,4\n2,1,5\n", "line 2 has 3 fields and the header has 2 names"),
         ("label\n0\n1\n", "the table must be"),
     ],
 )
@@ -71,6 +77,30 @@ def test_wrong_tables_are_told(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         load("csv", path=path)
     assert str(path) in str(caught.value)
+
+
+def test_the_row_of_a_packed_table_and_of_a_parquet_file_is_told(tmp_path: Path) -> None:
+    import pandas
+
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfa,label\n1,0\n\nx,1\n"))
+    with pytest.raises(InputError, match="column 'a' holds 'x' in line 4"):
+        load("csv", path=tmp_path / "t.csv.gz")
+    pandas.DataFrame({"a": ["1", "x"], "label": [0, 1]}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="column 'a' holds 'x' in row 2"):
+        load("parquet", path=tmp_path / "t.parquet")
+    dates = pandas.DataFrame({"day": pandas.to_datetime(["2026-01-01"] * 2), "label": [0, 1]})
+    dates.to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="column 'day' holds 2026-01-01 00:00:00 in row 1, which is no number"):
+        load("parquet", path=tmp_path / "t.parquet")
+
+
+def test_columns_and_classes_have_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("b,kind,a\n1,dog,0.5\n2,cat,1.5\n")
+    assert load("csv", path=path, label="kind").names == Names(("b", "a"), ("cat", "dog"))
+    path.write_text("b,label\n1,0\n2,1\n3,0\n")
+    numbered, named = load("csv", path=path, limit=1).names, load("csv", path=path, class_names=["0", "1"]).names
+    assert numbered == named == Names(("b",), ("0", "1")), "one may be without the last class and say so"
 
 
 def test_damaged_table_files_are_told(tmp_path: Path) -> None:

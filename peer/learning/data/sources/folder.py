@@ -2,7 +2,7 @@
 
 import importlib
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset, Indices
+from peer.learning.data.samples import Array, Dataset, Indices, Names
 from peer.learning.data.sources.arrays import Labelled, dataset, hold_out
 from peer.learning.data.sources.base import Source
 
@@ -47,8 +47,10 @@ class ImageFolder(Source):
         names = self.class_names or _subfolders(top)
         train = self._list(top, names)
         if split and (self.root / "test").is_dir():
-            return dataset(train, self._list(self.root / "test", names), where, len(names))
-        return dataset(*hold_out(train, self.holdout, self.seed, where), where, len(names))
+            joined = dataset(train, self._list(self.root / "test", names), where, len(names))
+        else:
+            joined = dataset(*hold_out(train, self.holdout, self.seed, where), where, len(names))
+        return replace(joined, names=Names(classes=names))
 
     def _list(self, top: Path, names: tuple[str, ...]) -> Labelled:
         unknown = sorted(set(_subfolders(top)) - set(names))

@@ -1,17 +1,24 @@
 """CSV and Parquet tables: numeric features and one label column."""
 
+import csv
+import gzip
 import importlib
 import warnings
 import zlib
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import Field
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset
+from peer.learning.data.samples import Array, Dataset, Names
 from peer.learning.data.sources.arrays import dataset, hold_out, labelled
 from peer.learning.data.sources.base import Source
 
@@ -45,11 +52,12 @@ class Table(Source):
             raise InputError(f"{where}: there is no column {self.label!r} to take labels from; it has {found}")
         if len(frame) == 0:
             raise InputError(f"{where}: there are no rows after the header")
-        _refuse_missing(frame, where)
-        y, classes = self._classes(frame[self.label])
-        x = _features(frame.drop(columns=self.label), where)
-        train, test = hold_out(labelled(x, y, where, "the table", self.label), self.holdout, self.seed, where)
-        return dataset(train, test, where, classes)
+        self._refuse_missing(frame)
+        y, names = self._classes(frame[self.label])
+        features = frame.drop(columns=self.label)
+        samples = labelled(self._features(features), y, where, "the table", self.label)
+        joined = dataset(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
+        return replace(joined, names=Names(tuple(map(str, features.columns)), names or _numbers(joined.classes)))
 
     def _frame(self) -> "pandas.DataFrame":
         if not self.path.is_file():
@@ -71,17 +79,50 @@ class Table(Source):
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
         """The table as pandas reads it."""
 
-    def _classes(self, column: "pandas.Series[Any]") -> tuple[Array, int | None]:
+    def _classes(self, column: "pandas.Series[Any]") -> tuple[Array, tuple[str, ...]]:
+        """The class of every row, and the classes' names where they are not numbers."""
         values = column.to_numpy()
         if self.class_names is None and values.dtype.kind in "biuf":
-            return values, None
+            self._refuse(column, (values < 0) | (values != np.floor(values)), "and a class is a whole number from 0")
+            return values, ()
         texts = [str(value) for value in values]
         names = self.class_names or tuple(sorted(set(texts)))
         numbers = {name: number for number, name in enumerate(names)}
-        for row, text in enumerate(texts, start=1):
-            if text not in numbers:
-                raise InputError(f"{self.path}: row {row} has the label {text!r}, which is not in class_names")
-        return np.array([numbers[text] for text in texts], dtype=np.int64), len(names)
+        self._refuse(column, [text not in numbers for text in texts], "which is not in class_names")
+        return np.array([numbers[text] for text in texts], dtype=np.int64), names
+
+    def _refuse_missing(self, frame: "pandas.DataFrame") -> None:
+        missing = np.argwhere(frame.isna().to_numpy())
+        if len(missing):
+            row, column = missing[0]
+            raise InputError(
+                f"{self.path}: column {frame.columns[column]!r} has no value in {self._place(row)}; "
+                "fill it in or leave the row out"
+            )
+
+    def _features(self, frame: "pandas.DataFrame") -> Array:
+        """float32 (rows, columns); every column must be numeric and finite."""
+        for column in (frame[name] for name in frame.columns):
+            values = column.to_numpy()
+            if values.dtype.kind not in "biuf":
+                numbers = importlib.import_module("pandas").to_numeric(column.astype(str), errors="coerce")
+                self._refuse(column, numbers.isna(), "which is no number; correct it, or leave the row or column out")
+                raise InputError(f"{self.path}: column {column.name!r} holds {values.dtype} and no numbers; convert it")
+            with np.errstate(over="ignore"):
+                self._refuse(column, ~np.isfinite(values.astype(np.float32)), "which is not finite as float32")
+        return frame.to_numpy(dtype=np.float32)
+
+    def _refuse(self, column: "pandas.Series[Any]", wrong: ArrayLike, why: str) -> None:
+        """InputError that names the first value of the column that is wrong."""
+        rows = np.flatnonzero(np.asarray(wrong))
+        if len(rows):
+            value = column.iloc[rows[0]]
+            shown = repr(value) if isinstance(value, str) else str(value)
+            raise InputError(f"{self.path}: column {column.name!r} holds {shown} in {self._place(rows[0])}, {why}")
+
+    def _place(self, row: int) -> str:
+        """Where a row, counted from 0, is found by who looks for it."""
+        return f"row {row + 1}"
 
 
 class Csv(Table):
@@ -99,7 +140,32 @@ class Csv(Table):
                     self.path, low_memory=False, index_col=False
                 )
             except pandas.errors.ParserWarning as error:
-                raise InputError(f"{self.path}: the rows have more fields than the header has names") from error
+                raise InputError(f"{self.path}: {self._surplus()}; give every column a name") from error
+
+    def _surplus(self) -> str:
+        """Which row has more fields than the header has names."""
+        records = self._records()
+        _, header = next(records)
+        found = ((line, len(fields)) for line, fields in records if len(fields) > len(header))
+        line, fields = next(found, (2, len(header) + 1))
+        return f"line {line} has {fields} fields and the header has {len(header)} names"
+
+    def _place(self, row: int) -> str:
+        """The line on which the row begins, as an editor counts them: the header is on the first that is not blank."""
+        line = row + 2
+        with suppress(csv.Error, ValueError):
+            line, _ = next(islice(self._records(), row + 1, None), (line, []))
+        return f"line {line}"
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """Every record but blank ones, the header first, and the line on which it begins."""
+        opened = gzip.open if self.path.suffix == ".gz" else open
+        with opened(self.path, "rt", encoding="utf-8-sig", newline="") as file:
+            reader, line = csv.reader(file), 1
+            for fields in reader:
+                if len(fields) > 1 or "".join(fields).strip():
+                    yield line, fields
+                line = reader.line_num + 1
 
 
 class Parquet(Table):
@@ -112,27 +178,6 @@ class Parquet(Table):
         return pandas.read_parquet(self.path, engine="pyarrow")  # type: ignore[no-any-return]
 
 
-def _refuse_missing(frame: "pandas.DataFrame", where: str) -> None:
-    missing = np.argwhere(frame.isna().to_numpy())
-    if len(missing):
-        row, column = missing[0]
-        raise InputError(
-            f"{where}: column {frame.columns[column]!r} has no value in row {row + 1}, "
-            "counted from 1 after the header; fill it in or leave the row out"
-        )
-
-
-def _features(frame: "pandas.DataFrame", where: str) -> Array:
-    """float32 (rows, columns); every column must be numeric and finite."""
-    for name, column in frame.items():
-        values = column.to_numpy()
-        if values.dtype.kind not in "biuf":
-            raise InputError(
-                f"{where}: column {name!r} is not numeric (row 1 holds {values[0]!r}); "
-                "turn it into numbers or leave it out"
-            )
-        with np.errstate(over="ignore"):
-            wrong = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
-        if len(wrong):
-            raise InputError(f"{where}: column {name!r} has the value {values[wrong[0]]} in row {wrong[0] + 1}")
-    return frame.to_numpy(dtype=np.float32)
+def _numbers(classes: int) -> tuple[str, ...]:
+    """The names of classes that are numbers: as `class_names` would give them."""
+    return tuple(map(str, range(classes)))

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from pydantic import Field, JsonValue
 
 from peer.errors import InputError
-from peer.learning.data.samples import Dataset
+from peer.learning.data.samples import Dataset, Names
 from peer.learning.data.sources.arrays import dataset, hold_out, labelled
 from peer.learning.data.sources.base import Source
 from peer.plugins import in_words, load_object
@@ -43,12 +44,16 @@ class UserSource(Source):
             arrays = [np.asarray(part) for part in returned]
         except ValueError as error:
             raise InputError(f"{self.name} returned rows of different lengths: {error}") from error
+        columns = [tuple(map(str, getattr(part, "columns", ()))) for part in returned[::2]]
+        if all(columns) and len(set(columns)) > 1:
+            told = " and ".join(", ".join(names) for names in columns)
+            raise InputError(f"{self.name} returned training and test samples with other columns: {told}")
         train = labelled(arrays[0], arrays[1], self.name)
         if len(arrays) == 4:
             test = labelled(arrays[2], arrays[3], self.name, "x_test", "y_test")
         else:
             train, test = hold_out(train, self.holdout, self.seed, self.name)
-        return dataset(train, test, self.name, self.classes)
+        return replace(dataset(train, test, self.name, self.classes), names=Names(columns[0]))
 
     def _call(self) -> Any:
         function = _find(self.name)
