@@ -55,7 +55,8 @@ class Plan:
         proportions = {other: torch.from_numpy(count / count.sum()) for other, count in self.counts.items()}
         shard = self.shards[id]
         few = shard[np.linspace(0, len(shard) - 1, min(SAMPLES, len(shard))).astype(np.int64)]
-        return Rehearsal(self.model, self.dataset.train(few), proportions, self.spec.rounds, self.spec.seed)
+        data, public = self.dataset.train(few), self.dataset.validation_samples()
+        return Rehearsal(self.model, data, proportions, self.spec.rounds, self.spec.seed, public)
 
     def rounds(self, peers: int) -> list[int]:
         """The rounds that are counted for so many peers."""

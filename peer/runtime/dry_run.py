@@ -48,6 +48,7 @@ class Rehearsal:
     """Everyone's q_i, float64 (classes,), by id in the ring's order."""
     rounds: int
     seed: int
+    validation: Samples | None = None
 
 
 def recorded(method: Method) -> Method:
@@ -73,7 +74,7 @@ class DryRun(Peer):
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
         self.round, self.rounds, self.samples = 0, rehearsal.rounds, samples
         self.proportions = rehearsal.proportions[id]
-        self.data = self.validation = rehearsal.data
+        self.data, self.validation = rehearsal.data, rehearsal.validation
         self.state = State()
         self.sent = 0
         self.calls: list[tuple[int | str, ...]] = []

@@ -74,7 +74,8 @@ class LocalPeer(Peer):
         spec, shard = setup.spec, setup.shard
         self.id, self.members, self.rounds, self.seed = setup.config.id, spec.ids, spec.rounds, spec.seed
         self.graph, self.proportions = spec.protocol.graph, torch.from_numpy(shard.proportions)
-        self.trained, self.validation = setup.model, shard.validation
+        self.trained = setup.model
+        self.validation = shard.validation.to(setup.model.device) if shard.validation else None
         self.trainer = Trainer(setup.model, shard.train, spec.seed, self.id)
         self.network, self.executor, self.report = network, executor, report
         self.enter = enter

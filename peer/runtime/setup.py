@@ -47,7 +47,8 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     check_batches(model, spec.protocol.local(), len(shard.train), config.id)
     sizes: dict[str, int] = {part: len(model.vector[model.part(part)]) for part in PARTS}
     everyone = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
-    rehearsal = Rehearsal(model, shard.train.first(SAMPLES), everyone, spec.rounds, spec.seed)
+    few = shard.train.first(SAMPLES)
+    rehearsal = Rehearsal(model, few, everyone, spec.rounds, spec.seed, shard.validation)
     busiest = busiest_round(spec, config.id, len(shard.train), rehearsal)
     check_disk(out, disk_needed(spec, sizes["model"], busiest))
     return Setup(config, spec, shard, model)
