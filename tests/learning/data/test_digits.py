@@ -1,8 +1,8 @@
-"""scikit-learn's digits: read without scikit-learn's loader, in the seeded order."""
+"""The digits that come with the package: the published ones, in the seeded order."""
 
 import gzip
+import hashlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,19 +10,22 @@ import torch
 from loading import everything, load
 
 from peer.errors import InputError
+from peer.learning.data.sources import digits
+
+TABLE = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
+"""sha256 of scikit-learn's digits (`load_digits`) in their order: uint8 (1797, 65), 64 pixels and the label."""
 
 
-def test_digits_are_scikit_learns_in_the_seeded_order() -> None:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    order = np.random.default_rng(42).permutation(1797)
+def test_digits_are_the_published_ones_in_the_seeded_order() -> None:
     dataset = load("digits", root="data")
     train, test = everything(dataset)
-    expected = torch.from_numpy((bunch.images[order] / 16).astype(np.float32))[:, None]
-    assert torch.equal(train.x, expected[:1437])
-    assert torch.equal(test.x, expected[1437:])
-    np.testing.assert_array_equal(np.r_[dataset.train_labels, dataset.test_labels], bunch.target[order])
+    x, y = torch.cat([train.x, test.x]), torch.cat([train.y, test.y])
+    assert (x.dtype, y.dtype, x.shape, len(train)) == (torch.float32, torch.int64, (1797, 1, 8, 8), 1437)
+    back = np.argsort(np.random.default_rng(42).permutation(1797))
+    pixels = (x.numpy() * 16).reshape(-1, 64)[back]
+    table = np.c_[pixels, y.numpy()[back]].astype(np.uint8)
+    assert hashlib.sha256(table.tobytes()).hexdigest() == TABLE
+    assert torch.equal(x, torch.from_numpy(table[np.argsort(back), :-1] / np.float32(16)).reshape(-1, 1, 8, 8))
     assert (dataset.shape, dataset.classes) == ((1, 8, 8), 10)
 
 
@@ -35,19 +38,11 @@ def test_a_shard_is_taken_in_the_order_asked_for() -> None:
 
 
 def test_damaged_digits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "datasets" / "data"
-    folder.mkdir(parents=True)
-    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
-    with pytest.raises(InputError, match="cannot read scikit-learn's digits"):
-        load("digits")
+    damaged = tmp_path / "digits.csv.gz"
+    monkeypatch.setattr(digits, "FILE", damaged)
     whole = gzip.compress(b"1,2,3\n" * 4000)
-    (folder / "digits.csv.gz").write_bytes(whole[:-20])
-    with pytest.raises(InputError, match="cannot read scikit-learn's digits"):
-        load("digits")
-    (folder / "digits.csv.gz").write_bytes(whole)
-    with pytest.raises(InputError, match="is not scikit-learn's digits"):
-        load("digits")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="pip install scikit-learn"):
-        load("digits")
+    for content in (None, whole[:-20], gzip.compress(b"one,two\n")):
+        if content:
+            damaged.write_bytes(content)
+        with pytest.raises(InputError, match=r"cannot read the digits in .*; install dfl again"):
+            load("digits")

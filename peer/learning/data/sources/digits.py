@@ -1,7 +1,11 @@
-"""scikit-learn's handwritten digits: 1,797 images of 8×8, part of that package, so nothing is downloaded."""
+"""1,797 handwritten digits of 8×8, which come with this package, so nothing is downloaded.
+
+digits.csv.gz is the test set of E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
+Learning Repository, 1998, https://doi.org/10.24432/C50P49 (CC BY 4.0), as scikit-learn distributes it, byte for byte:
+a line an image, 64 pixels and the digit.
+"""
 
 import gzip
-import importlib.util
 import zlib
 from pathlib import Path
 from typing import Literal
@@ -12,6 +16,7 @@ from peer.errors import InputError
 from peer.learning.data.samples import Array, Dataset
 from peer.learning.data.sources.base import Source
 
+FILE = Path(__file__).with_name("digits.csv.gz")
 _TRAIN = 1437
 _TOTAL = 1797
 
@@ -23,9 +28,9 @@ class Digits(Source):
     """
 
     name: Literal["digits"]
-    """The digits that come with scikit-learn."""
+    """Handwritten digits that come with this package."""
     root: Path = Path("data")
-    """Not used, as the digits come with scikit-learn; accepted so that another image set is one word away."""
+    """Not used, as the digits come with this package; accepted so that another image set is one word away."""
 
     def _read(self) -> Dataset:
         table = _table()
@@ -37,16 +42,8 @@ class Digits(Source):
 
 def _table() -> Array:
     """uint8 (1797, 65): 64 pixels and the label."""
-    # The file is read where scikit-learn keeps it: importing the package would cost a second a process.
-    spec = importlib.util.find_spec("sklearn")
-    if spec is None or spec.origin is None:
-        raise InputError("the digits come with scikit-learn, which is missing: pip install scikit-learn")
-    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     try:
-        with gzip.open(path, "rt", encoding="ascii") as file:
-            table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
+        with gzip.open(FILE, "rt", encoding="ascii") as file:
+            return np.loadtxt(file, delimiter=",", dtype=np.uint8)
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise InputError(f"cannot read scikit-learn's digits in {path}: {error}") from error
-    if table.shape != (_TOTAL, 65):
-        raise InputError(f"{path} is not scikit-learn's digits: it holds {table.shape}, not (1797, 65)")
-    return table
+        raise InputError(f"cannot read the digits in {FILE}: {error}; install dfl again") from error
