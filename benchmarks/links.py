@@ -13,6 +13,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
@@ -54,10 +55,12 @@ class LinkEnd:
 
     def __init__(self, net: Network, vector: Tensor, sends: bool) -> None:
         self._net, self._vector, self._sends, self._round = net, vector, sends, 0
+        self._running = AsyncExitStack()
         self._neighbourhood = Neighbourhood(("left", "right"), ("right",) if sends else (), () if sends else ("left",))
 
     async def join(self) -> None:
         await self._net.listen()
+        await self._running.enter_async_context(self._net.running())
         self._net.use(0, self._neighbourhood.receivers, self._neighbourhood.senders)
         await self._net.edges.complete()
 
@@ -74,7 +77,7 @@ class LinkEnd:
             await self._net.durability.reached(["right"], self._round)
 
     async def leave(self) -> None:
-        await self._net.close()
+        await self._running.aclose()
 
 
 class StreamEnd:

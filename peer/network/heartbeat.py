@@ -4,19 +4,17 @@ Suspicion is only shown and counted; it never changes the run.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from peer.network.membership.edges import LinkState, Neighbour
 from peer.network.node import Callbacks, Node
-from peer.network.streams.handshake import RefusedError, read_reply
-from peer.network.streams.link import first_of
+from peer.network.streams.conversation import FAREWELL, Accepted, Beats, Conversation, Dialled
+from peer.network.streams.handshake import RefusedError
 from peer.network.streams.traffic import Counted
 from peer.network.transport import DisconnectedError, Pipe
-from peer.network.wire.messages import Beat, DecodeError, Reply
+from peer.network.wire.messages import Beat
 from peer.telemetry.events import LinkChanged
-
-FAREWELL = "done"
-"""The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
 
 
 class Heartbeats:
@@ -24,12 +22,12 @@ class Heartbeats:
 
     def __init__(self, node: Node, callbacks: Callbacks, reminded: Callable[[int], None]) -> None:
         self._node, self._callbacks, self._reminded = node, callbacks, reminded
-        self._edges, self._durability, self._timeouts = node.edges, node.durability, node.timeouts
+        self._edges, self._timeouts = node.edges, node.timeouts
         self._clock = asyncio.get_running_loop().time
         self._accepted: dict[str, Pipe] = {}
         self._leaving = asyncio.Event()
         self._told: set[str] = set()
-        """To whom this peer has written its farewell: that it arrived cannot be known of a stream that broke then."""
+        """To whom this peer has written its farewell."""
         self._conversations = 0
         self._ended = asyncio.Event()
         """Set when one of them ends."""
@@ -52,7 +50,7 @@ class Heartbeats:
             try:
                 async with self._node.stream(neighbour, "Heartbeat") as (pipe, _):
                     attempt = 0
-                    await self._converse(neighbour.id, pipe, pipe.send, _beat_in_reply)
+                    await self._converse(neighbour.id, Dialled(pipe))
                     attempt = len(self._timeouts.retry)  # it has said farewell: should it come back, that is not now
             except (DisconnectedError, RefusedError) as error:
                 self._now(neighbour.id, "down", str(error))
@@ -62,10 +60,6 @@ class Heartbeats:
 
     async def accept(self, pipe: Counted) -> None:
         """The accepting end of such a stream, after its welcome; the newest replaces the one before."""
-
-        async def reply(beat: bytes) -> None:
-            await pipe.send(Reply(beat=Beat.FromString(beat)).SerializeToString())
-
         caller = pipe.peer
         older, self._accepted[caller] = self._accepted.get(caller), pipe
         try:
@@ -75,7 +69,7 @@ class Heartbeats:
                 # off as silently, and signs of life that come again would keep `watch` from renewing them.
                 if neighbour := self._edges.neighbours.get(caller):
                     await self._node.transport.renew(neighbour.address)
-            await self._converse(caller, pipe, reply, Beat.FromString)
+            await self._converse(caller, Accepted(pipe))
         except DisconnectedError as error:
             if self._accepted.get(caller) is pipe:
                 self._now(caller, "down", str(error))
@@ -106,75 +100,30 @@ class Heartbeats:
                     renewed[neighbour.id] = now
                     await self._node.transport.renew(neighbour.address)
 
-    async def _converse(
-        self,
-        other: str,
-        pipe: Pipe,
-        send: Callable[[bytes], Awaitable[None]],
-        read: Callable[[bytes], Beat],
-    ) -> None:
-        """Until the other end says farewell; DisconnectedError once it has heard this end's, or is cut off."""
-
-        async def beat_to_the_end() -> None:
-            await self._beat(send)
-            self._told.add(other)
-            await pipe.finish()  # while listening goes on: a read that is cancelled would take the last beat with it
-            # Who has read the last beat ends the stream. Were it ended here, a beat that comes from there would fail,
-            # and gRPC then drops what has not been read: the last beats, for which that peer waits to its `patience`.
-            await asyncio.wait((listening,))
-
+    async def _converse(self, other: str, beats: Beats) -> None:
+        """One stream to its end."""
+        conversation = Conversation(self._node, self._callbacks, beats, self._leaving, partial(self._heard, other))
         self._conversations += 1
-        beating = asyncio.create_task(beat_to_the_end())
-        listening = asyncio.create_task(self._listen(other, pipe, read))
         try:
-            await first_of(beating, listening)
+            await conversation.run()
         finally:
             self._conversations -= 1
+            if conversation.farewell_said:
+                self._told.add(other)
             self._ended.set()
 
-    async def _beat(self, send: Callable[[bytes], Awaitable[None]]) -> None:
-        told: dict[str, int] = {}
-        advertised = -self._timeouts.resources
-        while True:
-            last = self._leaving.is_set()
-            version = self._durability.version
-            state, round = self._callbacks.state()
-            beat = Beat(durable=self._durability.since(told), state=FAREWELL if last else state, round=round)
-            told = dict(self._durability.durable)
-            if self._clock() - advertised >= self._timeouts.resources:
-                advertised = self._clock()
-                beat.resources.CopyFrom(self._callbacks.resources())
-            await send(beat.SerializeToString())
-            if last:
-                return
-            await self._until_news(version)
-
-    async def _until_news(self, version: int) -> None:
-        news = asyncio.create_task(self._durability.beyond(version))
-        leaving = asyncio.create_task(self._leaving.wait())
-        try:
-            await asyncio.wait((news, leaving), timeout=self._timeouts.beat, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
-            leaving.cancel()
-
-    async def _listen(self, other: str, pipe: Pipe, read: Callable[[bytes], Beat]) -> None:
-        while True:
-            data = await pipe.receive()
-            try:
-                beat = read(data)
-            except DecodeError:
-                raise DisconnectedError("it sent bytes that are no Beat") from None
-            # It may have ceased to be a neighbour and become one again since the stream was opened.
-            if neighbour := self._edges.neighbours.get(other):
-                neighbour.heard, neighbour.doing = self._clock(), f"{beat.state[:20]} in round {beat.round}"
-                if beat.HasField("resources"):
-                    neighbour.resources = beat.resources
-            if self._node.id in beat.durable:
-                self._reminded(beat.durable[self._node.id])
-            self._durability.learn(self._credible(other, beat.durable))
-            if beat.state == FAREWELL:
-                return self._now(other, "left", "finished")
+    def _heard(self, other: str, beat: Beat) -> None:
+        # It may have ceased to be a neighbour and become one again since the stream was opened.
+        if neighbour := self._edges.neighbours.get(other):
+            neighbour.heard, neighbour.doing = self._clock(), f"{beat.state[:20]} in round {beat.round}"
+            if beat.HasField("resources"):
+                neighbour.resources = beat.resources
+        if self._node.id in beat.durable:
+            self._reminded(beat.durable[self._node.id])
+        self._node.durability.learn(self._credible(other, beat.durable))
+        if beat.state == FAREWELL:
+            self._now(other, "left", "finished")
+        else:
             self._now(other, "up", "")
 
     def _credible(self, teller: str, durable: Mapping[str, int]) -> dict[str, int]:
@@ -193,7 +142,3 @@ class Heartbeats:
         elif neighbour.state != state:
             neighbour.state, neighbour.reason = state, reason
             self._callbacks.report(LinkChanged(neighbour=neighbour.id, state=state, reason=reason))
-
-
-def _beat_in_reply(data: bytes) -> Beat:
-    return read_reply(data).beat

@@ -1,10 +1,9 @@
 """One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import count
-from typing import Any
 
 from peer.errors import FailedError
 from peer.network.heartbeat import Heartbeats
@@ -15,14 +14,12 @@ from peer.network.streams.inbox import Inbox, Message
 from peer.network.streams.link import Link
 from peer.network.streams.message_writer import MessageWriter
 from peer.network.streams.receiver import Receiver
-from peer.network.transport import DisconnectedError, Pipe, Service
+from peer.network.transport import SERVICES, DisconnectedError, Pipe, Service
 from peer.network.wire.call import Call
 from peer.network.wire.frames import Heading, Key
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Reply, Welcome
-
-BEATS = "heartbeat"
-"""Name of the tasks that send signs of life."""
+from peer.tasks import background
 
 
 class Network:
@@ -36,18 +33,36 @@ class Network:
         self.links: dict[str, Link] = {}
         self.serials = count()
         """Numbers of the frames that are written."""
-        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Raises when something below failed for good."""
-        self._transport, self._tasks = node.transport, dict[str, list[asyncio.Task[None]]]()
+        self._transport = node.transport
+        self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
+        """Those that this peer keeps open, by neighbour."""
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """What went wrong in an incoming stream."""
         self._receiver = Receiver(node, manifest, self.audit, callbacks.report)
         self._heartbeats = Heartbeats(node, callbacks, self._reminded)
 
     async def listen(self) -> None:
         """Open the server; InputError when the address is in use."""
         await self._transport.listen(self._accept)
-        self._spawn("", self._transport.watch())
-        self._spawn("", self._heartbeats.watch())
-        self._spawn("", self._watch_durability())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Links, signs of life and news for as long as the block; all is closed after it.
+
+        What goes wrong for good in any of them ends the block, and is raised.
+        """
+        try:
+            async with background() as self._tasks:
+                self._tasks.create_task(self._transport.run())
+                self._tasks.create_task(self._heartbeats.watch())
+                self._tasks.create_task(self._watch_durability())
+                self._tasks.create_task(self._watch_incoming())
+                try:
+                    yield
+                finally:
+                    self._heartbeats.closing = True
+        finally:
+            await self._transport.close()
 
     def use(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
         """From this round on, messages go to `receivers` and come from `senders`."""
@@ -65,10 +80,9 @@ class Network:
         for peer, neighbour in self.edges.neighbours.items():
             if self.edges.has("send", peer) and peer not in self.links:
                 link = self.links[peer] = Link(self._node, neighbour, self._welcomed)
-                self._spawn(peer, link.run())
-                self._spawn(peer, self._until_rejected(link))
-            if self.identity.id < peer and not any(task.get_name() == BEATS for task in self._tasks.get(peer, [])):
-                self._spawn(peer, self._heartbeats.run(neighbour), BEATS)
+                self._streams[peer, "Tensors"] = self._tasks.create_task(link.run())
+            if self.identity.id < peer and (peer, "Heartbeat") not in self._streams:
+                self._streams[peer, "Heartbeat"] = self._tasks.create_task(self._heartbeats.run(neighbour))
 
     def writer(
         self, to: Sequence[str], call: Call, length: int, scalars: Sequence[float] = (), offset: int = 0
@@ -133,22 +147,13 @@ class Network:
         self.durability.learn({self.identity.id: durable})
 
     async def leave(self) -> None:
-        """Tell the neighbours the last news, and close everything once they have ended their streams."""
+        """Tell the neighbours the last news, and wait until they have ended their streams of heartbeats."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._heartbeats.part(), self._node.timeouts.leave)
-        await self.close()
-
-    async def close(self) -> None:
-        """Drop all links at once."""
-        self._heartbeats.closing = True
-        tasks = [task for tasks in self._tasks.values() for task in tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._transport.close()
+            async with asyncio.timeout(self._node.timeouts.leave):
+                await self._heartbeats.part()
 
     async def _accept(self, service: Service, pipe: Pipe) -> None:
-        """An incoming stream."""
+        """An incoming stream, in a task of the transport's: what goes wrong in it is handed over to this peer's own."""
         try:
             if service == "Tensors":
                 await self._receiver.tensors(pipe)
@@ -156,6 +161,12 @@ class Network:
                 await self._accept_heartbeat(pipe)
         except DisconnectedError:
             return
+        except Exception as error:  # noqa: BLE001 (it is raised in `_watch_incoming`)
+            if not self._failed.done():
+                self._failed.set_exception(error)
+
+    async def _watch_incoming(self) -> None:
+        await self._failed
 
     async def _accept_heartbeat(self, pipe: Pipe) -> None:
         admitted = await self._receiver.admit(pipe, ("send", "receive"))
@@ -178,33 +189,16 @@ class Network:
                 link.outbox.release(self.durability.durable[peer])
             for peer in self.edges.retire(self.durability.durable, self.durability.durable[self.identity.id]):
                 self.links.pop(peer, None)
-                for task in self._tasks.pop(peer, []):
-                    task.cancel()
+                for service in SERVICES:
+                    if stream := self._streams.pop((peer, service), None):
+                        stream.cancel()
             await self.durability.beyond(version)
-
-    async def _until_rejected(self, link: Link) -> None:
-        """End this peer: without its neighbour it cannot go on, and to try for ever would hide wrong code."""
-        why, other = await link.rejected, link.neighbour.id
-        raise FailedError(
-            f"{other} {why}; either this peer's code sends what its protocol does not declare, or {other} runs other "
-            "code or does not tell the truth: compare the two, then start this peer again"
-        )
 
     def _reminded(self, durable: int) -> None:
         """A neighbour says which round of this peer is on disk: what was announced once must not be lost."""
         present = max(self.durability.durable[self.identity.id], self._receiver.round - 1)
-        if durable > present and not self.failure.done():
-            error = f"the others have seen round {durable} of this peer on disk, and its checkpoints end before that"
-            self.failure.set_exception(
-                FailedError(f"{error}; restore its checkpoint/ or start the whole federation anew (--fresh)")
+        if durable > present:
+            raise FailedError(
+                f"the others have seen round {durable} of this peer on disk, and its checkpoints end before that; "
+                "restore its checkpoint/ or start the whole federation anew (--fresh)"
             )
-
-    def _spawn(self, peer: str, work: Coroutine[Any, Any, None], name: str = "link") -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        task.add_done_callback(self._ended)
-        self._tasks.setdefault(peer, []).append(task)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if error and not self.failure.done():
-            self.failure.set_exception(error)

@@ -6,6 +6,7 @@ from peer.errors import FailedError
 from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
 from peer.network.membership.edges import Edges, Neighbour
 from peer.spec.federation import Spec
+from peer.tasks import background
 from peer.telemetry.events import Awaited, Report, Waiting
 
 MAX_NAMED = 8
@@ -14,9 +15,9 @@ MAX_NAMED = 8
 
 async def join(edges: Edges, spec: Spec, report: Report) -> None:
     """Wait for a handshake with every neighbour; FailedError after `patience` seconds names who did not come."""
-    reminder = asyncio.create_task(_say_for_whom(edges, report))
     try:
-        async with asyncio.timeout(spec.patience):
+        async with asyncio.timeout(spec.patience), background() as group:
+            group.create_task(_say_for_whom(edges, report))
             await edges.complete()
     except TimeoutError:
         if not (missing := _missing(edges)):
@@ -25,8 +26,6 @@ async def join(edges: Edges, spec: Spec, report: Report) -> None:
         refused = all("refused:" in n.reason for n in missing)
         way_out = "make the peers agree" if refused else "start it or correct its address"
         raise FailedError(f"gave up after {spec.patience:g} s of waiting for {who}; {way_out}") from None
-    finally:
-        reminder.cancel()
     report(_joining([]))
 
 

@@ -1,6 +1,8 @@
 """Saving a running peer round by round, and taking it up again where it left off (rules R2 and R3)."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from peer.network.wire.frames import decode
 from peer.protocols.state import State
 from peer.runtime.checkpoint import Checkpoints, Frames, Snapshot
 from peer.runtime.local_peer import LocalPeer, Ring, Seconds
+from peer.tasks import background, uninterrupted
 from peer.telemetry.events import Damaged, Report, Resumed
 from peer.telemetry.results import sync_lines
 from peer.telemetry.trace import copy
@@ -25,21 +28,22 @@ class Checkpointer:
         self._checkpoints, self._peer, self._report = Checkpoints(directory), peer, report
         self._writing: asyncio.Task[None] | None = None
 
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """The block in which `save` may be called; a checkpoint under way at its end is written to its end."""
+        async with background() as self._tasks:
+            yield
+
     async def save(self, round: int) -> None:
         """Take the state as it is now and write it in the background, after the checkpoint before it."""
         await self.settle()
         snapshot, frames = self._snapshot(round), self._frames(round)
-        self._writing = asyncio.create_task(self._write(snapshot, frames))
+        self._writing = self._tasks.create_task(uninterrupted(self._write, snapshot, frames))
 
     async def settle(self) -> None:
-        """Wait for the checkpoint under way; raise what went wrong with it."""
+        """Wait for the checkpoint under way; what goes wrong with it is raised where the block ends."""
         if self._writing:
-            await asyncio.shield(self._writing)
-
-    async def close(self) -> None:
-        """Wait for the checkpoint under way, whatever becomes of it."""
-        if self._writing:
-            await asyncio.gather(self._writing, return_exceptions=True)
+            await asyncio.wait((self._writing,))
 
     async def _write(self, snapshot: Snapshot, frames: Frames) -> None:
         await asyncio.to_thread(sync_lines, self._checkpoints.directory.parent)

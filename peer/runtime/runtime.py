@@ -29,6 +29,7 @@ from peer.runtime.resources import measure
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_lost, watch_stalled
+from peer.tasks import background
 from peer.telemetry.events import Done, Failed, Left, RoundDone, StateChanged
 from peer.telemetry.results import EVENTS, Result, append_audit, close_torn_lines, history, write_result
 from peer.telemetry.telemetry import Telemetry
@@ -73,30 +74,14 @@ class Runtime:
         """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         await self.network.listen()
         try:
-            await self._live_or_fail()
+            async with self.network.running():
+                await self._live()
         except (FailedError, InputError) as error:
             raise self._failed(str(error)) from None
         except OSError as error:
             raise self._failed(cannot_write(error.filename or self._out, error)) from None
-
-    async def _live_or_fail(self) -> None:
-        """Until this life ends or what minds it does; afterwards all is closed, and no link has anything to tell."""
-        life = asyncio.create_task(self._live())
-        emit = self.telemetry.emit
-        lost = asyncio.create_task(watch_lost(self.network.edges, self._spec, self._running, emit, self._reminders))
-        owing = asyncio.create_task(watch_stalled(self.network, emit, self._reminders))
-        tasks = (life, lost, owing)
-        try:
-            done, _ = await asyncio.wait((*tasks, self.network.failure), return_when=asyncio.FIRST_COMPLETED)
-            for ended in done:
-                ended.result()
-        finally:
-            self.peer.trainer.stop()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._checkpointer.close()
-            await self.network.close()
+        self._become("done")
+        self.telemetry.emit(Done())
 
     def _failed(self, message: str) -> FailedError:
         self._lifecycle.state = "failed"
@@ -105,8 +90,16 @@ class Runtime:
         return FailedError(message)
 
     async def _live(self) -> None:
+        """In a directory of its own, minding its neighbours."""
+        network, emit = self.network, self.telemetry.emit
         with own_directory(self._out, self.setup.config, self._spec):
-            await self._live_there()
+            async with self._checkpointer.writing(), background() as watchers:
+                watchers.create_task(watch_lost(network.edges, self._spec, self._running, emit, self._reminders))
+                watchers.create_task(watch_stalled(network, emit, self._reminders))
+                try:
+                    await self._live_there()
+                finally:
+                    self.peer.trainer.stop()
 
     async def _live_there(self) -> None:
         close_torn_lines(self._out)
@@ -242,8 +235,6 @@ class Runtime:
             else:
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
-        self._become("done")
-        self.telemetry.emit(Done())
 
     def _running(self) -> bool:
         return self._lifecycle.state not in ("joining", "serving")

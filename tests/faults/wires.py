@@ -174,7 +174,7 @@ class SimulatedTransport(Transport):
         self.accept = accept
         self.wires.listening[self.address] = self
 
-    async def watch(self) -> None: ...
+    async def run(self) -> None: ...
 
     async def dial(self, address: str, service: Service) -> Pipe:
         await asyncio.sleep(self.wires.random.expovariate(200))

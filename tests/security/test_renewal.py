@@ -67,7 +67,7 @@ async def test_a_peer_can_end_while_its_certificates_are_renewed(
     for attempt in range(40):
         transport = GrpcTransport(address, status, in_use(tmp_path / "certs", {address: "peer0"}, lambda _: None))
         await transport.listen(echo)
-        watching = asyncio.create_task(transport.watch())
+        watching = asyncio.create_task(transport.run())
         pipe = await transport.dial(address, "Tensors")
         await pipe.send(b"hello")
         assert await pipe.receive() == b"hello"

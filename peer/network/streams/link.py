@@ -6,12 +6,14 @@ Nothing above a link knows that it broke.
 import asyncio
 from collections.abc import Callable
 
+from peer.errors import FailedError
 from peer.network.membership.edges import Neighbour
 from peer.network.node import Node
 from peer.network.streams.handshake import RefusedError, read_reply
 from peer.network.streams.outbox import Outbox
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.messages import Refusal, Welcome
+from peer.tasks import background
 
 
 class Link:
@@ -20,14 +22,12 @@ class Link:
     def __init__(self, node: Node, neighbour: Neighbour, welcomed: Callable[[str, int], None]) -> None:
         self._node, self.neighbour = node, neighbour
         self.outbox = Outbox()
-        self.rejected: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Set when the neighbour says that what was sent is not declared: this peer stops, true or not."""
         self._up = False
         self.bytes_per_second = 0.0
         self._welcomed = welcomed
 
     async def run(self) -> None:
-        """Keep the stream open for ever."""
+        """Keep the stream open for ever; FailedError when the neighbour says that what was sent is not declared."""
         attempt = 0
         while True:
             try:
@@ -36,8 +36,8 @@ class Link:
                 self.neighbour.unreachable(str(error))
             except RefusedError as error:
                 self.neighbour.refused(str(error))
-                if error.reason == Refusal.UNDECLARED and not self.rejected.done():
-                    self.rejected.set_result(str(error))
+                if error.reason == Refusal.UNDECLARED:
+                    raise self._rejected(str(error)) from None
             attempt = 0 if self._up else attempt + 1
             self._up = False
             await asyncio.sleep(self._node.timeouts.pause(attempt))
@@ -47,9 +47,17 @@ class Link:
         async with self._node.stream(self.neighbour, "Tensors") as (pipe, welcome):
             self._welcomed(self.neighbour.id, welcome.durable)
             self._up = True
-            sending = asyncio.create_task(self._send(pipe, welcome))
-            listening = asyncio.create_task(introduced(pipe))
-            await first_of(sending, listening)
+            async with background() as group:
+                group.create_task(self._send(pipe, welcome))
+                await introduced(pipe)
+
+    def _rejected(self, why: str) -> FailedError:
+        """True or not, without its neighbour this peer cannot go on, and to try for ever would hide wrong code."""
+        other = self.neighbour.id
+        return FailedError(
+            f"{other} {why}; either this peer's code sends what its protocol does not declare, or {other} runs other "
+            "code or does not tell the truth: compare the two, then start this peer again"
+        )
 
     async def _send(self, pipe: Pipe, welcome: Welcome) -> None:
         have = {(position.round, position.step): position.next for position in welcome.positions}
@@ -78,16 +86,3 @@ async def introduced(pipe: Pipe) -> None:
         reply = read_reply(await pipe.receive())
         if reply.HasField("refusal"):
             raise RefusedError(reply.refusal)
-
-
-async def first_of(*tasks: "asyncio.Task[None]") -> None:
-    """Wait for the first task to end, end the others, raise what it raised."""
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -39,7 +39,8 @@ class Receiver:
         """Read the hello of an incoming stream; the pipe as the caller's, or None if it was refused."""
         patience = self._node.timeouts.hello
         try:
-            said = await asyncio.wait_for(pipe.receive(), patience)
+            async with asyncio.timeout(patience):
+                said = await pipe.receive()
             hello = read_hello(said)
         except (TimeoutError, BadFrameError) as error:
             why = str(error) or f"said nothing for {patience:.0f} s"

@@ -1,5 +1,13 @@
 """Byte pipes between peers. Everything above them is the same over gRPC and in one process."""
 
-from peer.network.transport.base import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
+from peer.network.transport.base import (
+    SERVICES,
+    DisconnectedError,
+    Pipe,
+    Service,
+    StatusHandler,
+    StreamHandler,
+    Transport,
+)
 
-__all__ = ["DisconnectedError", "Pipe", "Service", "StatusHandler", "StreamHandler", "Transport"]
+__all__ = ["SERVICES", "DisconnectedError", "Pipe", "Service", "StatusHandler", "StreamHandler", "Transport"]

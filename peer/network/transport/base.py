@@ -2,9 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Literal, get_args
 
 Service = Literal["Tensors", "Heartbeat"]
+SERVICES: tuple[Service, ...] = get_args(Service)
 
 
 class DisconnectedError(Exception):
@@ -50,8 +51,8 @@ class Transport(ABC):
         """Serve until `close`; `accept` takes every incoming stream. InputError: address in use."""
 
     @abstractmethod
-    async def watch(self) -> None:
-        """What has to be minded while it listens; cancelled before `close`."""
+    async def run(self) -> None:
+        """What there is to do while it listens; cancelled before `close`."""
 
     @abstractmethod
     async def dial(self, address: str, service: Service) -> Pipe:

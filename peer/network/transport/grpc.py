@@ -18,9 +18,18 @@ from grpc_reflection.v1alpha import reflection
 from peer.errors import InputError
 from peer.network.limits import Limits
 from peer.network.transport.addresses import why_taken
-from peer.network.transport.base import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
+from peer.network.transport.base import (
+    SERVICES,
+    DisconnectedError,
+    Pipe,
+    Service,
+    StatusHandler,
+    StreamHandler,
+    Transport,
+)
 from peer.network.wire.frames import largest_frame
 from peer.network.wire.messages import SERVICE
+from peer.tasks import uninterrupted
 
 MAX_MESSAGE = largest_frame(Limits().frame) + 4096
 LIMITS = [
@@ -168,7 +177,7 @@ class GrpcTransport(Transport):
         if self._probes:
             await self._serve(grpc.aio.server(options=SERVER), self._probes, None)
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Take up new certificates."""
         if self._security:
             await self._security.watch(self._renew_all)
@@ -177,8 +186,7 @@ class GrpcTransport(Transport):
         assert self._accept
         server = grpc.aio.server(options=SERVER)
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            service: grpc.stream_stream_rpc_method_handler(self._handler(self._accept, service))
-            for service in ("Tensors", "Heartbeat")
+            service: grpc.stream_stream_rpc_method_handler(self._handler(self._accept, service)) for service in SERVICES
         }
         methods["Status"] = grpc.unary_unary_rpc_method_handler(self._answer_status)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
@@ -240,12 +248,7 @@ class GrpcTransport(Transport):
 
     async def _renew_all(self) -> None:
         """The certificates are new ones: open every connection again, so that nobody goes on with an old one."""
-        renewing = asyncio.create_task(self._serve_anew())
-        try:
-            await asyncio.shield(renewing)
-        except asyncio.CancelledError:
-            await asyncio.wait((renewing,))  # gRPC stumbles over a server whose start or end is cancelled
-            raise
+        await uninterrupted(self._serve_anew)  # gRPC stumbles over a server whose start or end is cancelled
 
     async def _serve_anew(self) -> None:
         """Close everything and listen again; if that fails and is tried again, there is nothing to close any more.

@@ -5,6 +5,7 @@ from collections import deque
 
 from peer.errors import InputError
 from peer.network.transport.base import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
+from peer.tasks import background
 
 DEPTH = 8
 """Messages under way in one direction before their sender waits."""
@@ -99,7 +100,8 @@ class MemoryTransport(Transport):
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         self._network, self._address = network, address
         self._accept: StreamHandler | None = None
-        self._streams: set[asyncio.Task[None]] = set()
+        self._streams: asyncio.TaskGroup | None = None
+        """The incoming ones, while it runs."""
         self._pipes: list[MemoryPipe] = []
         self._dialled: list[MemoryPipe] = []
 
@@ -109,12 +111,18 @@ class MemoryTransport(Transport):
         self._accept = accept
         self._network.listening[self._address] = self
 
-    async def watch(self) -> None:
-        """There is nothing to mind."""
+    async def run(self) -> None:
+        """Serve what comes in."""
+        async with background() as streams:
+            self._streams = streams
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._streams = None
 
     async def dial(self, address: str, service: Service) -> Pipe:
         other = self._network.listening.get(address)
-        if other is None or other._accept is None:
+        if other is None or other._accept is None or other._streams is None:
             raise DisconnectedError("connection refused")
         there, back = OneWay(), OneWay()
         near = MemoryPipe(there, back, address)
@@ -122,9 +130,7 @@ class MemoryTransport(Transport):
         for transport, pipe in ((self, near), (other, far)):
             transport._pipes = [open for open in transport._pipes if not open.broken] + [pipe]
         self._dialled = [open for open in self._dialled if not open.broken] + [near]
-        task = asyncio.get_running_loop().create_task(_serve(other._accept, service, far))
-        other._streams.add(task)
-        task.add_done_callback(other._streams.discard)
+        other._streams.create_task(_serve(other._accept, service, far))
         return near
 
     async def renew(self, address: str) -> None:
@@ -136,9 +142,6 @@ class MemoryTransport(Transport):
         self._network.listening.pop(self._address, None)
         for pipe in self._pipes:
             pipe.hang_up()
-        for task in [*self._streams]:
-            task.cancel()
-        await asyncio.gather(*self._streams, return_exceptions=True)
 
 
 async def _serve(accept: StreamHandler, service: Service, pipe: MemoryPipe) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,20 +46,18 @@ async def members(
     ring = tuple(f"peer{i}" for i in range(size))
     manifest = Manifest((Payload("v", floats, doubles, 0, 9, kind), Payload("record", 0, doubles, 0, 9)))
     pipes, made = MemoryNetwork(), []
-    for id in ring:
-        node = Node(Identity(id, {}, manifest.digest), dict(zip(ring, ring, strict=True)), pipes.transport(id))
-        network = Network(node, manifest, Callbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
-        around = Neighbourhood(ring, receivers(graph, ring, id), senders(graph, ring, id))
-        await network.listen()
-        network.use(0, around.receivers, around.senders)
-        network.begin(1)
-        made.append(Member(id, network, around, Collectives(network, 1)))
-    try:
-        async with asyncio.timeout(20):
-            await asyncio.gather(*(member.network.edges.complete() for member in made))
-            yield made
-    finally:
-        await asyncio.gather(*(member.network.close() for member in made))
+    async with AsyncExitStack() as running, asyncio.timeout(20):
+        for id in ring:
+            node = Node(Identity(id, {}, manifest.digest), dict(zip(ring, ring, strict=True)), pipes.transport(id))
+            network = Network(node, manifest, Callbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
+            around = Neighbourhood(ring, receivers(graph, ring, id), senders(graph, ring, id))
+            await network.listen()
+            await running.enter_async_context(network.running())
+            network.use(0, around.receivers, around.senders)
+            network.begin(1)
+            made.append(Member(id, network, around, Collectives(network, 1)))
+        await asyncio.gather(*(member.network.edges.complete() for member in made))
+        yield made
 
 
 def exchange(
@@ -340,22 +338,27 @@ async def test_each_neighbour_may_get_a_vector_of_its_own() -> None:
 @pytest.mark.parametrize("early", [True, False])
 async def test_a_vector_of_a_peer_that_was_not_to_send_is_refused_at_the_wire(early: bool) -> None:
     """Before or after it is known that it was not to come: the sender is told, and the receiver takes nothing."""
-    async with members(3, 8, "ring") as (honest, *others):
-        only = Expected(32, ["peer1"], ["peer1"])
-        if early:
-            sent = [exchange(m, torch.ones(8)) for m in others]
-            for m in others:
-                await honest.network.inbox(m.id).message(Key(0, 1, 1 << 16), 32)
-            received = exchange(honest, torch.ones(8), expected=only)
-        else:
-            received = exchange(honest, torch.ones(8), expected=only)
-            sent = [exchange(m, torch.ones(8)) for m in others]
-        with pytest.raises(FailedError, match="peer0 refused: `v` was not to come from this sender in round 1"):
-            await others[1].network.failure
-        received.close()
-        for one in sent:
-            one.close()
-        assert honest.network.inbox("peer2").held == 0
+    network: list[Network] = []
+
+    async def until_somebody_fails() -> None:
+        async with members(3, 8, "ring") as (honest, *others):
+            network.append(honest.network)
+            only = Expected(32, ["peer1"], ["peer1"])
+            if early:
+                sent = [exchange(m, torch.ones(8)) for m in others]
+                for m in others:
+                    await honest.network.inbox(m.id).message(Key(0, 1, 1 << 16), 32)
+                received = exchange(honest, torch.ones(8), expected=only)
+            else:
+                received = exchange(honest, torch.ones(8), expected=only)
+                sent = [exchange(m, torch.ones(8)) for m in others]
+            for one in (received, *sent):
+                one.close()
+            await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(FailedError, match="peer0 refused: `v` was not to come from this sender in round 1"):
+        await until_somebody_fails()
+    assert network[0].inbox("peer2").held == 0
 
 
 @pytest.mark.parametrize("floats", [0, 1, 17, 2**18 + 5])
@@ -422,13 +425,5 @@ async def test_one_heartbeat_a_pair_whichever_way_the_tensors_go() -> None:
                 ring, receivers("directed ring", ring, member.id), senders("directed ring", ring, member.id)
             )
             member.network.use(1, around.receivers, around.senders)
-        beats = {
-            (member.id, other): [task.get_name() for task in tasks].count("heartbeat")
-            for member in made
-            for other, tasks in member.network._tasks.items()
-            if other
-        }
-        for member in made:
-            for other in made:
-                if member is not other:
-                    assert beats.get((member.id, other.id), 0) == (member.id < other.id)
+        beats = {(one.id, other) for one in made for other, what in one.network._streams if what == "Heartbeat"}
+        assert beats == {(one.id, other.id) for one in made for other in made if one.id < other.id}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import torch
@@ -49,16 +49,15 @@ async def ring(specs: dict[str, dict[str, str]]) -> AsyncIterator[dict[str, Netw
         identity = Identity(id, specs.get(id, {}), MANIFEST.digest)
         node = Node(identity, dict(zip(IDS, IDS, strict=True)), memory.transport(id))
         made[id] = Network(node, MANIFEST, Callbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
-    for id, network in made.items():
-        await network.listen()
-        others = [other for other in IDS if other != id]
-        network.use(0, others, others)
-        network.begin(1)
-        network.writer(others, Call(1, 0, "exchange", "v"), 32, [0.5]).write_all(torch.ones(8))
-    try:
+    async with AsyncExitStack() as running:
+        for id, network in made.items():
+            await network.listen()
+            await running.enter_async_context(network.running())
+            others = [other for other in IDS if other != id]
+            network.use(0, others, others)
+            network.begin(1)
+            network.writer(others, Call(1, 0, "exchange", "v"), 32, [0.5]).write_all(torch.ones(8))
         yield made
-    finally:
-        await asyncio.gather(*(network.close() for network in made.values()))
 
 
 async def until(true: Callable[[], bool]) -> None:

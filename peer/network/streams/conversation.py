@@ -1,0 +1,105 @@
+"""One heartbeat stream: the beats that this end sends, and those that it hears."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+
+from peer.network.node import Callbacks, Node
+from peer.network.streams.handshake import read_reply
+from peer.network.transport import DisconnectedError, Pipe
+from peer.network.wire.messages import Beat, DecodeError, Reply
+from peer.tasks import background, first_of
+
+FAREWELL = "done"
+"""The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
+
+
+class Beats(ABC):
+    """Beats over a pipe, which carries them in one form to whom it was opened, and in another back."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self.pipe = pipe
+
+    @abstractmethod
+    async def send(self, beat: Beat) -> None:
+        """DisconnectedError when the other end is gone."""
+
+    @abstractmethod
+    async def receive(self) -> Beat:
+        """DisconnectedError at the end of the stream; DecodeError for bytes that are no beat."""
+
+
+class Dialled(Beats):
+    """Of a stream that this peer opened."""
+
+    async def send(self, beat: Beat) -> None:
+        await self.pipe.send(beat.SerializeToString())
+
+    async def receive(self) -> Beat:
+        return read_reply(await self.pipe.receive()).beat
+
+
+class Accepted(Beats):
+    """Of a stream that the other peer opened."""
+
+    async def send(self, beat: Beat) -> None:
+        await self.pipe.send(Reply(beat=beat).SerializeToString())
+
+    async def receive(self) -> Beat:
+        return Beat.FromString(await self.pipe.receive())
+
+
+class Conversation:
+    """A stream of signs of life, from its welcome to a farewell."""
+
+    def __init__(
+        self, node: Node, callbacks: Callbacks, beats: Beats, leaving: asyncio.Event, heard: Callable[[Beat], None]
+    ) -> None:
+        self._durability, self._timeouts, self._callbacks = node.durability, node.timeouts, callbacks
+        self._beats, self._leaving, self._heard = beats, leaving, heard
+        self.farewell_said = False
+        """That it arrived cannot be known of a stream that broke then."""
+
+    async def run(self) -> None:
+        """Until the other end says farewell; DisconnectedError once it has heard this end's, or is cut off."""
+        async with background() as group:
+            group.create_task(self._speak())
+            # Who has read the last beat ends the stream. Were it ended here, a beat that comes from there would fail,
+            # and gRPC then drops what has not been read: the last beats, for which that peer waits to its `patience`.
+            await self._listen()
+
+    async def _speak(self) -> None:
+        """Beat after beat, the last of which is the farewell."""
+        told: dict[str, int] = {}
+        clock = asyncio.get_running_loop().time
+        advertised = -self._timeouts.resources
+        while not self.farewell_said:
+            last = self._leaving.is_set()
+            version = self._durability.version
+            state, round = self._callbacks.state()
+            beat = Beat(durable=self._durability.since(told), state=FAREWELL if last else state, round=round)
+            told = dict(self._durability.durable)
+            if clock() - advertised >= self._timeouts.resources:
+                advertised = clock()
+                beat.resources.CopyFrom(self._callbacks.resources())
+            await self._beats.send(beat)
+            self.farewell_said = last
+            if not last:
+                await self._until_news(version)
+        await self._beats.pipe.finish()
+
+    async def _until_news(self, version: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeouts.beat):
+                await first_of(self._durability.beyond(version), self._leaving.wait())
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                beat = await self._beats.receive()
+            except DecodeError:
+                raise DisconnectedError("it sent bytes that are no Beat") from None
+            self._heard(beat)
+            if beat.state == FAREWELL:
+                return

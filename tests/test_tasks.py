@@ -1,0 +1,114 @@
+"""Tasks beside a block: they end with it, an error is raised as it is, and no cancellation is ever forgotten."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from peer.tasks import background, first_of, uninterrupted
+
+
+async def for_ever(ended: asyncio.Event | None = None) -> None:
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        if ended:
+            ended.set()
+
+
+async def fail(what: str) -> None:
+    raise ValueError(what)
+
+
+async def test_what_is_left_ends_with_the_block() -> None:
+    async with background() as group:
+        task = group.create_task(for_ever())
+    assert task.cancelled()
+
+
+async def block(own: Coroutine[Any, Any, None], *beside: Coroutine[Any, Any, None]) -> None:
+    """`own` in a block with tasks beside it."""
+    async with background() as group:
+        for one in beside:
+            group.create_task(one)
+        await own
+
+
+async def test_a_task_s_error_ends_the_block_and_is_raised_as_it_is() -> None:
+    ended = asyncio.Event()
+    with pytest.raises(ValueError, match="one") as raised:
+        await block(for_ever(ended), fail("one"), for_ever())
+    assert type(raised.value) is ValueError
+    assert ended.is_set()
+    assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
+
+
+async def test_of_blocks_in_blocks_the_innermost_error_is_raised() -> None:
+    with pytest.raises(ValueError, match="inner"):
+        await block(block(for_ever(), fail("inner")), for_ever())
+
+
+async def test_the_block_s_own_error_ends_the_tasks() -> None:
+    ended = asyncio.Event()
+    with pytest.raises(ValueError, match="own"):
+        await block(asyncio.wait_for(fail("own"), 1), for_ever(ended))
+    assert ended.is_set()
+
+
+async def test_a_cancellation_in_the_moment_of_an_error_is_not_forgotten() -> None:
+    """A link that tries again after every break would never end."""
+    tries, cut = 0, asyncio.Event()
+
+    async def breaks() -> None:
+        await cut.wait()
+        raise ConnectionError
+
+    async def link() -> None:
+        nonlocal tries
+        while True:
+            tries += 1
+            try:
+                async with background() as group:
+                    group.create_task(breaks())
+                    await for_ever()
+            except ConnectionError:
+                cut.clear()
+
+    task = asyncio.create_task(link())
+    await asyncio.sleep(0.01)
+    cut.set()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait_for(asyncio.wait([task]), 2)
+    assert task.cancelled()
+    assert tries == 1
+
+
+async def test_the_first_to_end_ends_the_others() -> None:
+    await asyncio.wait_for(first_of(for_ever(), asyncio.sleep(0.01)), 2)
+    with pytest.raises(ValueError, match="first"):
+        await first_of(for_ever(), fail("first"))
+
+
+async def test_a_cancellation_waits_for_what_must_not_be_cut_short() -> None:
+    let_go, done = asyncio.Event(), False
+
+    async def write() -> int:
+        nonlocal done
+        await let_go.wait()
+        done = True
+        return 7
+
+    task = asyncio.create_task(uninterrupted(write))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    let_go.set()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert done
+    assert await uninterrupted(write) == 7
+    with pytest.raises(ValueError, match="disk"):
+        await uninterrupted(fail, "disk")
