@@ -74,7 +74,8 @@ class DryRun(Peer):
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
         self.round, self.rounds, self.samples = 0, rehearsal.rounds, samples
         self.proportions = rehearsal.proportions[id]
-        self.data, self.validation = rehearsal.data, rehearsal.validation
+        self.data = rehearsal.data.to(rehearsal.model.device)
+        self.validation = rehearsal.validation.to(rehearsal.model.device) if rehearsal.validation else None
         self.state = State()
         self.sent = 0
         self.calls: list[tuple[int | str, ...]] = []
