@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from safetensors import SafetensorError
 
+from launcher.accuracy import headline
 from launcher.formatting import share
-from launcher.monitor.peer_view import headline
 from launcher.reports import summary_json
 from peer.errors import InputError
 from peer.learning.training import metrics

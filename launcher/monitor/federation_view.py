@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.monitor.peer_view import ENDED, PeerView, mean
+from launcher.accuracy import mean
+from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.monitor.tail import Tail
 from peer.telemetry.events import Event, LinkChanged, read_event
 from peer.telemetry.results import objects

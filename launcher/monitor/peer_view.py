@@ -1,9 +1,8 @@
 """One peer as its events show it."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 
+from launcher.accuracy import headline
 from peer.telemetry.events import (
     Awaited,
     Cause,
@@ -141,14 +140,3 @@ class PeerView:
         if state in (before, "left") or (before in (None, "left") and state == "up"):
             return None
         return f"link {self.id} - {event.neighbour} is {state}" + (f" ({event.reason})" if event.reason else "")
-
-
-def headline(accuracy: Mapping[str, float | None], test: str) -> float | None:
-    """The accuracy that counts: by the spec's test; a peer with its own data has only `local`."""
-    chosen = accuracy.get(test)
-    return accuracy.get("local") if chosen is None else chosen
-
-
-def mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from launcher.accuracy import headline
 from launcher.formatting import duration, plural, quantity, share
-from launcher.monitor.peer_view import headline
 from launcher.reports.summary_json import Summary
 from launcher.table import fitting
 from peer.spec.federation import Spec

@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from launcher.monitor.peer_view import headline, mean
+from launcher.accuracy import headline, mean
 from launcher.reports.audits import audits
 from launcher.reports.privacy import privacy
 from launcher.reports.summary_json import PeerSummary, Summary

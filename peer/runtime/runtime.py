@@ -184,7 +184,7 @@ class Runtime:
                 bytes_sent=traffic.sent.total(),
                 bytes_received=traffic.received.total(),
                 tensor_bytes_sent=self.network.audit.tensor_bytes,
-                notes={},
+                notes=dict(self.peer.noted),
             )
         )
 

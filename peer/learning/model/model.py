@@ -45,8 +45,7 @@ class Model:
 
     def __init__(
         self,
-        extractor: nn.Module,
-        head: nn.Module,
+        split: Split,
         *,
         name: str,
         shape: tuple[int, ...],
@@ -56,7 +55,7 @@ class Model:
         """Check by a dry pass that the model fits `shape` and `classes` (else InputError); lay it out."""
         self.name, self.shape, self.classes = name, tuple(shape), classes
         self.device = torch.device(device)
-        self.module = Split(extractor, head)
+        self.module = split
         #: Whether a training pass draws from torch's global generator (dropout), which then has to be seeded.
         self.draws = dry_pass(self.module, name, self.shape, classes)
         self.layout: tuple[Entry, ...] = lay_out(self.module, name)

@@ -13,13 +13,13 @@ from torch.nn import functional
 
 from peer.errors import InputError
 from peer.learning.export import state_dict
-from peer.learning.model.model import Model
+from peer.learning.model.model import Model, Split
 from peer.learning.model.zoo import build
 
 
 def batch_norm_model(head: nn.Module | None = None) -> Model:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU())
-    return Model(extractor, head or nn.Linear(4, 3), name="bn", shape=(2, 3), classes=3)
+    return Model(Split(extractor, head or nn.Linear(4, 3)), name="bn", shape=(2, 3), classes=3)
 
 
 def assert_views(model: Model) -> None:
@@ -111,7 +111,7 @@ def test_rebind_takes_back_a_buffer_that_was_assigned_anew() -> None:
                 self.seen = torch.full((2,), 5.0)
             return x.flatten(1)
 
-    model = Model(Assigning(), nn.Linear(6, 3), name="assigning", shape=(2, 3), classes=3)
+    model = Model(Split(Assigning(), nn.Linear(6, 3)), name="assigning", shape=(2, 3), classes=3)
     model.train()
     model(torch.zeros(2, 2, 3))
     model.rebind()
@@ -132,10 +132,12 @@ def test_the_digest_is_that_of_the_file_and_does_not_depend_on_the_layout() -> N
 
 
 def test_parts_without_parameters() -> None:
-    headless = Model(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Identity(), name="h", shape=(2, 3), classes=3)
+    headless = Model(
+        Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Identity()), name="h", shape=(2, 3), classes=3
+    )
     assert headless.head.numel() == 0
     assert headless.trainable("head") == ()
-    bodiless = Model(nn.Flatten(), nn.Linear(6, 3), name="b", shape=(2, 3), classes=3)
+    bodiless = Model(Split(nn.Flatten(), nn.Linear(6, 3)), name="b", shape=(2, 3), classes=3)
     assert bodiless.extractor.numel() == 0
     assert bodiless.part("head") == slice(0, 21)
 
@@ -143,7 +145,7 @@ def test_parts_without_parameters() -> None:
 def test_what_the_module_froze_stays_out_of_the_trainable_slices() -> None:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Linear(4, 4))
     extractor[1].weight.requires_grad_(False)
-    model = Model(extractor, nn.Linear(4, 3), name="frozen", shape=(2, 3), classes=3)
+    model = Model(Split(extractor, nn.Linear(4, 3)), name="frozen", shape=(2, 3), classes=3)
     assert model.trainable("model") == (slice(24, 63),)
     model.learn("model")
     assert not model.module.get_parameter("extractor.1.weight").requires_grad
@@ -167,7 +169,7 @@ def test_learn_freezes_the_other_part() -> None:
 )
 def test_a_model_that_does_not_fit_is_refused_in_one_sentence(extractor: Any, head: Any, reason: str) -> None:
     with pytest.raises(InputError, match=reason) as caught:
-        Model(extractor, head, name="m", shape=(2, 3), classes=3)
+        Model(Split(extractor, head), name="m", shape=(2, 3), classes=3)
     assert "\n" not in str(caught.value)
 
 
@@ -175,10 +177,10 @@ def test_only_float32_and_only_parameters_of_one_part() -> None:
     double = nn.Sequential(nn.Flatten(), nn.Linear(6, 4))
     double.register_buffer("scale", torch.ones(1, dtype=torch.float64))
     with pytest.raises(InputError, match=r"extractor.scale is torch.float64; only float32"):
-        Model(double, nn.Linear(4, 3), name="m", shape=(2, 3), classes=3)
+        Model(Split(double, nn.Linear(4, 3)), name="m", shape=(2, 3), classes=3)
     tied = nn.Linear(3, 3)
     with pytest.raises(InputError, match="belongs to extractor and head"):
-        Model(nn.Sequential(nn.Flatten(), nn.Linear(6, 3), tied), tied, name="m", shape=(2, 3), classes=3)
+        Model(Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3), tied), tied), name="m", shape=(2, 3), classes=3)
 
 
 def test_the_dry_pass_leaves_no_trace_and_notices_dropout() -> None:

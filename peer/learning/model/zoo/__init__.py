@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from peer.errors import InputError, nearest
-from peer.learning.model.model import Model
+from peer.learning.model.model import Model, Split
 from peer.learning.model.zoo.convolutional import cnn, cnn5, cnn_small
 from peer.learning.model.zoo.perceptron import mlp, mlp3
 from peer.learning.model.zoo.user import user_model
@@ -51,4 +51,4 @@ def build(
     """
     with global_stream(derive(seed, "init", stream)):
         extractor, head = maker(name)(tuple(shape), classes)
-        return Model(extractor, head, name=name, shape=shape, classes=classes, device=device)
+        return Model(Split(extractor, head), name=name, shape=shape, classes=classes, device=device)
