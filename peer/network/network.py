@@ -1,22 +1,24 @@
 """One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
+from typing import Any
 
 from peer.errors import FailedError
 from peer.network.heartbeat import Heartbeats
-from peer.network.membership.edges import Direction, Neighbour
+from peer.network.membership.edges import Neighbour
 from peer.network.node import Callbacks, Node
 from peer.network.streams.audit import Audit
 from peer.network.streams.inbox import Inbox, Message
 from peer.network.streams.link import Link
 from peer.network.streams.message_writer import MessageWriter
+from peer.network.streams.outbox import Frames, Outgoing
 from peer.network.streams.receiver import Receiver
 from peer.network.transport import SERVICES, DisconnectedError, Pipe, Service
 from peer.network.wire.call import Call
-from peer.network.wire.frames import Heading, Key
+from peer.network.wire.frames import Heading, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Reply, Welcome
 from peer.tasks import background
@@ -68,11 +70,6 @@ class Network:
         """From this round on, messages go to `receivers` and come from `senders`."""
         self.edges.use(round, receivers, senders)
         self.audit.authorise(round, receivers, senders)
-        self._open_links()
-
-    def reopen(self, edges: Iterable[tuple[Direction, str, int, int | None]]) -> None:
-        """Take up the edges of a checkpoint."""
-        self.edges.load(edges)
         self._open_links()
 
     def _open_links(self) -> None:
@@ -138,6 +135,53 @@ class Network:
             if inbox.awaited and (neighbour := self.edges.neighbours.get(sender)):
                 message = inbox.messages.get(inbox.awaited)
                 yield neighbour, inbox.awaited, message.next if message else 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a peer that is started again must know of the others, and what it has counted; plain JSON."""
+        return {
+            "edges": self.edges.dump(),
+            "durable": dict(self.durability.durable),
+            "sent": dict(self.traffic.sent),
+            "received": dict(self.traffic.received),
+            "tensor_bytes": self.audit.tensor_bytes,
+        }
+
+    def load_state_dict(self, round: int, state: Mapping[str, Any]) -> None:
+        """Go on after `round` from what `state_dict` gave then."""
+        self.begin(round + 1)
+        self.audit.tensor_bytes = state["tensor_bytes"]
+        self.traffic.sent.update(state["sent"])
+        self.traffic.received.update(state["received"])
+        self.edges.load(state["edges"])
+        self._open_links()
+        # Those who have finished and left cannot be asked any more how far they are. Its own round a peer announces.
+        self.durability.learn({other: at for other, at in state["durable"].items() if other != self.identity.id})
+
+    def frames(self, round: int) -> Frames:
+        """What neighbours may still ask for of that round; a frame for several of them is there once.
+
+        In the order of writing: in another one, a neighbour that replays could have no room for what it waits for.
+        """
+        receivers: dict[int, list[str]] = {}
+        frames: dict[int, bytes] = {}
+        for neighbour, link in self.links.items():
+            for frame in link.outbox.of_round(round):
+                receivers.setdefault(frame.serial, []).append(neighbour)
+                frames[frame.serial] = frame.data
+        return [(receivers[serial], frames[serial]) for serial in sorted(frames)]
+
+    def load_frames(self, frames: Frames) -> None:
+        """Put a round's frames back, after those of the rounds before it."""
+        for receivers, data in frames:
+            frame = decode(data)
+            kept = Outgoing(next(self.serials), frame.key, frame.index, data)
+            for link in [self.links[receiver] for receiver in receivers if receiver in self.links]:
+                link.outbox.append(kept)
+
+    def may_ask(self, round: int, state: Mapping[str, Any]) -> list[str]:
+        """Who, by what `state_dict` gave, may not have that round's messages on disk."""
+        receivers = [peer for way, peer, first, _ in state["edges"] if way == "send" and first <= round]
+        return [peer for peer in receivers if state["durable"][peer] < round]
 
     def key(self, call: Call) -> Key:
         return Key(self.identity.view, call.round, call.step)

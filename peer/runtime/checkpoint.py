@@ -22,10 +22,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from peer.files import sync, write_atomically
+from peer.network.streams.outbox import Frames
 from peer.network.wire.frames import BadFrameError, decode
-
-Frames = list[tuple[list[str], bytes]]
-"""Receivers and bytes of each frame, in the order they were written."""
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
-
-from torch import Tensor
 
 from peer.errors import FailedError
 from peer.network.membership.durability import STALENESS_BOUND
-from peer.network.streams.outbox import Outgoing
-from peer.network.wire.frames import decode
-from peer.protocols.state import State
-from peer.runtime.checkpoint import Checkpoints, Frames, Snapshot
-from peer.runtime.local_peer import LocalPeer, Ring, Seconds
+from peer.network.streams.outbox import Frames
+from peer.runtime.checkpoint import Checkpoints, Snapshot
+from peer.runtime.local_peer import LocalPeer
 from peer.tasks import background, uninterrupted
 from peer.telemetry.events import Damaged, Report, Resumed
 from peer.telemetry.results import sync_lines
-from peer.telemetry.trace import copy
 
 
 class Checkpointer:
@@ -37,7 +31,9 @@ class Checkpointer:
     async def save(self, round: int) -> None:
         """Take the state as it is now and write it in the background, after the checkpoint before it."""
         await self.settle()
-        snapshot, frames = self._snapshot(round), self._frames(round)
+        tensors, facts = self._peer.state_dict()
+        snapshot = Snapshot(round, tensors, {"peer": facts, "network": self._peer.network.state_dict()})
+        frames = self._peer.network.frames(round)
         self._writing = self._tasks.create_task(uninterrupted(self._write, snapshot, frames))
 
     async def settle(self) -> None:
@@ -86,8 +82,10 @@ class Checkpointer:
         snapshot, messages = await asyncio.to_thread(self._checkpoints.load, whole[0])
         await self._do_without(snapshot)
         self._checkpoints.drop_after(whole[0])
-        self._restore(snapshot)
-        self._refill(messages)
+        self._peer.load_state_dict(snapshot.round, snapshot.tensors, snapshot.facts["peer"])
+        self._peer.network.load_state_dict(snapshot.round, snapshot.facts["network"])
+        for at in sorted(messages):
+            self._peer.network.load_frames(messages[at])
         # With no older one left, nothing before the newest can be asked for again; and a peer that announced
         # less than W rounds before its own would wait for itself.
         self._peer.network.announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1))
@@ -97,9 +95,7 @@ class Checkpointer:
     async def _do_without(self, snapshot: Snapshot) -> None:
         """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""
         for at, why in (await asyncio.to_thread(self._checkpoints.damaged_messages, snapshot.round)).items():
-            durable = snapshot.facts["durable"]
-            used = [peer for way, peer, first, _ in snapshot.facts["edges"] if way == "send" and first <= at]
-            asking = [peer for peer in used if durable[peer] < at]
+            asking = self._peer.network.may_ask(at, snapshot.facts["network"])
             if asking:
                 raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
             self._report(Damaged(round=at, reason=f"{why}; every neighbour has them"))
@@ -110,68 +106,3 @@ class Checkpointer:
             f"{self._checkpoints.directory}: {what}, so this peer cannot go on; put a copy of its files there, or "
             "begin the federation again (`dfl-launch run --fresh`)"
         )
-
-    def _snapshot(self, round: int) -> Snapshot:
-        peer, network = self._peer, self._peer.network
-        tensors: dict[str, Tensor] = {"model": copy(peer.model)}
-        tensors |= {f"counter/{name}": copy(counter) for name, counter in peer.trained.counters.items()}
-        tensors |= {f"optimiser/{name}": tensor for name, tensor in peer.trainer.state().items()}
-        tensors |= {f"protocol/{name}": copy(tensor) for name, tensor in peer.state.items()}
-        facts = {
-            "ring": asdict(peer.ring_order),
-            "seconds": asdict(peer.seconds),
-            "tensor_bytes": network.audit.tensor_bytes,
-            "sent": dict(network.traffic.sent),
-            "received": dict(network.traffic.received),
-            "edges": network.edges.dump(),
-            "durable": dict(network.durability.durable),
-            "loss": peer.loss,
-        }
-        return Snapshot(round, tensors, facts)
-
-    def _frames(self, round: int) -> Frames:
-        """The round's frames with their receivers, in the order of writing; one for both neighbours is kept once.
-
-        In another order a neighbour that replays could have no room for the one that it waits for.
-        """
-        receivers: dict[int, list[str]] = {}
-        frames: dict[int, bytes] = {}
-        for neighbour, link in self._peer.network.links.items():
-            for frame in link.outbox.of_round(round):
-                receivers.setdefault(frame.serial, []).append(neighbour)
-                frames[frame.serial] = frame.data
-        return [(receivers[serial], frames[serial]) for serial in sorted(frames)]
-
-    def _restore(self, snapshot: Snapshot) -> None:
-        peer, network, facts = self._peer, self._peer.network, snapshot.facts
-        parts: dict[str, dict[str, Tensor]] = {"counter": {}, "optimiser": {}, "protocol": {}}
-        for name, tensor in snapshot.tensors.items():
-            kind, _, rest = name.partition("/")
-            if rest:
-                parts[kind][rest] = tensor
-        peer.model.copy_(snapshot.tensors["model"])
-        for name, counter in peer.trained.counters.items():
-            counter.copy_(parts["counter"][name])
-        peer.trainer.load_state(parts["optimiser"])
-        peer.state = State({name: tensor.to(peer.trained.device) for name, tensor in parts["protocol"].items()})
-        peer.round, peer.loss = snapshot.round, facts["loss"]
-        network.begin(snapshot.round + 1)
-        peer.ring_order = Ring(tuple(facts["ring"]["order"]), facts["ring"]["cost_before"], facts["ring"]["cost_after"])
-        peer.seconds = Seconds(**facts["seconds"])
-        network.audit.tensor_bytes = facts["tensor_bytes"]
-        network.traffic.sent.update(facts["sent"])
-        network.traffic.received.update(facts["received"])
-        network.reopen(facts["edges"])
-        # Those who have finished and left cannot be asked any more how far they are.
-        network.durability.learn({other: at for other, at in facts["durable"].items() if other != peer.id})
-
-    def _refill(self, messages: dict[int, Frames]) -> None:
-        """Put back what neighbours may still ask for, in the order it was written."""
-        for at in sorted(messages):
-            for receivers, data in messages[at]:
-                frame = decode(data)
-                kept = Outgoing(next(self._peer.network.serials), frame.key, frame.index, data)
-                for receiver in receivers:
-                    link = self._peer.network.links.get(receiver)
-                    if link:
-                        link.outbox.append(kept)

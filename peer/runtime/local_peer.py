@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from peer.runtime.journal import Journal
 from peer.runtime.lifecycle import State as Activity
 from peer.runtime.setup import Setup
 from peer.telemetry.events import Report, RingOrdered
-from peer.telemetry.trace import Trace
+from peer.telemetry.trace import Trace, copy
 from peer.topology.graphs import receivers, senders
 
 T = TypeVar("T")
@@ -107,6 +107,26 @@ class LocalPeer(Peer):
                 f"`{self.calls.protocol}` calls `exchange` in round {self.round} and does not wait for it; write "
                 "`await` before the call, or await what it returned"
             )
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything to go on from: tensors on the CPU, copied as the next round changes them, and plain JSON."""
+        tensors = {"model": copy(self.model)}
+        tensors |= {f"counter/{name}": copy(counter) for name, counter in self.trained.counters.items()}
+        tensors |= {f"optimiser/{name}": tensor for name, tensor in self.trainer.state().items()}
+        tensors |= {f"protocol/{name}": copy(tensor) for name, tensor in self.state.items()}
+        return tensors, {"ring": asdict(self.ring_order), "seconds": asdict(self.seconds), "loss": self.loss}
+
+    def load_state_dict(self, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on after `round` from what `state_dict` gave then."""
+        self.model.copy_(tensors["model"])
+        for name, counter in self.trained.counters.items():
+            counter.copy_(tensors[f"counter/{name}"])
+        self.trainer.load_state(_under("optimiser/", tensors))
+        kept = _under("protocol/", tensors)
+        self.state = State({name: tensor.to(self.trained.device) for name, tensor in kept.items()})
+        self.ring_order = Ring(**{**facts["ring"], "order": tuple(facts["ring"]["order"])})
+        self.seconds = Seconds(**facts["seconds"])
+        self.round, self.loss = round, facts["loss"]
 
     @property
     def ring(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -320,6 +340,10 @@ class LocalPeer(Peer):
         began = time.perf_counter()
         yield
         self.seconds.communicate += time.perf_counter() - began
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def digest(decision: Tensor | None) -> int:

@@ -16,6 +16,7 @@ from peer.learning.device import choose_device
 from peer.learning.model.model import PARTS, Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
+from peer.network.wire.messages import VERSION
 from peer.runtime.disk import busiest_round, check_disk, disk_needed
 from peer.runtime.dry_run import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
@@ -64,12 +65,15 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
     try:
         theirs = json.loads((out / "run.json").read_text())
         id, digests, rounds = theirs["id"], theirs["digests"], theirs["rounds"]
+        version = theirs.get("version", 1)
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"{out}/run.json: is not readable; give another `out` or remove {out}") from None
     if id != config.id:
         raise InputError(f"{out}: belongs to peer `{id}`; give another `out`")
+    if version != VERSION:
+        raise InputError(f"{out}: holds a run of another version of dfl; give another `out`")
     if obstacle := spec.obstacle(digests, rounds):
         raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
 
@@ -79,7 +83,7 @@ def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
     """Create the directory, say in it whose it is, and keep every other process out of it inside the block."""
     out.mkdir(parents=True, exist_ok=True)
     with sole_use(out):
-        run = {"id": config.id, "rounds": spec.rounds, "digests": spec.digests()}
+        run = {"version": VERSION, "id": config.id, "rounds": spec.rounds, "digests": spec.digests()}
         write_atomically(out / "run.json", json.dumps(run).encode())
         write_atomically(out / "pid", f"{os.getpid()}\n".encode())
         yield

@@ -58,7 +58,8 @@ def break_in_the_middle(path: Path) -> None:
 def tell(checkpoints: Checkpoints, durable: int) -> None:
     """Write the newest two again: with messages of both, and with that round as what the others have on disk."""
     (snapshot, messages), earlier = checkpoints.load(3), checkpoints.load(2)[0]
-    facts: dict[str, Any] = {**snapshot.facts, "durable": dict.fromkeys(SCENARIOS["fibfl"].ids, durable)}
+    network = {**snapshot.facts["network"], "durable": dict.fromkeys(SCENARIOS["fibfl"].ids, durable)}
+    facts: dict[str, Any] = {**snapshot.facts, "network": network}
     checkpoints.save(earlier, messages[3])
     checkpoints.save(replace(snapshot, facts=facts), messages[3])
 

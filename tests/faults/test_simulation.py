@@ -15,7 +15,7 @@ from faults.plans import check
 from faults.scenarios import SCENARIOS, specification
 from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.wires import Stall, Weather
-from peer.runtime.checkpointer import Checkpointer
+from peer.network.network import Network
 from peer.runtime.in_process import run_in_process
 from peer.runtime.journal import Journal
 
@@ -101,7 +101,7 @@ def test_a_link_that_is_dead_for_longer_than_several_rounds() -> None:
 
 def test_an_outbox_in_memory_only_is_found_out() -> None:
     """What the simulation is worth: it finds the plausible simpler design to be wrong."""
-    with patch.object(Checkpointer, "_refill", lambda self, messages: None):
+    with patch.object(Network, "load_frames", lambda self, frames: None):
         assert any(check("fibfl", seed)[1] for seed in range(6))
 
 

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from peer.network.wire.frames import Key
 
+Frames = list[tuple[list[str], bytes]]
+"""Receivers and bytes of each frame, in the order they were written."""
+
 
 class Outgoing(NamedTuple):
     """A frame as it goes on the wire; its bytes are shared by the outboxes of all receivers and never change."""

@@ -16,7 +16,7 @@ from peer.network.wire.stubs.dfl.v1.peer_pb2 import (
 )
 
 VERSION = 2
-"""Of the wire contract; peers of different versions refuse each other."""
+"""Of the wire contract; peers of different versions refuse each other, and a run that another has begun."""
 DESCRIPTOR = peer_pb2.DESCRIPTOR
 SERVICE = DESCRIPTOR.services_by_name["Peer"].full_name
 
