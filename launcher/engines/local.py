@@ -75,7 +75,7 @@ class ForkServer:
     keep: descriptors that the fork server and every child hold open as long as they live (a lock, say).
     """
 
-    lost = "The fork server ended before its peers; run again, they resume."
+    lost = "the fork server ended before its peers; the same command resumes the run"
 
     def __init__(
         self,
