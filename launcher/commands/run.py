@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from launcher.supervision.supervisor import Supervisor
 from launcher.supervision.totals import Totals
 from peer.errors import InputError
 from peer.spec.federation import Spec
+from peer.tasks import background
 
 POLL_SECONDS = 0.25
 """Seconds between two looks at the peers' files."""
@@ -114,16 +115,11 @@ async def launch(spec: Spec, directory: RunDirectory, console: Console) -> int:
         screen.say(f"{spec.protocol.name}, {plural(len(spec.ids), 'peer')}, in {directory.path}")
         async with ForkServer(keep=(directory.peers_lock,)) as server:
             supervisor = Supervisor(server, directory, federation, screen.say)
-            watching = asyncio.create_task(watch(federation, screen))
-            # A display that breaks must not leave peers running unseen.
-            watching.add_done_callback(lambda _: stop.asked.set())
-            try:
+            async with background() as tasks:
+                # A display that breaks ends the peers: they must not go on unseen.
+                tasks.create_task(watch(federation, screen))
                 await supervisor.run(spec.ids, stop.asked, stop.hurry)
-            finally:
-                ended = stop.asked.is_set()
-                watching.cancel()
-                with suppress(asyncio.CancelledError):
-                    await watching
+            ended = stop.asked.is_set()
         show(federation, screen)
     codes = [code for code in supervisor.codes.values() if code not in (0, *STOPPED)]
     if WRONG_INPUT in codes and not supervisor.restarts and not ended:

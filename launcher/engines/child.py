@@ -5,8 +5,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 Entry = Callable[[list[str]], int | None]
@@ -14,18 +15,29 @@ Entry = Callable[[list[str]], int | None]
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
 
 
-def live(
-    order: dict[str, Any], entry: Entry, *, log: int, lifeline: int, grace: float, foreign: Iterable[int]
-) -> NoReturn:
+@dataclass(frozen=True)
+class Descriptors:
+    """What a child inherits open: its log, the lifeline that it reads, and what is the fork server's own."""
+
+    log: int
+    lifeline: int
+    foreign: tuple[int, ...]
+
+
+def live(order: dict[str, Any], entry: Entry, inherited: Descriptors, grace: float) -> NoReturn:
     """Runs `entry(argv)` as a process of its own and exits with its code.
+
+    grace: seconds that it has to end by itself when the launcher is gone.
 
     If it raises, the traceback goes to the log and the code is 1. Leaves by `os._exit`: the interpreter's
     clean-up belongs to the fork server, whose copy this is.
     """
     code = 1
     try:
-        settle(order, log, foreign)
-        threading.Thread(target=end_with_launcher, args=(lifeline, grace), name="lifeline", daemon=True).start()
+        settle(order, inherited)
+        threading.Thread(
+            target=end_with_launcher, args=(inherited.lifeline, grace), name="lifeline", daemon=True
+        ).start()
         code = int(entry(list(order["argv"])) or 0)
     finally:
         code = exit_code(sys.exception(), code)
@@ -35,7 +47,7 @@ def live(
         os._exit(code)
 
 
-def settle(order: dict[str, Any], log: int, foreign: Iterable[int]) -> None:
+def settle(order: dict[str, Any], inherited: Descriptors) -> None:
     """Own session (a terminal's Ctrl-C is the launcher's to handle), default signals, output into the log."""
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -43,11 +55,11 @@ def settle(order: dict[str, Any], log: int, foreign: Iterable[int]) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    for descriptor in foreign:
+    for descriptor in inherited.foreign:
         os.close(descriptor)
     for descriptor in (1, 2):
-        os.dup2(log, descriptor)
-    os.close(log)
+        os.dup2(inherited.log, descriptor)
+    os.close(inherited.log)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     os.environ.update(order.get("env") or {})

@@ -31,7 +31,7 @@ import sys
 import time
 from typing import Any
 
-from launcher.engines.child import SIGNALS, Entry, live
+from launcher.engines.child import SIGNALS, Descriptors, Entry, live
 
 
 class Server:
@@ -104,7 +104,7 @@ class Server:
             if pid == 0:
                 # With the control socket open in a child, the launcher would never see this server end.
                 foreign = (self.control.fileno(), self.wakeup, self.wakeup_write)
-                live(order, self.entry, log=log, lifeline=self.lifeline, grace=self.grace, foreign=foreign)
+                live(order, self.entry, Descriptors(log, self.lifeline, foreign), self.grace)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.close(log)

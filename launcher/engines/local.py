@@ -15,7 +15,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ from typing import Any, Self
 from peer.errors import FailedError
 from peer.process import raise_open_files
 from peer.protocols.registry import PROTOCOLS
+from peer.tasks import background
 
 # The first Adam imports torch._dynamo, for more than a second of CPU.
 PRELOAD = (
@@ -74,7 +75,7 @@ class ForkServer:
     keep: descriptors that the fork server and every child hold open as long as they live (a lock, say).
     """
 
-    lost = "The fork server ended before its peers; run again, they resume."
+    lost = "the fork server ended before its peers; the same command resumes the run"
 
     def __init__(
         self,
@@ -93,6 +94,14 @@ class ForkServer:
     async def __aenter__(self) -> Self:
         """Starts the fork server; the first `start` waits until its imports are done."""
         raise_open_files()  # the fork server and its children inherit it
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(background())
+            await self._open(tasks)
+            stack.push_async_callback(self._close)
+            self._stack = stack.pop_all()
+        return self
+
+    async def _open(self, tasks: asyncio.TaskGroup) -> None:
         ours, theirs = socket.socketpair()
         end, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", "launcher.engines.forkserver"]
@@ -110,12 +119,14 @@ class ForkServer:
             os.close(end)
         self._ready = asyncio.get_running_loop().create_future()
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._listener = asyncio.create_task(self._listen())
-        return self
+        self._listener = tasks.create_task(self._listen())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def _close(self) -> None:
         self._let_go()
         self._writer.close()
         with suppress(ConnectionError):

@@ -60,13 +60,13 @@ class PeerView:
     """
 
     id: str
-    state: str = "starting"
-    round: int = 0
-    history: dict[int, RoundDone] = field(default_factory=dict)
-    waits: dict[Cause, Wait] = field(default_factory=dict)
-    links: dict[str, str] = field(default_factory=dict)
-    failure: str | None = None
-    restarts: int = 0
+    state: str = field(default="starting", init=False)
+    round: int = field(default=0, init=False)
+    history: dict[int, RoundDone] = field(default_factory=dict, init=False)
+    waits: dict[Cause, Wait] = field(default_factory=dict, init=False)
+    links: dict[str, str] = field(default_factory=dict, init=False)
+    failure: str | None = field(default=None, init=False)
+    restarts: int = field(default=0, init=False)
 
     def start(self) -> None:
         """Its process is started, perhaps again: of what it does now nothing is known yet."""

@@ -46,7 +46,7 @@ def lines(summary: Summary, spec: Spec, directory: Path) -> list[str]:
         f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds "
         f"in {duration(summary.wall_seconds)}{restarts}",
         f"accuracy ({test}): mean {share(average)}, worst {share(summary.worst_accuracy)}, "
-        f"Gini {share(summary.gini)}, one half passed in round {summary.r50 or '–'}",
+        f"Gini {share(summary.gini)}, mean first above 0.5 in round {summary.r50 or '–'}",
     ]
     before, after = (summary.ring_cost.get(when) for when in ("before", "after"))
     if before is not None:

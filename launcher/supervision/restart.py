@@ -1,28 +1,35 @@
 """When a peer that ended is started again: a crash is, a decision is not."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 WRONG_INPUT = 2
 STOPPED = (143, 130, -15, -2)
 """After SIGTERM or SIGINT: with a checkpoint, or before the peer could handle signals at all."""
 
 
-@dataclass
-class Restarts:
-    """The restarts of one peer: at most `limit` in a row, each after twice the delay of the one before.
-
-    A crash no longer counts as in a row with the last when the peer has completed a round in between, or has
-    run for `steady` seconds: it is not crashing because it was started.
-    """
+@dataclass(frozen=True)
+class Policy:
+    """How often a peer is started again, and how long it may take to end. All but `limit` are seconds."""
 
     limit: int = 5
+    """Restarts in a row."""
     first_delay: float = 0.5
-    """Seconds before the first restart in a row."""
+    """Before the first restart in a row; each waits twice as long as the one before."""
     steady: float = 60.0
-    total: int = 0
-    in_row: int = 0
-    _started: float = 0.0
-    _round: int = 0
+    """A peer that has run for so long does not crash because it was started: a new row begins."""
+    grace: float = 20.0
+    """Between SIGTERM and SIGKILL; a peer writes its checkpoint meanwhile."""
+
+
+@dataclass
+class Restarts:
+    """The restarts of one peer: so many in a row, and in all. A row ends, too, with a round that is completed."""
+
+    policy: Policy = Policy()
+    total: int = field(default=0, init=False)
+    in_row: int = field(default=0, init=False)
+    _started: float = field(default=0.0, init=False)
+    _round: int = field(default=0, init=False)
 
     def started(self, round: int, now: float) -> None:
         """The peer was started at `now` (seconds), when it had completed `round` rounds."""
@@ -36,10 +43,10 @@ class Restarts:
         """
         if code == 0 or (code == WRONG_INPUT and not self.total) or code in STOPPED or failed:
             return None
-        if round > self._round or now - self._started >= self.steady:
+        if round > self._round or now - self._started >= self.policy.steady:
             self.in_row = 0
-        if self.in_row == self.limit:
+        if self.in_row == self.policy.limit:
             return None
         self.in_row += 1
         self.total += 1
-        return float(self.first_delay * 2 ** (self.in_row - 1))
+        return float(self.policy.first_delay * 2 ** (self.in_row - 1))

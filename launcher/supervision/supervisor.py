@@ -4,13 +4,16 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from launcher.engines.local import ForkServer, Process
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.tail import last_lines
-from launcher.supervision.restart import STOPPED, Restarts
+from launcher.supervision.restart import STOPPED, Policy, Restarts
 from launcher.supervision.run_directory import RunDirectory
+from peer.errors import FailedError
+from peer.tasks import background
 
 LOG_LINES = 15
 
@@ -20,7 +23,6 @@ class Supervisor:
     """Runs every peer of a federation to its end.
 
     say: told, in one line or several, what a person should know at once.
-    grace: seconds between SIGTERM and SIGKILL when the peers are ended; they write a checkpoint meanwhile.
     codes: the exit code of each peer that will not be started again.
     """
 
@@ -28,31 +30,25 @@ class Supervisor:
     directory: RunDirectory
     federation: Federation
     say: Callable[[str], None]
-    grace: float = 20.0
-    policy: Callable[[], Restarts] = Restarts
-    codes: dict[str, int] = field(default_factory=dict)
-    restarts: int = 0
-    _running: dict[str, Process] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    codes: dict[str, int] = field(default_factory=dict, init=False)
+    restarts: int = field(default=0, init=False)
+    _running: dict[str, Process] = field(default_factory=dict, init=False)
 
     async def run(self, ids: Sequence[str], stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Returns when no peer runs any more: all have ended, one has failed for good, or `stop` was set.
 
         hurry: set to kill at once whoever is still being waited for.
         """
-        keepers = {asyncio.create_task(self._keep(id), name=id) for id in ids}
-        stopping = asyncio.create_task(stop.wait())
         try:
-            pending = keepers
-            while pending and not self._lost():
-                done, _ = await asyncio.wait({*pending, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                for keeper in done - {stopping}:
-                    keeper.result()
-                pending = pending - done
-                if stopping in done:
-                    break
+            async with background() as tasks:
+                stopping = tasks.create_task(stop.wait())
+                keepers = {tasks.create_task(self._keep(id), name=id) for id in ids}
+                while keepers and not self._lost() and not stopping.done():
+                    done, _ = await asyncio.wait({*keepers, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    keepers = {keeper for keeper in keepers if keeper not in done}
         finally:
-            await self._end(keepers, hurry)
-            stopping.cancel()
+            await self._end(hurry)
 
     def _lost(self) -> bool:
         """Whether a peer has failed for good, so that the others cannot finish."""
@@ -60,22 +56,22 @@ class Supervisor:
 
     async def _keep(self, id: str) -> None:
         """One peer, from its first start to the end that is not followed by another."""
-        view, policy = self.federation.peers[id], self.policy()
+        view, restarts = self.federation.peers[id], Restarts(self.policy)
         while True:
             view.start()
-            policy.started(view.completed, time.monotonic())
+            restarts.started(view.completed, time.monotonic())
             process = await self.server.start(["--config", str(self.directory.config(id))], self.directory.log(id))
             self._running[id] = process
             code = await process.wait()
             del self._running[id]
             for line in self.federation.look_at(id):
                 self.say(line)
-            delay = policy.delay(code, view.failure is not None, view.completed, time.monotonic())
+            delay = restarts.delay(code, view.failure is not None, view.completed, time.monotonic())
             if delay is None:
                 self._ended(id, code)
                 return
             view.end("restarting")
-            view.restarts = policy.total
+            view.restarts = restarts.total
             self.restarts += 1
             self.say(f"{self._obituary(id, code)}\n{id} starts again in {delay:g} s")
             await asyncio.sleep(delay)
@@ -97,28 +93,24 @@ class Supervisor:
         last = "".join(f"\n    {line}" for line in last_lines(self.directory.log(id), LOG_LINES))
         return f"{id} {cause}; the end of {self.directory.log(id)}:{last or ' (empty)'}"
 
-    async def _end(self, keepers: set[asyncio.Task[None]], hurry: asyncio.Event) -> None:
+    async def _end(self, hurry: asyncio.Event) -> None:
         """Ends whoever still runs: SIGTERM, and after the grace or in a hurry SIGKILL."""
         self.federation.ending = True
-        for keeper in keepers:
-            keeper.cancel()
-        await asyncio.gather(*keepers, return_exceptions=True)
         for process in self._running.values():
             process.signal(signal.SIGTERM)
-        everyone = asyncio.create_task(self._everyone())
-        hurried = asyncio.create_task(hurry.wait())
-        await asyncio.wait({everyone, hurried}, timeout=self.grace, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
-        for process in self._running.values():
-            process.signal(signal.SIGKILL)  # reaches only those that have not ended
-        await everyone
+        async with asyncio.TaskGroup() as tasks:
+            everyone = tasks.create_task(self._everyone())
+            hurried = tasks.create_task(hurry.wait())
+            await asyncio.wait((everyone, hurried), timeout=self.policy.grace, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            for process in self._running.values():
+                process.signal(signal.SIGKILL)  # reaches only those that have not ended
 
     async def _everyone(self) -> None:
         """Waits for all that still run; a lost fork server has been reported by the keepers."""
-        await asyncio.gather(*(process.wait() for process in self._running.values()), return_exceptions=True)
         for id, process in self._running.items():
-            if process.returncode is not None:
-                self.codes[id] = process.returncode
+            with suppress(FailedError):
+                self.codes[id] = await process.wait()
 
 
 def signal_name(number: int) -> str:

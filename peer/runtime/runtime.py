@@ -231,7 +231,9 @@ class Runtime:
         if not self._complete.exists():
             behind = await drain(self.network.edges, self.network.durability, self._spec)
             if behind:
-                self.telemetry.emit(Left(sentence=f"left without hearing that {', '.join(behind)} finished"))
+                who = ", ".join(behind)
+                way_out = "if one of them waits for this peer, start it again"
+                self.telemetry.emit(Left(sentence=f"ended without hearing that {who} finished; {way_out}"))
             else:
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()

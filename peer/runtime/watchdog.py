@@ -33,7 +33,9 @@ async def watch_lost(
                 raise FailedError(f"stopped because of {who}; start it again, then this peer")
             if clock() - said.get(neighbour.id, -reminders.lost_again) >= reminders.lost_again:
                 said[neighbour.id] = clock()
-                report(Lost(neighbour=neighbour.id, sentence=f"still waiting for {who}"))
+                report(
+                    Lost(neighbour=neighbour.id, sentence=f"still waiting for {who}; if it has ended, start it again")
+                )
 
 
 async def watch_stalled(network: Network, report: Report, reminders: Reminders) -> None:

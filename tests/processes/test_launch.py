@@ -29,7 +29,7 @@ SUMMARY = {
 }
 PER_PEER = {
     *("id", "samples", "accuracy", "balanced", "test_loss", "model_sha256", "seconds"),
-    *("bytes_sent", "bytes_received", "tensor_bytes_sent", "sent_to"),
+    *("bytes_sent", "bytes_received", "tensor_bytes_sent", "sent_to", "notes"),
 }
 
 

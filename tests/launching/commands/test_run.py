@@ -21,7 +21,7 @@ from launcher.commands import run as local
 from launcher.engines.local import ForkServer
 from launcher.monitor.federation_view import Federation
 from launcher.supervision import preflight, run_directory
-from launcher.supervision.restart import Restarts
+from launcher.supervision.restart import Policy
 from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.supervisor import Supervisor, signal_name
 from launcher.supervision.totals import Totals
@@ -47,8 +47,8 @@ def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     monkeypatch.setattr(local, "ForkServer", FakeServer)
     monkeypatch.setattr(preflight, "check", lambda spec, out, device, certs: None)
-    quick = functools.partial(Restarts, limit=2, first_delay=0.01)
-    monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick, grace=1.0))
+    quick = Policy(limit=2, first_delay=0.01, grace=1.0)
+    monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick))
 
     def run(fresh: bool = False, seed: int = 42, port: int = 7700, **behaviours: str) -> tuple[int, str]:
         monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
