@@ -52,6 +52,8 @@ def lines(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     if before is not None:
         said.append(f"ring cost: {share(before)} before, {share(after)} after ordering")
     said += verdict(summary.privacy)
+    if differing := [name for name, same in summary.replicated.items() if not same]:
+        said.append(f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal")
     first = summary.per_peer[0].id
     said.append(f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json")
     own = f', user_model="{model}"' if ":" in model else ""
@@ -65,7 +67,8 @@ def verdict(privacy: Mapping[str, Any]) -> list[str]:
     violations = privacy["violations"]
     met = [name for name, holds in privacy["definitions"].items() if holds]
     head = privacy["head_bytes_sent"]
-    said = f"privacy: {quantity(head)} of heads sent, {len(privacy['edges_used'])} directed edges used, "
+    declared = " as declared" if privacy["on_trust"] else ""
+    said = f"privacy: {quantity(head)} of heads sent{declared}, {len(privacy['edges_used'])} directed edges used, "
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
     said += f"; Definitions met: {', '.join(met) or 'none'}"
     trusted = [f"  on trust, {one['vector']} ({quantity(one['bytes'])}): {one['why']}" for one in privacy["on_trust"]]

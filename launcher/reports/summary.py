@@ -61,6 +61,9 @@ def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int
         restarts=restarts,
         per_peer=tuple(map(PeerSummary.of, per_peer)),
         privacy=privacy(spec.ids, audits(directory, spec.ids), spec.rounds, promise(spec, directory)),
+        replicated={
+            name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
+        },
     )
 
 

@@ -1,7 +1,7 @@
 """What stands in summary.json, and its way there and back."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ class PeerSummary(Figures):
 
     @classmethod
     def of(cls, result: Result) -> Self:
-        return cls(**{field.name: getattr(result, field.name) for field in fields(Figures)}, notes=result.notes)
+        return cls(**{one.name: getattr(result, one.name) for one in fields(Figures)}, notes=result.notes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,8 @@ class Summary:
     restarts: int
     per_peer: tuple[PeerSummary, ...]
     privacy: dict[str, Any]
+    replicated: dict[str, bool] = field(default_factory=dict)
+    """By name: whether what the protocol declares as equal at all peers was so in the end."""
 
 
 SUMMARIES = TypeAdapter(Summary)

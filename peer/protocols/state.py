@@ -1,9 +1,11 @@
 """What a protocol remembers from round to round: tensors by name, as nothing else survives a crash."""
 
+import hashlib
 from collections import UserDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from peer.errors import InputError
@@ -22,6 +24,15 @@ class State(UserDict[str, Tensor]):
                 "write torch.tensor(...) and read it with .item()"
             )
         super().__setitem__(name, value)
+
+    def digests(self, names: Iterable[str]) -> dict[str, str]:
+        """SHA-256 in hex of each of these tensors' dtype, shape and content."""
+        return {name: _sha256(self[name]) for name in names}
+
+
+def _sha256(tensor: Tensor) -> str:
+    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode() + content).hexdigest()
 
 
 def check_state(protocol: "Protocol", state: State, members: Sequence[str]) -> None:

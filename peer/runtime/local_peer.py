@@ -1,12 +1,10 @@
 """What a protocol is given, made of the model, the trainer and the network."""
 
 import asyncio
-import hashlib
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import count
 from typing import Any, TypeVar
 
@@ -14,53 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.errors import FailedError, InputError
 from peer.learning.data.samples import Samples
 from peer.learning.model.layout import Entry
 from peer.learning.randomness import derive
 from peer.learning.training.trainer import Phase, Trainer
-from peer.network.collectives.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
-from peer.network.collectives.pending import Pending
 from peer.network.network import Network
-from peer.protocols.base import Peer, Received
-from peer.protocols.declarations import Share
 from peer.protocols.peer import Resources
 from peer.protocols.state import State
-from peer.runtime.calls import Calls, To
+from peer.runtime.communicating import Communicating, Ring, Seconds
 from peer.runtime.journal import Journal
 from peer.runtime.lifecycle import State as Activity
 from peer.runtime.setup import Setup
-from peer.telemetry.events import Report, RingOrdered
-from peer.telemetry.trace import Trace, copy
-from peer.topology.graphs import receivers, senders
+from peer.telemetry.events import Report
+from peer.telemetry.trace import copy
 
 T = TypeVar("T")
 GIB = 1 << 30
-FLOAT32 = 4
-"""Bytes."""
-UNDECIDED = -1
-"""What a peer tells that only relays the others' decisions."""
 
 
-@dataclass
-class Seconds:
-    """Where a peer's time goes."""
-
-    train: float = 0.0
-    communicate: float = 0.0
-    evaluate: float = 0.0
-
-
-@dataclass
-class Ring:
-    """The ring's order and what it cost before and after ordering."""
-
-    order: tuple[str, ...]
-    cost_before: float | None = None
-    cost_after: float | None = None
-
-
-class LocalPeer(Peer):
+class LocalPeer(Communicating):
     """The runtime's side of `peer.protocols.base.Peer`."""
 
     def __init__(
@@ -71,42 +41,25 @@ class LocalPeer(Peer):
         report: Report,
         enter: Callable[[Activity], None],
     ) -> None:
-        spec, shard = setup.spec, setup.shard
-        self.id, self.members, self.rounds, self.seed = setup.config.id, spec.ids, spec.rounds, spec.seed
-        self.graph, self.proportions = spec.protocol.graph, torch.from_numpy(shard.proportions)
-        self.trained = setup.model
-        self.validation = shard.validation.to(setup.model.device) if shard.validation else None
+        super().__init__(setup, network, report, enter)
+        spec, shard, device = setup.spec, setup.shard, setup.model.device
+        self.rounds, self.seed = spec.rounds, spec.seed
+        self.proportions = torch.from_numpy(shard.proportions)
+        self.validation = shard.validation.to(device) if shard.validation else None
         self.trainer = Trainer(setup.model, shard.train, spec.seed, self.id)
-        self.network, self.executor, self.report = network, executor, report
-        self.enter = enter
-        """Says in which state of its life the peer now is."""
-        declared = spec.protocol.declarations(spec.rounds)
-        self.calls = Calls.of(spec.protocol.name, declared, setup.model, len(spec.ids))
+        self.executor = executor
         self.journal = Journal(setup.out / "journal")
-        self.ring_order, self.seconds, self.round = Ring(spec.ids), Seconds(), 0
         self.state = State()
-        self.trace: Trace | None = None
         self.loss: float | None = None
         self.noted: dict[str, float | list[float]] = {}
         self.trained_this_round = False
 
     def begin(self, round: int) -> None:
-        """A new round: its messages, and what is written once, are numbered from the start."""
-        self.round, self.noted, self.trained_this_round = round, {}, False
-        self._onces, self._exchanges = count(), list[Pending[dict[str, Received]]]()
+        """What is written once is numbered from the start, too."""
+        super().begin(round)
+        self.noted, self.trained_this_round = {}, False
+        self._onces = count()
         self._measured: Resources | None = None
-        self.network.begin(round)
-        self._collectives = Collectives(self.network, round)
-        around = self._neighbourhood()
-        self.network.audit.authorise(round, around.receivers, around.senders)
-
-    def end(self) -> None:
-        """The round is over; InputError if the protocol did not wait for what it asked for."""
-        if not all(exchange.awaited for exchange in self._exchanges):
-            raise InputError(
-                f"`{self.calls.protocol}` calls `exchange` in round {self.round} and does not wait for it; write "
-                "`await` before the call, or await what it returned"
-            )
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything to go on from: tensors on the CPU, copied as the next round changes them, and plain JSON."""
@@ -129,10 +82,6 @@ class LocalPeer(Peer):
         self.round, self.loss = round, facts["loss"]
 
     @property
-    def ring(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.ring_order.order
-
-    @property
     def samples(self) -> int:  # type: ignore[override]
         return len(self.trainer.samples)
 
@@ -143,18 +92,6 @@ class LocalPeer(Peer):
     @property
     def layout(self) -> tuple[Entry, ...]:  # type: ignore[override]
         return self.trained.layout
-
-    @property
-    def model(self) -> Tensor:  # type: ignore[override]
-        return self.trained.vector
-
-    @property
-    def extractor(self) -> Tensor:  # type: ignore[override]
-        return self.trained.extractor
-
-    @property
-    def head(self) -> Tensor:  # type: ignore[override]
-        return self.trained.head
 
     async def train(self, *phases: Phase) -> float:
         self.enter("training")
@@ -183,93 +120,6 @@ class LocalPeer(Peer):
     def forget(self, optimiser: str) -> None:
         self.trainer.drop(optimiser)
 
-    def exchange(
-        self, share: str, /, to: To = None, of: Collection[str] | None = None, **scalars: float
-    ) -> Pending[dict[str, Received]]:
-        declared, around = self._declared(share), self._neighbourhood()
-        self.calls.declared.check_scalars(declared, scalars, self.round)
-        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
-        vectors = self.calls.addressed(declared, self.round, around.receivers, to, lambda: self._live(declared))
-        self._trace_pass(share, numbers)
-        with self._communicating():
-            leaving = self._leaving(share, vectors)
-            arriving = self._collectives.exchange(
-                around, share, Outgoing(leaving, numbers), self._expected(declared, around, to, of)
-            )
-        self._exchanges.append(Pending(lambda: self._received(arriving, tuple(numbers))))
-        return self._exchanges[-1]
-
-    def _expected(self, share: Share, around: Neighbourhood, to: To, of: Collection[str] | None) -> Expected:
-        everyone = around.senders
-        if of is not None:
-            self.calls.check_senders(share, self.round, everyone, of)
-            return Expected(self._bytes(share), of, of)
-        return Expected(self._bytes(share), everyone if to is None else (), everyone)
-
-    async def _received(
-        self, arriving: Coroutine[Any, Any, dict[str, Arrived]], names: Sequence[str]
-    ) -> dict[str, Received]:
-        with self._communicating():
-            arrived = await arriving
-        return {
-            sender: Received(one.vector.to(self.trained.device), dict(zip(names, one.scalars, strict=True)))
-            for sender, one in arrived.items()
-        }
-
-    async def weighted_mean(self, share: str, weight: float) -> None:
-        declared = self._declared(share)
-        self.calls.check_mean(declared, self.round, weight)
-        live = self._live(declared)
-        vector = self._leaving(share, {"": live})[""]
-        with self._communicating():
-            await self._collectives.weighted_mean(self._neighbourhood(), share, vector, float(weight))
-            live.copy_(vector)
-
-    async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
-        declared = self._declared(share)
-        self.calls.declared.check_scalars(declared, scalars, self.round)
-        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
-        vector = self._leaving(share, {"": self._live(declared)})[""]
-        arriving = self._collectives.all_gather(self._neighbourhood(), share, vector, numbers, self._bytes(declared))
-        received = await self._received(arriving, tuple(numbers))
-        return {member: received[member] for member in self.members}
-
-    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
-        numbers = self.calls.record(record, values, self.round)
-        with self._communicating():
-            records = await self._collectives.gather(self._neighbourhood(), record, tuple(numbers))
-        return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
-
-    async def agree(self, record: str, decision: Tensor | None) -> None:
-        told = await self.gather(record, torch.tensor([digest(decision)], dtype=torch.float64))
-        theirs = {peer: float(value) for peer, value in told.items() if float(value) != UNDECIDED}
-        others = [peer for peer, value in theirs.items() if decision is not None and value != digest(decision)]
-        if others:
-            raise FailedError(
-                f"{self.id} decided otherwise than {', '.join(others)} about `{record}` in round {self.round}; last "
-                "bits differ between kinds of CPU: use one kind, and one build of torch"
-            )
-
-    async def pass_token(self, share: str) -> None:
-        declared = self._declared(share)
-        vector = self._leaving(share, {"": self._live(declared)})[""]
-        with self._communicating():
-            self._collectives.pass_token(self._neighbourhood(), share, vector)
-
-    async def receive_token(self, share: str) -> Tensor:
-        length = self._bytes(self._declared(share))
-        with self._communicating():
-            token = await self._collectives.receive_token(self._neighbourhood(), share, length)
-        return token.to(self.trained.device)
-
-    async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
-        # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.
-        await self.agree("order", torch.tensor([self.members.index(peer) for peer in order]))
-        self.ring_order = Ring(order, cost_before, cost_after)
-        around = self._neighbourhood()
-        self.network.use(self.round, around.receivers, around.senders)
-        self.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
-
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
         number = next(self._onces)
         value = await asyncio.to_thread(self.journal.recall, self.round, number)
@@ -297,64 +147,12 @@ class LocalPeer(Peer):
     def note(self, **values: float | Sequence[float]) -> None:
         self.noted |= {name: noted(value) for name, value in values.items()}
 
-    def _neighbourhood(self) -> Neighbourhood:
-        ring = self.ring_order.order
-        return Neighbourhood(ring, receivers(self.graph, ring, self.id), senders(self.graph, ring, self.id))
-
-    def _declared(self, share: str) -> Share:
-        return self.calls.declared.share(share, self.round)
-
-    def _live(self, share: Share) -> Tensor:
-        views = {"extractor": self.extractor, "head": self.head, "model": self.model}
-        return self.calls.vector(share, self.round, views, self.state)
-
-    def _bytes(self, share: Share) -> int | None:
-        """Of the vector at every peer; None where each may send one of its own length."""
-        length = self.calls.length(share)
-        return None if length is None else FLOAT32 * length
-
-    def _leaving(self, name: str, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The vectors as they leave: on the CPU, each once however many get it, and finite, or nothing leaves."""
-        leaving: dict[int, Tensor] = {}
-        for vector in vectors.values():
-            if id(vector) not in leaving:
-                leaving[id(vector)] = self._finite(name, vector)
-        return {to: leaving[id(vector)] for to, vector in vectors.items()}
-
-    def _finite(self, name: str, vector: Tensor) -> Tensor:
-        if self.trace and self.trace.shared == name:
-            self.trace.communicates(vector)
-        if vector.is_floating_point() and not bool(torch.isfinite(vector.sum())):
-            raise FailedError(f"{self.id}: its {name} is not finite in round {self.round}; lower the learning rate")
-        return vector.detach().cpu().contiguous()
-
-    def _trace_pass(self, share: str, scalars: Mapping[str, float]) -> None:
-        if self.trace and self.trace.shared == share:
-            self.trace.passes(self._live(self._declared(share)))
-            self.trace.facts |= scalars
-
-    @contextmanager
-    def _communicating(self) -> Iterator[None]:
-        """The time that the block takes counts as communication."""
-        self.enter("communicating")
-        began = time.perf_counter()
-        yield
-        self.seconds.communicate += time.perf_counter() - began
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def digest(decision: Tensor | None) -> int:
-    """A number for a decision that a float64 holds exactly, or the one that stands for none."""
-    if decision is None:
-        return UNDECIDED
-    content = repr((str(decision.dtype), decision.cpu().tolist())).encode()
-    return int.from_bytes(hashlib.sha256(content).digest()[:6], "little")
-
 
 def noted(value: float | Sequence[float] | Tensor) -> float | list[float]:
     """Plain JSON."""
     plain: float | list[float] = value.tolist() if isinstance(value, Tensor) else value  # type: ignore[assignment]
     return [float(one) for one in plain] if isinstance(plain, Sequence) else float(plain)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

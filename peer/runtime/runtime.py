@@ -223,6 +223,7 @@ class Runtime:
             ring=ring.order,
             ring_cost={"before": ring.cost_before, "after": ring.cost_after},
             history=history(self._out),
+            replicated=self.peer.state.digests(self._spec.protocol.replicated),
         )
 
     async def _serve(self) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Result(Figures):
     ring: tuple[str, ...]
     ring_cost: dict[str, float | None]
     history: tuple[RoundDone, ...]
+    replicated: dict[str, str] = field(default_factory=dict)
+    """A digest of each state that the protocol declares as equal at all peers."""
 
     @property
     def notes(self) -> tuple[dict[str, Any], ...]:

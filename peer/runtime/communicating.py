@@ -1,0 +1,233 @@
+"""The communicating half of what a protocol is given: from the names in its calls to the collectives."""
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peer.errors import FailedError, InputError
+from peer.network.collectives.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
+from peer.network.collectives.pending import Pending
+from peer.network.network import Network
+from peer.protocols.base import Peer, Received
+from peer.protocols.declarations import Share
+from peer.runtime.calls import Calls, To
+from peer.runtime.lifecycle import State as Activity
+from peer.runtime.setup import Setup
+from peer.telemetry.events import Report, RingOrdered
+from peer.telemetry.trace import Trace
+from peer.topology.graphs import receivers, senders
+
+FLOAT32 = 4
+"""Bytes."""
+UNDECIDED = -1
+"""What a peer tells that only relays the others' decisions."""
+
+
+@dataclass
+class Seconds:
+    """Where a peer's time goes."""
+
+    train: float = 0.0
+    communicate: float = 0.0
+    evaluate: float = 0.0
+
+
+@dataclass
+class Ring:
+    """The ring's order and what it cost before and after ordering."""
+
+    order: tuple[str, ...]
+    cost_before: float | None = None
+    cost_after: float | None = None
+
+
+class Communicating(Peer):
+    """Checks each call against the declarations, and runs it on this round's collectives."""
+
+    def __init__(self, setup: Setup, network: Network, report: Report, enter: Callable[[Activity], None]) -> None:
+        spec, protocol = setup.spec, setup.spec.protocol
+        self.id, self.members, self.graph = setup.config.id, spec.ids, protocol.graph
+        self.trained, self.network, self.report = setup.model, network, report
+        self.enter = enter
+        """Says in which state of its life the peer now is."""
+        self.calls = Calls.of(protocol.name, protocol.declarations(spec.rounds), setup.model, len(spec.ids))
+        self.ring_order, self.seconds, self.round = Ring(spec.ids), Seconds(), 0
+        self.trace: Trace | None = None
+
+    def begin(self, round: int) -> None:
+        """A new round: its messages are numbered from the start."""
+        self.round = round
+        self._exchanges = list[Pending[dict[str, Received]]]()
+        self.network.begin(round)
+        self._collectives = Collectives(self.network, round)
+        around = self._neighbourhood()
+        self.network.audit.authorise(round, around.receivers, around.senders)
+
+    def end(self) -> None:
+        """The round is over; InputError if the protocol did not wait for what it asked for."""
+        if not all(exchange.awaited for exchange in self._exchanges):
+            raise InputError(
+                f"`{self.calls.protocol}` calls `exchange` in round {self.round} and does not wait for it; write "
+                "`await` before the call, or await what it returned"
+            )
+
+    @property
+    def ring(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.ring_order.order
+
+    @property
+    def model(self) -> Tensor:  # type: ignore[override]
+        return self.trained.vector
+
+    @property
+    def extractor(self) -> Tensor:  # type: ignore[override]
+        return self.trained.extractor
+
+    @property
+    def head(self) -> Tensor:  # type: ignore[override]
+        return self.trained.head
+
+    def exchange(
+        self, share: str, /, to: To = None, of: Collection[str] | None = None, **scalars: float
+    ) -> Pending[dict[str, Received]]:
+        declared, around = self._declared(share), self._neighbourhood()
+        self.calls.declared.check_scalars(declared, scalars, self.round)
+        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
+        vectors = self.calls.addressed(declared, self.round, around.receivers, to, lambda: self._live(declared))
+        self._trace_pass(share, numbers)
+        with self._communicating():
+            leaving = self._leaving(share, vectors)
+            arriving = self._collectives.exchange(
+                around, share, Outgoing(leaving, numbers), self._expected(declared, around, to, of)
+            )
+        self._exchanges.append(Pending(lambda: self._received(arriving, tuple(numbers))))
+        return self._exchanges[-1]
+
+    def _expected(self, share: Share, around: Neighbourhood, to: To, of: Collection[str] | None) -> Expected:
+        everyone = around.senders
+        if of is not None:
+            self.calls.check_senders(share, self.round, everyone, of)
+            return Expected(self._bytes(share), of, of)
+        return Expected(self._bytes(share), everyone if to is None else (), everyone)
+
+    async def _received(
+        self, arriving: Coroutine[Any, Any, dict[str, Arrived]], names: Sequence[str]
+    ) -> dict[str, Received]:
+        with self._communicating():
+            arrived = await arriving
+        return {
+            sender: Received(one.vector.to(self.trained.device), dict(zip(names, one.scalars, strict=True)))
+            for sender, one in arrived.items()
+        }
+
+    async def weighted_mean(self, share: str, weight: float) -> None:
+        declared = self._declared(share)
+        self.calls.check_mean(declared, self.round, weight)
+        live = self._live(declared)
+        vector = self._leaving(share, {"": live})[""]
+        with self._communicating():
+            await self._collectives.weighted_mean(self._neighbourhood(), share, vector, float(weight))
+            live.copy_(vector)
+
+    async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
+        declared = self._declared(share)
+        self.calls.declared.check_scalars(declared, scalars, self.round)
+        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
+        vector = self._leaving(share, {"": self._live(declared)})[""]
+        arriving = self._collectives.all_gather(self._neighbourhood(), share, vector, numbers, self._bytes(declared))
+        received = await self._received(arriving, tuple(numbers))
+        return {member: received[member] for member in self.members}
+
+    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        numbers = self.calls.record(record, values, self.round)
+        with self._communicating():
+            records = await self._collectives.gather(self._neighbourhood(), record, tuple(numbers))
+        return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
+
+    async def agree(self, record: str, decision: Tensor | None) -> None:
+        told = await self.gather(record, torch.tensor([digest(decision)], dtype=torch.float64))
+        theirs = {peer: float(value) for peer, value in told.items() if float(value) != UNDECIDED}
+        others = [peer for peer, value in theirs.items() if decision is not None and value != digest(decision)]
+        if others:
+            raise FailedError(
+                f"{self.id} decided otherwise than {', '.join(others)} about `{record}` in round {self.round}; last "
+                "bits differ between kinds of CPU: use one kind, and one build of torch"
+            )
+
+    async def pass_token(self, share: str) -> None:
+        declared = self._declared(share)
+        vector = self._leaving(share, {"": self._live(declared)})[""]
+        with self._communicating():
+            self._collectives.pass_token(self._neighbourhood(), share, vector)
+
+    async def receive_token(self, share: str) -> Tensor:
+        length = self._bytes(self._declared(share))
+        with self._communicating():
+            token = await self._collectives.receive_token(self._neighbourhood(), share, length)
+        return token.to(self.trained.device)
+
+    async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
+        # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.
+        await self.agree("order", torch.tensor([self.members.index(peer) for peer in order]))
+        self.ring_order = Ring(order, cost_before, cost_after)
+        around = self._neighbourhood()
+        self.network.use(self.round, around.receivers, around.senders)
+        self.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
+
+    def _neighbourhood(self) -> Neighbourhood:
+        ring = self.ring_order.order
+        return Neighbourhood(ring, receivers(self.graph, ring, self.id), senders(self.graph, ring, self.id))
+
+    def _declared(self, share: str) -> Share:
+        return self.calls.declared.share(share, self.round)
+
+    def _live(self, share: Share) -> Tensor:
+        views = {"extractor": self.extractor, "head": self.head, "model": self.model}
+        return self.calls.vector(share, self.round, views, self.state)
+
+    def _bytes(self, share: Share) -> int | None:
+        """Of the vector at every peer; None where each may send one of its own length."""
+        length = self.calls.length(share)
+        return None if length is None else FLOAT32 * length
+
+    def _leaving(self, name: str, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The vectors as they leave: on the CPU, each once however many get it, and finite, or nothing leaves."""
+        leaving: dict[int, Tensor] = {}
+        for vector in vectors.values():
+            if id(vector) not in leaving:
+                leaving[id(vector)] = self._finite(name, vector)
+        return {to: leaving[id(vector)] for to, vector in vectors.items()}
+
+    def _finite(self, name: str, vector: Tensor) -> Tensor:
+        if self.trace and self.trace.shared == name:
+            self.trace.communicates(vector)
+        if vector.is_floating_point() and not bool(torch.isfinite(vector.sum())):
+            raise FailedError(f"{self.id}: its {name} is not finite in round {self.round}; lower the learning rate")
+        return vector.detach().cpu().contiguous()
+
+    def _trace_pass(self, share: str, scalars: Mapping[str, float]) -> None:
+        if self.trace and self.trace.shared == share:
+            self.trace.passes(self._live(self._declared(share)))
+            self.trace.facts |= scalars
+
+    @contextmanager
+    def _communicating(self) -> Iterator[None]:
+        """The time that the block takes counts as communication."""
+        self.enter("communicating")
+        began = time.perf_counter()
+        yield
+        self.seconds.communicate += time.perf_counter() - began
+
+
+def digest(decision: Tensor | None) -> int:
+    """A number for a decision that a float64 holds exactly, or the one that stands for none."""
+    if decision is None:
+        return UNDECIDED
+    content = repr((str(decision.dtype), decision.cpu().tolist())).encode()
+    return int.from_bytes(hashlib.sha256(content).digest()[:6], "little")
