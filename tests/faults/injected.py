@@ -21,9 +21,11 @@ from peer.learning.training.trainer import Trainer
 from peer.network import node
 from peer.network.collectives.all_reduce import AllReduce
 from peer.network.collectives.collectives import Collectives
+from peer.network.collectives.relay import Relay
 from peer.network.network import Network
 from peer.network.streams.receiver import Receiver
 from peer.network.transport.grpc import ClientPipe
+from peer.runtime.journal import Journal
 from peer.runtime.runtime import Runtime
 
 LARGE = 1 << 16
@@ -90,11 +92,28 @@ def mid_frame(fault: Fault) -> None:
 
 
 def mid_pass(fault: Fault) -> None:
-    after(Collectives, "exchange", fault)
+    after(Collectives, "_arrivals", fault)
 
 
 def all_reduce(fault: Fault) -> None:
     before(AllReduce, "_relay", fault)
+
+
+def all_gather(fault: Fault) -> None:
+    before(Relay, "_take", fault)
+
+
+def once(fault: Fault) -> None:
+    """When a secret is drawn and not on disk yet, and when it is there and nothing that depends on it is sent."""
+    write = Journal.write
+
+    def replacement(self: Journal, round: int, number: int, value: Any) -> Any:
+        fault.hit()
+        kept = write(self, round, number, value)
+        fault.hit()
+        return kept
+
+    Journal.write = replacement  # type: ignore[method-assign]
 
 
 def token(fault: Fault) -> None:
@@ -144,6 +163,8 @@ EVENTS: dict[str, Callable[[Fault], None]] = {
     "mid-pass": mid_pass,
     "all-reduce": all_reduce,
     "token": token,
+    "all-gather": all_gather,
+    "once": once,
     "checkpoint": checkpoint,
     "acknowledgement": acknowledgement,
     "greeting": greeting,

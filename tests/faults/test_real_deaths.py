@@ -19,7 +19,9 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg", "epochs": 1, "participation": 0.5},
     "fedisp": {"name": "fedisp"},
     "gossip-sgd": {"name": "gossip-sgd"},
+    "every call": {"name": "callers:EveryCall", "epochs": 1},
 }
+HERE = str(Path(__file__).parent)
 CASES = [
     ("fibfl", "training:7"),
     ("fibfl", "mid-frame:3"),
@@ -33,6 +35,10 @@ CASES = [
     ("fibfl", "greeting:1"),
     ("gossip-sgd", "greeted:2"),
     ("fibfl", "serving:1"),
+    ("every call", "mid-pass:2"),
+    ("every call", "all-gather:3"),
+    ("every call", "all-reduce:2"),
+    ("every call", "checkpoint:8"),
 ]
 ROUNDS = 3
 """FIRMA's warm-up, a round of passes, and one after it."""
@@ -53,7 +59,7 @@ def start(federation: SmallFederation, nursery: Nursery, faults: dict[str, str])
 
 def expected(undisturbed: dict[str, dict[str, str]], protocol: str, build: Build) -> dict[str, str]:
     if protocol not in undisturbed:
-        undisturbed[protocol] = digests(build(PROTOCOLS[protocol], peers=3, rounds=ROUNDS).run())
+        undisturbed[protocol] = digests(build(PROTOCOLS[protocol], peers=3, rounds=ROUNDS, code=HERE).run())
     return undisturbed[protocol]
 
 
@@ -67,12 +73,21 @@ def finish(federation: SmallFederation, killed: Sequence[str]) -> dict[str, str]
     return digests(federation.results())
 
 
+@pytest.mark.parametrize("fault", ["once:1", "once:2", "once:5", "all-gather:4"])
+def test_what_was_drawn_in_secret_is_sent_once(fault: str, federation: Build, fork_server: Nursery) -> None:
+    """Secrets differ from run to run; but all peers end with the same model, so nobody heard two of one."""
+    one = federation({"name": "callers:Secrets", "epochs": 1}, peers=3, rounds=ROUNDS, code=HERE)
+    start(one, fork_server, {"peer1": fault})
+    assert len({*finish(one, ["peer1"]).values()}) == 1
+    assert not [event for id in one.ids for event in one.events(id, "conflict")]
+
+
 @pytest.mark.parametrize(("protocol", "fault"), CASES)
 def test_death_at_an_event(
     protocol: str, fault: str, federation: Build, fork_server: Nursery, undisturbed: dict[str, dict[str, str]]
 ) -> None:
     wanted = expected(undisturbed, protocol, federation)
-    one = federation(PROTOCOLS[protocol], peers=3, rounds=ROUNDS)
+    one = federation(PROTOCOLS[protocol], peers=3, rounds=ROUNDS, code=HERE)
     start(one, fork_server, {"peer1": fault})
     assert finish(one, ["peer1"]) == wanted
     audits = [json.loads(line) for line in (one.directory / "peer1" / "audit.jsonl").read_text().splitlines()]

@@ -14,6 +14,8 @@ EXTRACTOR, HEAD = 4 * 116_352, 4 * 1_290
 """Bytes of mlp's parts for digits."""
 MODEL = EXTRACTOR + HEAD
 ROUNDS = 3
+FAULTS = Path(__file__).parents[1] / "faults"
+"""Where the protocols are that make every call."""
 CASES: dict[str, tuple[int, dict[str, Any], int]] = {
     # peers, parameters, bytes of tensors that each peer sends; a ring all-reduce is 2(N−1)/N of the vector
     "fibfl": (3, ADAM, ROUNDS * 2 * EXTRACTOR),
@@ -38,6 +40,18 @@ async def test_every_protocol(name: str, federation: Build, tmp_path: Path) -> N
     runtimes = await run_in_process(first.spec, tmp_path / "memory")
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
     assert {id: result["tensor_bytes_sent"] for id, result in results.items()} == dict.fromkeys(first.ids, sent)
+
+
+async def test_every_call_of_the_interface(federation: Build, tmp_path: Path) -> None:
+    protocol, data = {"name": "callers:EveryCall", "epochs": 1}, {"name": "digits", "limit": 300}
+    first, second = (federation(protocol, 4, data=data, rounds=ROUNDS, code=str(FAULTS)) for _ in range(2))
+    results = first.run()
+    assert digests(second.run()) == digests(results)
+    runtimes = await run_in_process(first.spec, tmp_path / "memory")
+    assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
+    assert len({result["replicated"]["total"] for result in results.values()}) == 1
+    for result in results.values():
+        assert [len(one["notes"]["norms"]) for one in result["history"]] == [4] * ROUNDS
 
 
 async def test_another_seed_is_another_model(federation: Build, tmp_path: Path) -> None:
