@@ -1,0 +1,83 @@
+"""Protocols of a user's own that say something else of their vectors than is true: what the proof then says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import federate
+
+from launcher.reports.console import verdict
+from launcher.reports.summary import summarise
+
+HEAD = 4 * 90
+"""Bytes of the tiny model's head."""
+CODE = """
+import torch
+from peer import SGD, Phase, Protocol, Record, Share
+class Base(Protocol):
+    paper, min_peers = "none", 3
+    def local(self): return (Phase("model", 1, SGD()),)
+    def shares(self, rounds): return (Share("extractor", scalars=90), self.own())
+    def own(self): return Share("mask")
+    async def round(self, peer):
+        await peer.train(*self.local())
+        peer.state["mask"] = self.content(peer)
+        received = await peer.exchange("mask")
+        await peer.exchange("extractor")
+    def content(self, peer): return peer.head.clone()
+class Undeclared(Base): ...
+class AsExtractor(Base):
+    def own(self): return Share("mask", like="extractor")
+    def content(self, peer): return torch.cat([peer.head, torch.zeros(len(peer.extractor) - len(peer.head))])
+class Sealed(Base):
+    def own(self): return Share("mask", bytes=True, size=4000)
+    def content(self, peer): return torch.from_numpy(peer.head.numpy().view("uint8").copy())
+class AsHead(Base):
+    def own(self): return Share("mask", like="head")
+class AsModel(Base):
+    def own(self): return Share("mask", like="model")
+    def content(self, peer): return peer.model.clone()
+class InNumbers(Base):
+    async def round(self, peer):
+        numbers = {f"n{i}": float(x) for i, x in enumerate(peer.head)}
+        await peer.exchange("extractor", **numbers)
+class InRecords(Base):
+    records = (Record("n", 90),)
+    async def round(self, peer): await peer.gather("n", peer.head.double())
+class Honest(Base):
+    async def round(self, peer):
+        await peer.train(*self.local())
+        await peer.exchange("extractor", accuracy=await peer.accuracy())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "met", "head_bytes", "why"),
+    [
+        ("Undeclared", None, 0, "mask: the protocol does not declare what is in it"),
+        ("AsExtractor", None, 0, "mask: declared like the extractor by code of your own, which nobody can check"),
+        ("Sealed", None, 0, "mask: bytes that nobody but the protocol can read"),
+        ("AsHead", False, 4 * 2 * 2 * HEAD, None),
+        ("AsModel", False, 4 * 2 * 2 * HEAD, None),
+        ("InNumbers", None, 0, "extractor: numbers of code of your own, enough of them to hold a head"),
+        ("InRecords", None, 0, "n: numbers of code of your own, enough of them to hold a head"),
+        ("Honest", True, 0, None),
+    ],
+)
+def test_the_proof_is_not_fooled(
+    name: str, met: bool | None, head_bytes: int, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lies.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = federate(tmp_path / "run", {"name": f"lies:{name}"}, 4, trace=False)
+    spec = run.runtimes["peer0"].setup.spec
+    proof: dict[str, Any] = summarise(spec, run.out, wall_seconds=1.0, restarts=0).privacy
+    assert proof["violations"] == []
+    assert proof["head_bytes_sent"] == head_bytes
+    assert proof["definitions"]["3.1"] is met
+    assert [f"{one['vector']}: {one['why']}" for one in proof["on_trust"]] == ([why] if why else [])
+    said = "\n".join(verdict(proof))
+    assert ("3.1 can neither be proven nor denied" in said) == (met is None)
+    if why:
+        assert why.split(": ")[1] in said
+        assert all(one["bytes"] >= 4 * 2 * 2 * HEAD for one in proof["on_trust"])
