@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from typing import ClassVar, Literal
 
+from peer.errors import InputError
 from peer.learning.training.trainer import Phase
 from peer.protocols.declarations import Declarations, Record, Share, words
 from peer.protocols.peer import Peer, Received, Resources
@@ -58,6 +59,21 @@ class Protocol(Settings):
     def declarations(self, rounds: int) -> Declarations:
         """All that may leave the peer in a run of so many rounds."""
         return Declarations(self.name, self.shares(rounds), self.records)
+
+    def check_state(self, peer: Peer) -> None:
+        """InputError unless the peer's state is as declared, after a round."""
+        for name in (*self.replicated, *self.by_peer):
+            if name not in peer.state:
+                raise InputError(
+                    f"`{self.name}` declares `{name}` as replicated or by_peer and keeps nothing under that name; "
+                    f"write peer.state[{name!r}] = ... in its rounds"
+                )
+        for name in self.by_peer:
+            if peer.state[name].shape[:1] != (len(peer.members),):
+                raise InputError(
+                    f"`{self.name}` declares `{name}` as by_peer, and its shape is {tuple(peer.state[name].shape)}; it "
+                    f"needs a row for each of the {len(peer.members)} members"
+                )
 
     async def start(self, peer: Peer, init: Init) -> None:
         """Before round 1; `init` says whether the peers' weights are still the same."""

@@ -23,7 +23,7 @@ from peer.learning.training.trainer import Phase
 from peer.network.collectives.pending import Pending
 from peer.protocols.base import Init, Peer, Protocol, Received, Resources
 from peer.protocols.declarations import Share
-from peer.protocols.state import State, check_state
+from peer.protocols.state import State
 from peer.runtime.calls import Calls, To
 from peer.topology.graphs import receivers, senders
 
@@ -94,7 +94,7 @@ class DryRun(Peer):
         """Bytes sent in a round; rounds are counted in ascending order, some may be left out."""
         before, self.round = self.sent, round
         await self._protocol.round(self)
-        check_state(self._protocol, self.state, self.members)
+        self._protocol.check_state(self)
         return self.sent - before
 
     def never_awaited(self) -> list[str]:

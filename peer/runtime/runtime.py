@@ -18,7 +18,6 @@ from peer.network.streams.handshake import Identity
 from peer.network.transport import StatusHandler, Transport
 from peer.network.wire.messages import Resources
 from peer.plugins import user_code_errors
-from peer.protocols.state import check_state
 from peer.runtime.barriers import await_staleness_bound, drain, join
 from peer.runtime.bounds import Bounds
 from peer.runtime.checkpointer import Checkpointer
@@ -142,7 +141,7 @@ class Runtime:
         with user_code_errors(self._spec.protocol.name):
             await self._spec.protocol.round(self.peer)
             self.peer.end()
-            check_state(self._spec.protocol, self.peer.state, self.peer.members)
+            self._spec.protocol.check_state(self.peer)
         if self.peer.trace:
             await asyncio.to_thread(self.peer.trace.write, shared, self._trace_facts())
         self._become("evaluating")
