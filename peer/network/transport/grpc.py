@@ -48,6 +48,7 @@ CLIENT = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 5000),  # in fact the time one attempt to connect may take
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),  # or a host that comes back elsewhere is missed for 30 s
     ("grpc.keepalive_time_ms", 20_000),  # a NAT forgets a stream that is silent while its peer trains
     ("grpc.keepalive_timeout_ms", 60_000),  # at 1 Mbit/s a ping waits long behind frames
     ("grpc.http2.max_pings_without_data", 0),
