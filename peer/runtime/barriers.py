@@ -4,7 +4,7 @@ import asyncio
 
 from peer.errors import FailedError
 from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
-from peer.network.membership.edges import Edges, Neighbour
+from peer.network.membership.edges import ONE_WAY, Edges, Neighbour
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import Awaited, Report, Waiting
@@ -20,13 +20,19 @@ async def join(edges: Edges, spec: Spec, report: Report) -> None:
             group.create_task(_say_for_whom(edges, report))
             await edges.complete()
     except TimeoutError:
-        if not (missing := _missing(edges)):
+        if not (missing := edges.missing()):
             return  # the last one came in the same moment
-        who = "; ".join(f"{n.id} at {n.address}: {n.reason}" for n in missing)
-        refused = all("refused:" in n.reason for n in missing)
-        way_out = "make the peers agree" if refused else "start it or correct its address"
-        raise FailedError(f"gave up after {spec.patience:g} s of waiting for {who}; {way_out}") from None
+        who = "; ".join(f"{neighbour.id} at {neighbour.address}: {why}" for neighbour, why in missing)
+        raise FailedError(f"gave up after {spec.patience:g} s of waiting for {who}{_way_out(missing)}") from None
     report(_joining([]))
+
+
+def _way_out(missing: list[tuple[Neighbour, str]]) -> str:
+    """What to do, unless the reasons say so themselves."""
+    if all(why == ONE_WAY for _, why in missing):
+        return ""
+    refused = all("refused:" in why for _, why in missing)
+    return "; make the peers agree" if refused else "; start it or correct its address"
 
 
 async def await_staleness_bound(durability: Durability, spec: Spec, round: int, report: Report, seconds: float) -> None:
@@ -76,7 +82,7 @@ async def _say_for_whom(edges: Edges, report: Report) -> None:
     said = None
     while True:
         await asyncio.sleep(1)
-        waiting = _joining(_missing(edges))
+        waiting = _joining(edges.missing())
         if waiting != said:
             report(waiting)
             said = waiting
@@ -98,11 +104,7 @@ def _on_disk(durable: int, round: int) -> str:
     return f"{known} is known to be on disk, {round - STALENESS_BOUND} is needed"
 
 
-def _missing(edges: Edges) -> list[Neighbour]:
-    return list({neighbour.id: neighbour for neighbour in edges.missing()}.values())
-
-
-def _joining(missing: list[Neighbour]) -> Waiting:
-    who = tuple(Awaited(n.id, n.address, n.reason) for n in missing)
+def _joining(missing: list[tuple[Neighbour, str]]) -> Waiting:
+    who = tuple(Awaited(neighbour.id, neighbour.address, why) for neighbour, why in missing)
     sentence = f"waiting for {'; '.join(map(str, who))}" if who else "all neighbours are here"
     return Waiting(cause="join", awaited=who, sentence=sentence)

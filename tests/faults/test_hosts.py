@@ -11,6 +11,7 @@ from real_peers import Build, Nursery, SmallFederation, digests
 
 from faults.hosts import Hosts, missing
 from peer.network.membership.durability import STALENESS_BOUND
+from peer.network.membership.edges import ONE_WAY
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 PEERS = 3
@@ -76,6 +77,27 @@ def test_one_percent_loss(
         for host in range(PEERS):
             stack.enter_context(hosts.rule(host, "-m statistic --mode random --probability 0.01"))
         assert end(begin(hosts, federation, fork_server, 12)) == wanted
+
+
+@pytest.mark.parametrize("what", ["everything", "connections"])
+def test_one_way_is_blocked_from_the_start(
+    what: str, hosts: Hosts, federation: Build, fork_server: Nursery, expected: dict[int, dict[str, str]]
+) -> None:
+    """By a firewall that takes everything from peer1, or only its attempts to connect to peer0."""
+    wanted = undisturbed(4, expected, federation)
+    with hosts.rule(0, f"-s {hosts.addresses[1]}" + (" -p tcp --dport 7700" if what == "connections" else "")):
+        one = begin(hosts, federation, fork_server, 4)
+        peer1 = f"waiting for peer1 at {hosts.addresses[1]}:7700"
+        one.await_event("peer1", "waiting", sentence=f"waiting for peer0 at {hosts.addresses[0]}:7700 (timed out)")
+        one.await_event("peer0", "waiting", sentence=f"{peer1} ({ONE_WAY if what == 'connections' else 'timed out'})")
+        time.sleep(6)  # an attempt to connect takes five seconds, and there are two ends of one
+    assert end(one) == wanted
+    reasons = {one["reason"] for event in all_waits(one) for one in event["for"]}
+    assert reasons <= {"not yet connected", "connection refused", "timed out", ONE_WAY}
+
+
+def all_waits(federation: SmallFederation) -> list[dict[str, Any]]:
+    return [event for id in federation.ids for event in federation.events(id, "waiting") if event["cause"] == "join"]
 
 
 def newest(federation: SmallFederation) -> dict[str, int]:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from real_peers import Build, digests, until
 
+from peer.network.membership.edges import ONE_WAY
+
 QUICK = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 Ports = Callable[[int], list[int]]
 
@@ -62,6 +64,23 @@ def test_gives_up_on_a_name_that_is_none(federation: Build, ports: Ports) -> Non
     made.start("peer0")
     assert made.wait() == {"peer0": 1}
     assert "peer1 at no-such-host.invalid:7700: unknown host" in made.log("peer0")
+
+
+@pytest.mark.parametrize("lost", ["peer0", "peer2"])
+def test_who_cannot_be_reached_is_told_so(lost: str, federation: Build, ports: Ports) -> None:
+    """Its address is wrong everywhere. It dials all its heartbeats, or none, and came before the others."""
+    made = federation(QUICK, patience=6)
+    made.configure(lost, listen=f"127.0.0.1:{ports(1)[0]}")
+    made.start(lost)
+    made.await_event(lost, "waiting")
+    made.start(*[id for id in made.ids if id != lost])
+    assert set(made.wait().values()) == {1}
+    said = made.log(lost).splitlines()[-1]
+    for id in made.ids:
+        if id != lost:
+            assert f"{id} at {made.address(id)}: {ONE_WAY}" in said
+            assert f"{lost} at {made.address(lost)}: connection refused; start it or" in made.log(id).splitlines()[-1]
+    assert all(one["reason"] for id in made.ids for event in made.events(id, "waiting") for one in event["for"])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from peer.network.wire.messages import Resources
 
 Direction = Literal["send", "receive"]
 LinkState = Literal["joining", "up", "suspected", "down", "left"]
+UNTRIED = "not yet connected"
+ONE_WAY = "it is reached, but has not reached this peer: see this peer's own address, and the firewall before it"
 
 
 @dataclass
@@ -18,7 +20,10 @@ class Neighbour:
     id: str
     address: str
     state: LinkState = "joining"
-    reason: str = "not yet connected"
+    reason: str = UNTRIED
+    """Why it is in this state."""
+    obstacle: str = UNTRIED
+    """Why this peer's last attempt to reach it failed."""
     resources: Resources | None = None
     doing: str = ""
     """What it last said that it does, such as "training in round 3"."""
@@ -31,16 +36,27 @@ class Neighbour:
 
     def refused(self, why: str) -> None:
         """One of the two has turned the other away."""
-        self.refusal = self.reason = why
+        self.refusal = why
+        self._fail(why)
 
     def returned(self) -> None:
         """It sits beside this peer, perhaps again."""
         if self.state == "left":
-            self.state, self.reason, self.heard = "joining", "not yet connected", asyncio.get_running_loop().time()
+            self.state, self.reason, self.heard = "joining", UNTRIED, asyncio.get_running_loop().time()
 
     def unreachable(self, why: str) -> None:
         """Nobody answers now; what was said before that tells more."""
-        self.reason = f"{why} (before that: {self.refusal})" if self.refusal else why
+        self._fail(f"{why} (before that: {self.refusal})" if self.refusal else why)
+
+    def _fail(self, why: str) -> None:
+        self.obstacle = why
+        if self.state != "up":
+            self.reason = why
+
+    def absence(self, lacking: Collection[Direction]) -> str:
+        """Why a handshake lacks in these directions."""
+        there = self.state == "up" or "send" in self.introduced
+        return ONE_WAY if there and "send" not in lacking and not self.refusal else self.obstacle
 
 
 @dataclass
@@ -119,16 +135,16 @@ class Edges:
         """With whom messages are exchanged now; older neighbours only wait for a repeat."""
         return {peer for (_, peer), span in self._spans.items() if span.last is None}
 
-    def missing(self) -> list[Neighbour]:
-        """Neighbours with whom a handshake has not been made in every direction that is used.
+    def missing(self) -> list[tuple[Neighbour, str]]:
+        """Neighbours with whom a handshake has not been made in every direction that is used, and why.
 
         An edge that is only kept for what may be asked for again is not waited for: its other end may be past it.
         """
-        return [
-            self.neighbours[peer]
-            for (direction, peer), span in self._spans.items()
-            if span.last is None and direction not in self.neighbours[peer].introduced
-        ]
+        lacking: dict[str, list[Direction]] = {}
+        for (direction, peer), span in self._spans.items():
+            if span.last is None and direction not in self.neighbours[peer].introduced:
+                lacking.setdefault(peer, []).append(direction)
+        return [(one, one.absence(ways)) for one, ways in ((self.neighbours[peer], lacking[peer]) for peer in lacking)]
 
     def introduce(self, direction: Direction, peer: str) -> None:
         """A handshake has been made."""

@@ -48,6 +48,7 @@ CLIENT = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 5000),  # in fact the time one attempt to connect may take
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),  # or a host that comes back elsewhere is missed for 30 s
     ("grpc.keepalive_time_ms", 20_000),  # a NAT forgets a stream that is silent while its peer trains
     ("grpc.keepalive_timeout_ms", 60_000),  # at 1 Mbit/s a ping waits long behind frames
     ("grpc.http2.max_pings_without_data", 0),
@@ -60,6 +61,7 @@ REASONS = {
     "No route to host": "no route",
     "Network is unreachable": "no route",
     "Timeout": "timed out",
+    "tcp handshaker": "timed out",
     "timed out": "timed out",
     "FD shutdown": "timed out",
     "DNS": "unknown host",
@@ -69,6 +71,8 @@ REASONS = {
     "Socket closed": "connection closed",
     "Internal error from Core": "connection lost",
     "Cancelling all calls": "connection closed",
+}
+TLS_REASONS = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not from the federation's CA, has expired or names another peer",
     "SSL": "TLS handshake failed",
     "handshak": "TLS handshake failed",
@@ -82,8 +86,8 @@ if TYPE_CHECKING:
 class ClientPipe(Pipe):
     """The dialling end."""
 
-    def __init__(self, call: "Call", origin: str) -> None:
-        self._call, self.origin = call, origin
+    def __init__(self, call: "Call", origin: str, secure: bool) -> None:
+        self._call, self.origin, self._secure = call, origin, secure
 
     async def send(self, data: bytes) -> None:
         with self._disconnections():
@@ -109,7 +113,7 @@ class ClientPipe(Pipe):
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            raise DisconnectedError(reason(error.details() or error.code().name)) from None
+            raise DisconnectedError(reason(error.details() or error.code().name, self._secure)) from None
         except asyncio.InvalidStateError:
             raise DisconnectedError("connection closed") from None
         except asyncio.CancelledError:
@@ -234,7 +238,7 @@ class GrpcTransport(Transport):
         if key not in self._channels:
             self._channels[key] = self._channel(address)
         call: Call = self._channels[key].stream_stream(f"/{SERVICE}/{service}")()
-        return ClientPipe(call, address)
+        return ClientPipe(call, address, self._security is not None)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if self._security:
@@ -276,9 +280,9 @@ class GrpcTransport(Transport):
         await asyncio.sleep(0)
 
 
-def reason(details: str) -> str:
-    """gRPC's account of a failure in a few words that a person can act on."""
-    for sign, words in REASONS.items():
+def reason(details: str, secure: bool) -> str:
+    """gRPC's account of a failure in a few words that a person can act on; of TLS only where there is any."""
+    for sign, words in (REASONS | TLS_REASONS if secure else REASONS).items():
         if sign in details:
             return words
     return details

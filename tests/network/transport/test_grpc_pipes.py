@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from peer.network.transport import DisconnectedError, Pipe, Service
-from peer.network.transport.grpc import GrpcTransport
+from peer.network.transport.grpc import GrpcTransport, reason
 
 
 async def status(_request: bytes) -> bytes:
@@ -45,6 +45,17 @@ async def ends(ports: Callable[[int], list[int]]) -> AsyncIterator[Ends]:
     yield ends
     await ends.client.close()
     await ends.server.close()
+
+
+@pytest.mark.parametrize(
+    ("details", "plain", "secure"),
+    [
+        ("last error: UNKNOWN: ipv4:10.77.0.1:7700: tcp handshaker shutdown", "timed out", "timed out"),
+        ("Ssl handshake failed: SSL_ERROR_SSL", "Ssl handshake failed: SSL_ERROR_SSL", "TLS handshake failed"),
+    ],
+)
+def test_of_tls_only_where_there_is_any(details: str, plain: str, secure: str) -> None:
+    assert (reason(details, secure=False), reason(details, secure=True)) == (plain, secure)
 
 
 async def test_a_stream_that_the_server_drops_ends_at_the_client(ends: Ends) -> None:
