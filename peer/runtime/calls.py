@@ -62,6 +62,7 @@ class Calls:
         """Which vector each receiver gets in an exchange; who gets none is left out."""
         if to is None:
             return dict.fromkeys(receivers, live()) if receivers else {}
+        self._check_ids(share, round, "to", to)
         if strangers := sorted(set(to) - set(receivers)):
             raise InputError(
                 f"`{self.protocol}` sends `{share.vector}` to {', '.join(strangers)} in round {round}, and the "
@@ -79,11 +80,28 @@ class Calls:
         return {receiver: to[receiver] for receiver in receivers if receiver in to}
 
     def check_senders(self, share: Share, round: int, senders: Collection[str], of: Collection[str]) -> None:
+        self._check_ids(share, round, "of", of)
         if strangers := sorted(set(of) - set(senders)):
             raise InputError(
                 f"`{self.protocol}` waits for `{share.vector}` of {', '.join(strangers)} in round {round}, and the "
                 f"neighbours are {', '.join(senders) or 'none'}; wait for neighbours only"
             )
+
+    def _check_ids(self, share: Share, round: int, which: str, ids: Collection[str]) -> None:
+        if isinstance(ids, str):
+            raise InputError(
+                f"`{self.protocol}` exchanges `{share.vector}` in round {round} with {which}={ids!r}; write a list of "
+                f"ids: {which}=[{ids!r}]"
+            )
+
+    def drawn(self, value: object, round: int) -> Tensor:
+        """What was made for `once`."""
+        if not isinstance(value, Tensor):
+            raise InputError(
+                f"`{self.protocol}` draws a {type(value).__name__} by `once` in round {round}; return a tensor: "
+                "torch.tensor(...)"
+            )
+        return value
 
     def check_mean(self, share: Share, round: int, weight: float) -> None:
         name = f"`{self.protocol}` takes the mean of `{share.vector}` in round {round}"

@@ -213,7 +213,7 @@ class DryRun(Peer):
 
     @recorded
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        return make()
+        return self._calls.drawn(make(), self.round)
 
     @recorded
     async def resources(self) -> Resources:

@@ -124,7 +124,7 @@ class LocalPeer(Communicating):
         number = next(self._onces)
         value = await asyncio.to_thread(self.journal.recall, self.round, number)
         if value is None:
-            made = await self.compute(make)
+            made = self.calls.drawn(await self.compute(make), self.round)
             value = await asyncio.to_thread(self.journal.write, self.round, number, made)
         return value.to(self.trained.device)
 

@@ -101,6 +101,10 @@ class Far(Own):
     async def round(self, peer): await peer.exchange("extractor", to={"peer0"})
 class Each(Own):
     async def round(self, peer): await peer.exchange("extractor", to={peer.left: torch.zeros(2)})
+class Letters(Own):
+    async def round(self, peer): await peer.exchange("extractor", to=peer.left)
+class Number(Own):
+    async def round(self, peer): await peer.once(lambda: 0.5)
 class Negative(Own):
     async def round(self, peer): await peer.weighted_mean("extractor", -1.0)
 class Ragged(Own):
@@ -129,6 +133,8 @@ class Raising(Base):
         ("Replacing", "`peer.extractor` is a view of the model and cannot be replaced; write into it"),
         ("Far", "sends `extractor` to peer0 in round 1, and the neighbours are"),
         ("Each", "gives each neighbour a `extractor` of its own in round 1"),
+        ("Letters", "exchanges `extractor` in round 1 with to='peer"),
+        ("Number", "draws a float by `once` in round 1; return a tensor: torch.tensor(...)"),
         ("Negative", "takes the mean of `extractor` in round 1 with weight -1.0; a weight is a number from 0 up"),
         ("Ragged", "declares `seen` as by_peer, and its shape is (2,); it needs a row for each of the 3 members"),
     ],
