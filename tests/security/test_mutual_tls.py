@@ -184,7 +184,7 @@ def test_only_dns_names_say_who_one_is(federation: Build, tmp_path: Path) -> Non
         said = until(lambda shown=shown: refusal(run, certs, shown, claimed="peer1"), 20, "an answer")  # type: ignore[misc]
         assert said == "the certificate is made out to nobody, not to `peer1`"
     said = until(lambda: refusal(run, certs, shown="peer1", claimed="peer1"), 20, "an answer")
-    assert said == "other classes, inputs or tensors"  # past the certificate: `hello` says any manifest
+    assert said == "other classes, inputs or tensors than `peer0`'s"  # past the certificate: `hello` says any manifest
 
 
 def issue(directory: Path, names: dict[str, list[x509.GeneralName]]) -> None:
