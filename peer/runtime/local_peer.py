@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peer.errors import InputError
 from peer.learning.data.samples import Samples
 from peer.learning.model.layout import Entry
 from peer.learning.randomness import derive
@@ -145,6 +146,8 @@ class LocalPeer(Communicating):
         return np.random.default_rng(derive(self.seed, f"view {view}", self.round, purpose))
 
     def note(self, **values: float | Sequence[float]) -> None:
+        if "round" in values:
+            raise InputError(f"`{self.calls.protocol}` notes a `round`; that name is the round's own: choose another")
         self.noted |= {name: noted(value) for name, value in values.items()}
 
 

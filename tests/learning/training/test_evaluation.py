@@ -9,14 +9,14 @@ from torch import nn
 from torch.nn import functional
 
 from peer.learning.data.samples import Samples
-from peer.learning.model.model import Model
+from peer.learning.model.model import Model, Split
 from peer.learning.training import metrics
 from peer.learning.training.evaluation import Measured, evaluate, measure
 
 
 def saying(predictions: list[int], y: list[int], classes: int) -> tuple[Model, Samples]:
     """A model that gives these predictions for these samples: its input is the logits."""
-    model = Model(nn.Identity(), nn.Identity(), name="echo", shape=(classes,), classes=classes)
+    model = Model(Split(nn.Identity(), nn.Identity()), name="echo", shape=(classes,), classes=classes)
     return model, Samples(functional.one_hot(torch.tensor(predictions), classes).float(), torch.tensor(y))
 
 
@@ -69,7 +69,7 @@ def test_matched_is_the_global_accuracy_of_a_peer_with_the_global_mix(data: st.D
 def test_one_pass_whatever_the_batch_and_in_evaluation_mode() -> None:
     torch.manual_seed(0)
     extractor = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
-    model = Model(extractor, nn.Linear(8, 3), name="bn", shape=(4,), classes=3)
+    model = Model(Split(extractor, nn.Linear(8, 3)), name="bn", shape=(4,), classes=3)
     model.train()
     test = Samples(torch.rand(50, 4), torch.randint(0, 3, (50,)))
     before = model.sha256()

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.samples import Samples
-from peer.learning.model.model import Model, Part
+from peer.learning.model.model import Model, Part, Split
 from peer.learning.model.zoo import build
 from peer.learning.training.trainer import SGD, Adam, Phase, Stopped, Trainer
 
@@ -33,7 +33,7 @@ def batch_norm_model(dropout: float = 0.0) -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         extractor = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(dropout))
-        return Model(extractor, nn.Linear(5, 3), name="bn", shape=(4,), classes=3)
+        return Model(Split(extractor, nn.Linear(5, 3)), name="bn", shape=(4,), classes=3)
 
 
 def run(trainer: Trainer, phases: Iterable[Phase], rounds: Iterable[int]) -> None:
@@ -59,7 +59,7 @@ class Recorder(nn.Module):
 
 def recorded() -> tuple[Model, list[Tensor]]:
     recorder = Recorder()
-    made = Model(recorder, nn.Identity(), name="recorder", shape=(4,), classes=3)
+    made = Model(Split(recorder, nn.Identity()), name="recorder", shape=(4,), classes=3)
     recorder.batches.clear()
     return made, recorder.batches
 
@@ -430,7 +430,7 @@ def test_adam_takes_its_betas() -> None:
         with torch.random.fork_rng():
             torch.manual_seed(3)
             layer = nn.Linear(4, 3)
-            return Model(layer, nn.Identity(), name="linear", shape=(4,), classes=3), layer
+            return Model(Split(layer, nn.Identity()), name="linear", shape=(4,), classes=3), layer
 
     def ours(settings: Adam) -> Tensor:
         made, _ = first_weights()
