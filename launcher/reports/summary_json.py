@@ -48,7 +48,7 @@ class Summary:
     per_peer: tuple[PeerSummary, ...]
     privacy: dict[str, Any]
     replicated: dict[str, bool] = field(default_factory=dict)
-    """By name: whether what the protocol declares as equal at all peers was so in the end."""
+    """By name: whether what the protocol declares as equal at all peers was so in the end; written if it does."""
 
 
 SUMMARIES = TypeAdapter(Summary)
@@ -63,5 +63,5 @@ def read(path: Path) -> Summary | None:
 
 
 def write(path: Path, summary: Summary) -> None:
-    content = SUMMARIES.dump_python(summary, warnings=False)
+    content = SUMMARIES.dump_python(summary, warnings=False, exclude=None if summary.replicated else {"replicated"})
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
