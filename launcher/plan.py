@@ -19,6 +19,7 @@ from peer.runtime.dry_run import KNOWN, SAMPLES, DryRun, Rehearsal
 from peer.spec.federation import Spec
 
 Counts = NDArray[np.int64]
+Calls = list[tuple[int | str, ...]]
 ROUNDS = 6, 200
 """At least and at most so many rounds of a run are counted, evenly spread."""
 WORK = 2 << 30
@@ -79,9 +80,9 @@ def plan(spec: Spec) -> Plan:
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     """Bytes of tensors and numbers that each of `ids` sends: in the set-up, then in each round counted."""
     spec, rounds = made.spec, made.rounds(len(ids))
-    found, dry_runs = {}, dict[str, DryRun]()
+    found, calls = {}, dict[str, Calls]()
     for id in ids:
-        dry_run = dry_runs[id] = DryRun(id, spec.protocol, int(made.counts[id].sum()), made.rehearsal(id))
+        dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
         try:
             found[id] = [await dry_run.set_up(spec.init), *[await dry_run.count(number) for number in rounds]]
         except InputError:
@@ -94,7 +95,8 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
                 f"`{spec.protocol.name}` fails in a dry run, in round {dry_run.round}: {in_words(error)}"
             ) from error
         _check_awaited(spec.protocol.name, dry_run)
-    _check_alike(spec.protocol.name, dry_runs)
+        calls[id] = dry_run.calls
+    _check_alike(spec.protocol.name, calls)
     return found
 
 
@@ -104,14 +106,14 @@ def _check_awaited(protocol: str, dry_run: DryRun) -> None:
         raise InputError(f"`{protocol}` calls `{called}` and does not wait for it; write `await` before the call")
 
 
-def _check_alike(protocol: str, dry_runs: Mapping[str, DryRun]) -> None:
+def _check_alike(protocol: str, calls: Mapping[str, Calls]) -> None:
     """InputError unless all make the same collective calls: who makes one more would wait for ever.
 
     As far as it can be known: what peers do after a `gather` may rest on what the others told.
     """
-    (first, reference), *others = dry_runs.items()
-    for id, dry_run in others:
-        for ours, theirs in zip_longest(reference.calls, dry_run.calls):
+    (first, reference), *others = calls.items()
+    for id, made in others:
+        for ours, theirs in zip_longest(reference, made):
             if ours != theirs:
                 said = " and ".join(f"{who} calls {_call(call)}" for who, call in ((first, ours), (id, theirs)))
                 raise InputError(f"`{protocol}`: {said}; every peer must make the same calls in the same order")

@@ -14,8 +14,8 @@ from typing import Any
 from peer.protocols.declarations import Declarations, Share
 
 Audit = Mapping[str, Any]
-DOUBLE = 8
-"""Bytes of one number beside a vector or in a record."""
+DOUBLE, FLOAT = 8, 4
+"""Bytes of one number beside a vector or in a record, and of one value of a head."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +51,17 @@ class Promise:
         return "declared like the extractor by code of your own, which nobody can check" if self.own_code else None
 
     def _numbers(self, audits: Mapping[str, Audit]) -> list[dict[str, Any]]:
-        """Numbers that code of a user's own sent, where one peer sent enough of them to hold a head."""
-        if not self.own_code:
+        """Numbers of code of a user's own, where those of one peer are enough to hold a head; each counts once."""
+        told = {id: self._told(audit) for id, audit in audits.items()}
+        most = DOUBLE * max(map(Counter.total, told.values()), default=0)
+        if not self.own_code or not self.head or most < FLOAT * self.head:
             return []
-        sent: Counter[tuple[str, str]] = Counter()
-        for id, audit in audits.items():
-            for record in audit["rounds"]:
-                for entry in record["sent"]:
-                    sent[id, entry["vector"]] += entry.get("scalar_bytes", 0)
-        largest: dict[str, int] = {}
-        for (_, name), size in sent.items():
-            largest[name] = max(size, largest.get(name, 0))
+        together = sum(told.values(), Counter[str]())
         why = "numbers of code of your own, enough of them to hold a head"
-        total = Counter[str]()
-        for (_, name), size in sent.items():
-            total[name] += size
-        return [
-            {"vector": name, "why": why, "bytes": total[name]}
-            for name, size in sorted(largest.items())
-            if self.head and size >= DOUBLE * self.head
-        ]
+        return [{"vector": name, "why": why, "bytes": DOUBLE * count} for name, count in sorted(together.items())]
+
+    def _told(self, audit: Audit) -> Counter[str]:
+        told: Counter[str] = Counter()
+        for record in audit["rounds"]:
+            told.update(record.get("told", {}))
+        return told

@@ -44,9 +44,8 @@ def check_certificates(spec: Spec, certs: Path | None) -> None:
 
 def check_room(made: Plan, out: Path) -> None:
     """Whether the disk has room for what all peers together write; each looks for itself alone."""
-    spec, (first, counts) = made.spec, next(iter(made.counts.items()))
-    samples = int(counts.sum())
-    busiest = busiest_round(spec, first, samples, made.rehearsal(first))
+    spec, first = made.spec, made.spec.ids[0]
+    busiest = busiest_round(spec, first, made.rehearsal(first))
     check_disk(out, len(spec.ring) * disk_needed(spec, made.sizes["model"], busiest))
 
 

@@ -108,8 +108,10 @@ class Network:
         longest = self.manifest.largest if count is None else count
         return await self.inbox(sender).message(self.key(call), longest)
 
-    def expect(self, message: Message, sender: str, call: Call, length: int | None, offset: int = 0) -> None:
-        """FailedError unless a message is what every peer sends in that call: of so many bytes, or of any length."""
+    def expect(
+        self, message: Message, sender: str, call: Call, length: int | None, scalars: int = 0, offset: int = 0
+    ) -> None:
+        """FailedError unless a message is what every peer sends in that call; `length` in bytes, None: of any."""
         heading, number = message.heading, self.manifest.number(call.name, call.round)
         if heading.payload != number or heading.call != call.tag:
             other = self.manifest.payloads[heading.payload].name
@@ -119,10 +121,11 @@ class Network:
             raise FailedError(
                 f"{sender} {what} in round {call.round} where this peer calls {call}; compare its code with this peer's"
             )
-        if heading.offset != offset or (length is not None and heading.length != length):
+        expected = (offset, heading.length if length is None else length, scalars)
+        if (heading.offset, heading.length, heading.doubles) != expected:
             raise FailedError(
-                f"{sender} sent {heading.length} bytes of `{call.name}` in round {call.round} where {length} belong; "
-                "compare its code with this peer's"
+                f"{sender} sent {_what(heading.length, heading.offset, heading.doubles)} of `{call.name}` in round "
+                f"{call.round}, where {_what(expected[1], offset, scalars)} belong; compare its code with this peer's"
             )
 
     def silence(self, sender: str, call: Call) -> None:
@@ -246,3 +249,8 @@ class Network:
                 f"the others have seen round {durable} of this peer on disk, and its checkpoints end before that; "
                 "restore its checkpoint/ or start the whole federation anew (--fresh)"
             )
+
+
+def _what(length: int, offset: int, scalars: int) -> str:
+    start = f" from byte {offset} on" if offset else ""
+    return f"{length} bytes{start} with {scalars} numbers"

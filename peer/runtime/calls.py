@@ -10,7 +10,9 @@ from peer.errors import InputError
 from peer.learning.model.model import PARTS, Model
 from peer.protocols.declarations import Declarations, Share
 from peer.protocols.state import State
+from peer.topology.graphs import Graph
 
+MAX_PENDING = 3
 To = Collection[str] | Mapping[str, Tensor] | None
 
 
@@ -110,9 +112,37 @@ class Calls:
         if not (isfinite(weight) and weight >= 0):
             raise InputError(f"{name} with weight {weight}; a weight is a number from 0 up")
 
+    def check_pending(self, pending: int, round: int) -> None:
+        """A receiver has room for four messages of a sender: with more under way, both could wait for ever."""
+        if pending >= MAX_PENDING:
+            raise InputError(
+                f"`{self.protocol}` has {pending} exchanges under way in round {round} and begins another; `await` one "
+                "of them first"
+            )
+
+    def numbers(self, share: Share, scalars: Mapping[str, float], round: int) -> dict[str, float]:
+        """The scalars beside a vector in the order in which they travel: as many as declared, and finite."""
+        self.declared.check_scalars(share, scalars, round)
+        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
+        if wrong := [name for name, value in numbers.items() if not isfinite(value)]:
+            raise InputError(
+                f"`{self.protocol}` sends {wrong[0]}={numbers[wrong[0]]} beside `{share.vector}` in round {round}; "
+                "only finite numbers leave a peer"
+            )
+        return numbers
+
+    def check_ring(self, collective: str, graph: Graph, round: int) -> None:
+        if graph == "none":
+            raise InputError(
+                f"`{self.protocol}` calls `{collective}` in round {round}, and its graph is `none`; let `graph` return "
+                "another, such as `ring`"
+            )
+
     def record(self, name: str, values: Tensor, round: int) -> list[float]:
-        """The numbers of a record, as many as declared."""
+        """The numbers of a record, as many as declared, and finite."""
         length = self.declared.record(name, round).length(self.classes, self.members)
         self.declared.check_record(name, values, round, length)
         numbers: list[float] = values.double().flatten().tolist()
+        if not all(map(isfinite, numbers)):
+            raise InputError(f"`{self.protocol}` gathers `{name}` in round {round} with numbers that are not finite")
         return numbers

@@ -97,8 +97,8 @@ class Communicating(Peer):
         self, share: str, /, to: To = None, of: Collection[str] | None = None, **scalars: float
     ) -> Pending[dict[str, Received]]:
         declared, around = self._declared(share), self._neighbourhood()
-        self.calls.declared.check_scalars(declared, scalars, self.round)
-        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
+        numbers = self.calls.numbers(declared, scalars, self.round)
+        self.calls.check_pending(sum(not one.awaited for one in self._exchanges), self.round)
         vectors = self.calls.addressed(declared, self.round, around.receivers, to, lambda: self._live(declared))
         self._trace_pass(share, numbers)
         with self._communicating():
@@ -128,6 +128,7 @@ class Communicating(Peer):
 
     async def weighted_mean(self, share: str, weight: float) -> None:
         declared = self._declared(share)
+        self.calls.check_ring("weighted_mean", self.graph, self.round)
         self.calls.check_mean(declared, self.round, weight)
         live = self._live(declared)
         vector = self._leaving(share, {"": live})[""]
@@ -137,14 +138,15 @@ class Communicating(Peer):
 
     async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
         declared = self._declared(share)
-        self.calls.declared.check_scalars(declared, scalars, self.round)
-        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
+        numbers = self.calls.numbers(declared, scalars, self.round)
+        self.calls.check_ring("all_gather", self.graph, self.round)
         vector = self._leaving(share, {"": self._live(declared)})[""]
         arriving = self._collectives.all_gather(self._neighbourhood(), share, vector, numbers, self._bytes(declared))
         received = await self._received(arriving, tuple(numbers))
         return {member: received[member] for member in self.members}
 
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        self.calls.check_ring("gather", self.graph, self.round)
         numbers = self.calls.record(record, values, self.round)
         with self._communicating():
             records = await self._collectives.gather(self._neighbourhood(), record, tuple(numbers))
@@ -162,6 +164,7 @@ class Communicating(Peer):
 
     async def pass_token(self, share: str) -> None:
         declared = self._declared(share)
+        self.calls.check_ring("pass_token", self.graph, self.round)
         vector = self._leaving(share, {"": self._live(declared)})[""]
         with self._communicating():
             self._collectives.pass_token(self._neighbourhood(), share, vector)

@@ -30,13 +30,13 @@ def disk_needed(spec: Spec, model_floats: int, busiest: int) -> int:
     return (STALENESS_BOUND + 2) * (3 * model + busiest) + model + traces
 
 
-def busiest_round(spec: Spec, id: str, samples: int, rehearsal: Rehearsal) -> int:
+def busiest_round(spec: Spec, id: str, rehearsal: Rehearsal) -> int:
     """Bytes that a peer sends in its busiest round, by estimate."""
     if spec.protocol.name not in PROTOCOLS:
         # A user's protocol may ask for what a rehearsal lacks: its messages are taken to be one model a round.
         return rehearsal.model.vector.nbytes
     among = dict([(id, rehearsal.proportions[id]), *rehearsal.proportions.items()][: REHEARSED + 1])
-    dry_run = DryRun(id, spec.protocol, samples, replace(rehearsal, proportions=among))
+    dry_run = DryRun(id, spec.protocol, replace(rehearsal, proportions=among))
     counts = [_result(dry_run.set_up(spec.init))]
     counts += [_result(dry_run.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds})]
     return max(counts) * ceil(len(rehearsal.proportions) / len(among))

@@ -70,9 +70,9 @@ class DryRun(Peer):
     record, names of numbers) in which all peers take part, so everybody's are the same.
     """
 
-    def __init__(self, id: str, protocol: Protocol, samples: int, rehearsal: Rehearsal) -> None:
+    def __init__(self, id: str, protocol: Protocol, rehearsal: Rehearsal) -> None:
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
-        self.round, self.rounds, self.samples = 0, rehearsal.rounds, samples
+        self.round, self.rounds, self.samples = 0, rehearsal.rounds, len(rehearsal.data)
         self.proportions = rehearsal.proportions[id]
         self.data = rehearsal.data.to(rehearsal.model.device)
         self.validation = rehearsal.validation.to(rehearsal.model.device) if rehearsal.validation else None
@@ -94,6 +94,7 @@ class DryRun(Peer):
         """Bytes sent in a round; rounds are counted in ascending order, some may be left out."""
         before, self.round = self.sent, round
         await self._protocol.round(self)
+        self.made = [one for one in self.made if not was_awaited(one[1])]  # the others hold what they brought
         self._protocol.check_state(self)
         return self.sent - before
 
@@ -153,13 +154,15 @@ class DryRun(Peer):
         declared = self._declared(share, scalars)
         graph = self._protocol.graph
         around, others = receivers(graph, self.ring, self.id), senders(graph, self.ring, self.id)
+        pending = [work for _, work in self.made if isinstance(work, Pending) and not work.awaited]
+        self._calls.check_pending(len(pending), self.round)
         vectors = self._calls.addressed(declared, self.round, around, to, lambda: self._live(declared))
         if of is not None:
             self._calls.check_senders(declared, self.round, others, of)
         self._called("exchange", share, scalars)
         self.sent += sum(vector.nbytes + FLOAT64 * len(scalars) for vector in vectors.values())
         heard = next(iter(vectors.values()), None)
-        own = (self._live(declared) if heard is None else heard).clone()
+        own = self._stand_in(declared) if heard is None else heard.clone()
         heard_of = dict.fromkeys(others if of is None else of, own)
         return Pending(lambda: self._hear(heard_of, scalars))
 
@@ -170,6 +173,7 @@ class DryRun(Peer):
     async def weighted_mean(self, share: str, weight: float) -> None:
         declared = self._declared(share, {})
         self._calls.check_mean(declared, self.round, weight)
+        self._calls.check_ring("weighted_mean", self._protocol.graph, self.round)
         self._called("weighted_mean", share, {})
         peers = len(self.members)
         self.sent += 2 * (peers - 1) * self._live(declared).nbytes // peers
@@ -177,6 +181,7 @@ class DryRun(Peer):
     @recorded
     async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
         vector = self._live(self._declared(share, scalars))
+        self._calls.check_ring("all_gather", self._protocol.graph, self.round)
         self._called("all_gather", share, scalars)
         self.sent += (len(self.members) - 1) * (vector.nbytes + FLOAT64 * len(scalars))
         return {id: Received(vector.clone(), scalars) for id in self.members}
@@ -184,6 +189,7 @@ class DryRun(Peer):
     @recorded
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
         numbers = self._calls.record(record, values, self.round)
+        self._calls.check_ring("gather", self._protocol.graph, self.round)
         self._called("gather", record, {})
         self.sent += FLOAT64 * len(numbers) * (len(self.members) - 1)
         known = self._rehearsal.proportions if record == "proportions" else {}
@@ -200,11 +206,8 @@ class DryRun(Peer):
 
     @recorded
     async def receive_token(self, share: str) -> Tensor:
-        declared = self._declared(share, {})
-        if declared.own and share not in self.state:  # the first token of a protocol's own
-            length = self._calls.length(declared) or declared.size or self._vector.numel()
-            return torch.zeros(length, dtype=torch.uint8 if declared.bytes else torch.float32)
-        return self._live(declared).clone()
+        self._calls.check_ring("receive_token", self._protocol.graph, self.round)
+        return self._stand_in(self._declared(share, {}))
 
     @recorded
     async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
@@ -225,12 +228,19 @@ class DryRun(Peer):
     def note(self, **values: float | Sequence[float]) -> None:
         pass
 
+    def _stand_in(self, share: Share) -> Tensor:
+        """What somebody else may send of a vector: one's own, or zeros where this peer has none."""
+        if share.own and share.vector not in self.state:
+            length = self._calls.length(share) or share.size or self._vector.numel()
+            return torch.zeros(length, dtype=torch.uint8 if share.bytes else torch.float32)
+        return self._live(share).clone()
+
     def _called(self, collective: str, name: str, scalars: Mapping[str, float]) -> None:
         self.calls.append((self.round, collective, name, *sorted(scalars)))
 
     def _declared(self, share: str, scalars: Mapping[str, float]) -> Share:
         declared = self._calls.declared.share(share, self.round)
-        self._calls.declared.check_scalars(declared, scalars, self.round)
+        self._calls.numbers(declared, scalars, self.round)
         return declared
 
     def _live(self, share: Share) -> Tensor:

@@ -126,6 +126,7 @@ class Runtime:
         self.peer.begin(0)
         with user_code_errors(self._spec.protocol.name):
             await self._spec.protocol.start(self.peer, self._spec.init)
+            self.peer.end()
         self._become("evaluating")
         await self._close_round(0)
 

@@ -50,7 +50,7 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     everyone = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
     few = shard.train.first(SAMPLES)
     rehearsal = Rehearsal(model, few, everyone, spec.rounds, spec.seed, shard.validation)
-    busiest = busiest_round(spec, config.id, len(shard.train), rehearsal)
+    busiest = busiest_round(spec, config.id, rehearsal)
     check_disk(out, disk_needed(spec, sizes["model"], busiest))
     return Setup(config, spec, shard, model)
 

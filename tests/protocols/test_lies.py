@@ -44,6 +44,26 @@ class InNumbers(Base):
 class InRecords(Base):
     records = (Record("n", 90),)
     async def round(self, peer): await peer.gather("n", peer.head.double())
+class Packed(Base):
+    async def round(self, peer):
+        bits = peer.head.numpy().tobytes()
+        parts = [int.from_bytes(bits[i : i + 6], "little") for i in range(0, len(bits), 6)]
+        await peer.exchange("extractor", **{f"n{i}": float(part) for i, part in enumerate(parts)})
+class TwoNames(Base):
+    def shares(self, rounds): return (Share("a", scalars=45), Share("b", scalars=45))
+    async def round(self, peer):
+        for name, part in (("a", peer.head[:45]), ("b", peer.head[45:])):
+            peer.state[name] = torch.empty(0)
+            await peer.exchange(name, **{f"n{i}": float(x) for i, x in enumerate(part)})
+class HonestMean(Base):
+    async def round(self, peer):
+        for _ in range(60):
+            await peer.weighted_mean("extractor", peer.samples)
+class HonestGather(Base):
+    records = (Record("q", "classes"),)
+    async def round(self, peer):
+        if peer.round == 1:
+            await peer.gather("q", peer.proportions)
 class Honest(Base):
     async def round(self, peer):
         await peer.train(*self.local())
@@ -61,6 +81,9 @@ class Honest(Base):
         ("AsModel", False, 4 * 2 * 2 * HEAD, None),
         ("InNumbers", None, 0, "extractor: numbers of code of your own, enough of them to hold a head"),
         ("InRecords", None, 0, "n: numbers of code of your own, enough of them to hold a head"),
+        ("Packed", None, 0, "extractor: numbers of code of your own, enough of them to hold a head"),
+        ("HonestMean", True, 0, None),
+        ("HonestGather", True, 0, None),
         ("Honest", True, 0, None),
     ],
 )
@@ -80,4 +103,13 @@ def test_the_proof_is_not_fooled(
     assert ("3.1 can neither be proven nor denied" in said) == (met is None)
     if why:
         assert why.split(": ")[1] in said
-        assert all(one["bytes"] >= 4 * 2 * 2 * HEAD for one in proof["on_trust"])
+        assert all(one["bytes"] >= 4 * 2 * HEAD for one in proof["on_trust"])
+
+
+def test_numbers_under_several_names_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lies.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = federate(tmp_path / "run", {"name": "lies:TwoNames"}, 4, trace=False)
+    proof = summarise(run.runtimes["peer0"].setup.spec, run.out, wall_seconds=1.0, restarts=0).privacy
+    assert proof["definitions"]["3.1"] is None
+    assert [one["vector"] for one in proof["on_trust"]] == ["a", "b"]

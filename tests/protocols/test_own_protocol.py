@@ -101,6 +101,24 @@ class Far(Own):
     async def round(self, peer): await peer.exchange("extractor", to={"peer0"})
 class Each(Own):
     async def round(self, peer): await peer.exchange("extractor", to={peer.left: torch.zeros(2)})
+class Aliased(Own):
+    async def round(self, peer): peer.state["m"] = peer.extractor
+class Twice(Own):
+    async def round(self, peer):
+        peer.state["a"] = torch.zeros(4)
+        peer.state["b"] = peer.state["a"][:2]
+class Many(Own):
+    async def round(self, peer):
+        for pending in [peer.exchange("extractor") for _ in range(4)]: await pending
+class NotFinite(Own):
+    def shares(self, rounds): return (Share("extractor", scalars=1),)
+    async def round(self, peer): await peer.exchange("extractor", a=float("nan"))
+class NanRecord(Own):
+    records = (Record("n"),)
+    async def round(self, peer): await peer.gather("n", torch.tensor([float("inf")]))
+class Edgeless(Own):
+    graph = property(lambda self: "none")
+    async def round(self, peer): await peer.weighted_mean("extractor", 1)
 class Letters(Own):
     async def round(self, peer): await peer.exchange("extractor", to=peer.left)
 class Number(Own):
@@ -135,6 +153,12 @@ class Raising(Base):
         ("Each", "gives each neighbour a `extractor` of its own in round 1"),
         ("Letters", "exchanges `extractor` in round 1 with to='peer"),
         ("Number", "draws a float by `once` in round 1; return a tensor: torch.tensor(...)"),
+        ("Aliased", "keeps in peer.state['m'] a view of the model; write .clone(), or a crash would change the result"),
+        ("Twice", "keeps in peer.state['b'] a view of peer.state['a']; write .clone()"),
+        ("Many", "has 3 exchanges under way in round 1 and begins another; `await` one of them first"),
+        ("NotFinite", "sends a=nan beside `extractor` in round 1; only finite numbers leave a peer"),
+        ("NanRecord", "gathers `n` in round 1 with numbers that are not finite"),
+        ("Edgeless", "calls `weighted_mean` in round 1, and its graph is `none`; let `graph` return another"),
         ("Negative", "takes the mean of `extractor` in round 1 with weight -1.0; a weight is a number from 0 up"),
         ("Ragged", "declares `seen` as by_peer, and its shape is (2,); it needs a row for each of the 3 members"),
     ],

@@ -47,7 +47,7 @@ class AllReduce:
         writer: MessageWriter | None = None
         for start in range(0, frame * frame_count(block.nbytes, frame), frame):
             message = await self.network.message(left, self.call.at(s), start + frame)
-            self.network.expect(message, left, self.call.at(s), block.nbytes, WIDTH * part.start)
+            self.network.expect(message, left, self.call.at(s), block.nbytes, 1, WIDTH * part.start)
             total = message.scalars[0] + (weight if s < size - 1 else 0.0)
             values = block[start // WIDTH : (start + frame) // WIDTH]
             if s < size - 1:

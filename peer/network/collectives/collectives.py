@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from torch import Tensor, empty
 
-from peer.errors import FailedError
 from peer.network.collectives.all_reduce import AllReduce
 from peer.network.collectives.pending import Pending
 from peer.network.collectives.relay import Relay
@@ -80,6 +79,7 @@ class Collectives:
         will not come. Who sent an empty one is left out.
         """
         call = self._call("exchange", name, outgoing.scalars)
+        self._network.audit.told(self._round, name, len(outgoing.scalars))
         for to, vector in _grouped(around.receivers, outgoing.vectors):
             scalars = [*outgoing.scalars.values()] if vector is not None else []
             values = empty(0) if vector is None else vector
@@ -94,15 +94,11 @@ class Collectives:
         for sender in senders:
             message = await self._network.message(sender, call)
             silent = message.empty and sender not in expected.required
-            self._network.expect(message, sender, call, 0 if silent else expected.length)
-            if len(message.scalars) != (0 if silent else len(call.scalars)):
-                raise FailedError(
-                    f"{sender} sent {len(message.scalars)} numbers with `{call.name}` in round {call.round} where "
-                    f"{len(call.scalars)} belong; compare its code with this peer's"
-                )
-            values = self._network.inbox(sender).consume(message)
+            length, scalars = (0, 0) if silent else (expected.length, len(call.scalars))
+            self._network.expect(message, sender, call, length, scalars)
+            values, numbers = self._network.inbox(sender).consume(message)
             if not silent:
-                arrived[sender] = Arrived(values, message.scalars)
+                arrived[sender] = Arrived(values, numbers)
         return arrived
 
     async def weighted_mean(self, around: Neighbourhood, name: str, vector: Tensor, weight: float) -> None:
@@ -115,11 +111,13 @@ class Collectives:
     ) -> dict[str, Arrived]:
         """Everybody's vector and scalars by id, each relayed N−1 times; `length` as in `Expected`."""
         relay = Relay(self._network, around.ring, self._call("all_gather", name, scalars))
+        self._network.audit.told(self._round, name, len(scalars))
         return {id: Arrived(*found) for id, found in (await relay.run(vector, [*scalars.values()], length)).items()}
 
     async def gather(self, around: Neighbourhood, name: str, record: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
         """Everybody's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
         relay = Relay(self._network, around.ring, self._call("gather", name))
+        self._network.audit.told(self._round, name, len(record))
         return {id: scalars for id, (_, scalars) in (await relay.run(empty(0), [*record], 0)).items()}
 
     def pass_token(self, around: Neighbourhood, name: str, vector: Tensor) -> None:
@@ -136,7 +134,7 @@ class Collectives:
         self._taken += 1
         message = await self._network.message(left, call)
         self._network.expect(message, left, call, length)
-        return self._network.inbox(left).consume(message)
+        return self._network.inbox(left).consume(message)[0]
 
 
 def _grouped(receivers: Collection[str], vectors: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor | None]]:

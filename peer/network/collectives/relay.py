@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from peer.errors import FailedError
 from peer.network.network import Network
 from peer.network.streams.inbox import Message
 from peer.network.wire.call import Call
@@ -39,16 +38,11 @@ class Relay:
         """What the left neighbour sends in step s; it is passed on while it arrives, but after the last step."""
         frame, call = self.network.limits.frame, self.call.at(s)
         message = await self.network.message(self._left, call, frame)
-        self.network.expect(message, self._left, call, length)
-        if len(message.scalars) != scalars:
-            raise FailedError(
-                f"{self._left} sent {len(message.scalars)} numbers with `{call.name}` in round {call.round} where "
-                f"{scalars} belong; compare its code with this peer's"
-            )
+        self.network.expect(message, self._left, call, length, scalars)
         if s < len(self.ring) - 2:
             await self._pass_on(message, self.call.at(s + 1))
         await self.network.message(self._left, call)
-        return self.network.inbox(self._left).consume(message), message.scalars
+        return self.network.inbox(self._left).consume(message)
 
     async def _pass_on(self, message: Message, call: Call) -> None:
         frame, length = self.network.limits.frame, message.heading.length

@@ -25,6 +25,7 @@ class RoundAudit:
     sent_scalars: Counter[Line] = field(default_factory=Counter)
     received: Counter[Line] = field(default_factory=Counter)
     received_scalars: Counter[Line] = field(default_factory=Counter)
+    told: Counter[str] = field(default_factory=Counter)
 
 
 class Audit:
@@ -52,6 +53,11 @@ class Audit:
             audit.sent_scalars[peer, payload.name] += 8 * heading.doubles
             self.tensor_bytes += heading.length
 
+    def told(self, round: int, name: str, count: int) -> None:
+        """So many numbers of this peer's own go out beside a vector or in a record: once, however many get them."""
+        if count:
+            self._rounds[round].told[name] += count
+
     def read(self, round: int, sender: str, payload: Payload, count: int, scalars: int) -> None:
         """So many bytes of the vector and of the scalars beside it."""
         audit = self._rounds[round]
@@ -65,6 +71,7 @@ class Audit:
         return {
             "round": round,
             "edges": audit.edges,
+            "told": dict(audit.told),
             "sent": [
                 _entry("to", line, count, head_bytes=audit.head[line], scalar_bytes=sent[line])
                 for line, count in sorted(audit.sent.items())

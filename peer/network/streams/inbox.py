@@ -56,7 +56,7 @@ class Message:
             self.scalars = tuple(np.frombuffer(frame.scalars, "<f8").tolist())
         start = self._frame * frame.index
         self._bytes[start : start + len(frame.values)] = frame.values
-        if not isfinite(sum(self.scalars)) or not self._is_finite(start, len(frame.values)):
+        if not all(map(isfinite, self.scalars)) or not self._is_finite(start, len(frame.values)):
             raise NotDeclaredError("its values are not finite")
         self._digests.append(frame.digest)
         return "new"
@@ -65,11 +65,11 @@ class Message:
         """A sum shows every NaN and infinity at a fraction of the cost of looking for them; bytes are not numbers."""
         return self._payload.kind == "uint8" or isfinite(float(self.block(start, count).sum()))
 
-    def release(self) -> Tensor:
-        """The values, kept here no longer."""
-        values, nothing = self.values, torch.empty(0)
-        self.values, self._bytes = nothing, vector_bytes(nothing)
-        return values
+    def release(self) -> tuple[Tensor, tuple[float, ...]]:
+        """The values and the scalars, kept here no longer."""
+        values, scalars, nothing = self.values, self.scalars, torch.empty(0)
+        self.values, self.scalars, self._bytes = nothing, (), vector_bytes(nothing)
+        return values, scalars
 
     def block(self, start: int, count: int) -> Tensor:
         """The values of `count` bytes from `start` on, a view."""
@@ -99,8 +99,9 @@ class Inbox:
                 raise BadFrameError(f"frame {frame.index} came before frame 0")
             if len(self.messages) >= self._limits.messages:
                 raise NotDeclaredError(f"more than {self._limits.messages} messages in the rounds under way")
-            message = self.messages[frame.key] = Message(frame.heading, payload, self._limits.frame)
+            message = Message(frame.heading, payload, self._limits.frame)
         fate = message.add(frame)
+        self.messages[frame.key] = message  # not before: what is refused must leave room for what is right
         self._changed.set()
         return fate
 
@@ -115,24 +116,24 @@ class Inbox:
 
     @property
     def held(self) -> int:
-        """Bytes of all vectors that wait to be consumed."""
-        return sum(message.values.nbytes for message in self.messages.values())
+        """Bytes of all vectors and numbers that wait to be consumed."""
+        return sum(message.values.nbytes + 8 * len(message.scalars) for message in self.messages.values())
 
     async def room(self, count: int) -> None:
         """Wait until no more than so many bytes wait to be consumed.
 
-        Nobody waits in vain: messages are consumed in the order in which they are sent, so what is needed next
-        from this sender is here already.
+        Nobody waits in vain: a protocol has at most three exchanges under way that it does not wait for, so what is
+        needed next from this sender is here already, or there is room for it.
         """
         while self.held > count:
             self._changed.clear()
             await self._changed.wait()
 
-    def consume(self, message: Message) -> Tensor:
-        """A message's values, handed over: only the digests are kept, to recognise a repeat."""
-        values = message.release()
+    def consume(self, message: Message) -> tuple[Tensor, tuple[float, ...]]:
+        """A message's values and scalars, handed over: only the digests are kept, to recognise a repeat."""
+        released = message.release()
         self._changed.set()
-        return values
+        return released
 
     async def message(self, key: Key, count: int) -> Message:
         """The message of that key, once its first `count` bytes are here, or all if it has fewer."""

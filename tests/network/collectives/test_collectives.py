@@ -252,11 +252,11 @@ EXCHANGE = Call(1, 1 << 16, "exchange", "v", ("a",))
 @pytest.mark.parametrize(
     ("call", "floats", "scalars", "why"),
     [
-        (EXCHANGE, 7, [1.0], "sent 28 bytes of `v` in round 1 where 32 belong"),
-        (EXCHANGE, 0, [1.0], "sent 0 bytes of `v` in round 1 where 32 belong"),
-        (EXCHANGE, 0, [], "sent 0 bytes of `v` in round 1 where 32 belong"),
-        (EXCHANGE, 8, [], "sent 0 numbers with `v` in round 1 where 1 belong"),
-        (EXCHANGE, 8, [1.0, 2.0], "sent 2 numbers with `v` in round 1 where 1 belong"),
+        (EXCHANGE, 7, [1.0], "sent 28 bytes with 1 numbers of `v` in round 1, where 32 bytes with 1 numbers belong"),
+        (EXCHANGE, 0, [1.0], "sent 0 bytes with 1 numbers of `v` in round 1, where 32 bytes"),
+        (EXCHANGE, 0, [], "sent 0 bytes with 0 numbers of `v` in round 1, where 32 bytes"),
+        (EXCHANGE, 8, [], "sent 32 bytes with 0 numbers of `v` in round 1, where 32 bytes with 1 numbers"),
+        (EXCHANGE, 8, [1.0, 2.0], "sent 32 bytes with 2 numbers of `v` in round 1, where 32 bytes with 1 numbers"),
         (
             replace(EXCHANGE, name="record"),
             0,
@@ -286,7 +286,7 @@ async def test_of_any_length_is_not_of_any_kind(any_length: bool) -> None:
         if any_length:
             assert (await waiting)["peer1"].vector.tolist() == [1.0] * 3
         else:
-            with pytest.raises(FailedError, match="sent 12 bytes of `v` in round 1 where 32 belong"):
+            with pytest.raises(FailedError, match="sent 12 bytes with 1 numbers of `v` in round 1, where 32 bytes"):
                 await waiting
 
 
@@ -414,6 +414,25 @@ async def first_failure(made: list[Member]) -> list[BaseException]:
         one.cancel()
     await asyncio.gather(*means, return_exceptions=True)
     return [error for one in done if (error := one.exception())]
+
+
+@pytest.mark.parametrize("collective", ["weighted_mean", "all_gather", "token"])
+async def test_a_neighbour_that_sends_other_numbers_is_named(collective: str) -> None:
+    """Not as an IndexError of the honest peer's."""
+    async with members(2, 8) as (honest, other):
+        step = 1 << 31 if collective == "token" else 1 << 16
+        names = ("weight",) if collective == "weighted_mean" else ()
+        scalars = [] if collective == "weighted_mean" else [1.0]
+        other.network.writer(
+            [honest.id], Call(1, step, collective, "v", names), 16 if names else 32, scalars, 16 if names else 0
+        ).write_all(torch.ones(4 if names else 8))
+        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "weighted_mean": lambda: honest.collectives.weighted_mean(honest.around, "v", torch.ones(8), 1.0),
+            "all_gather": lambda: honest.collectives.all_gather(honest.around, "v", torch.ones(8), {}, 32),
+            "token": lambda: honest.collectives.receive_token(honest.around, "v", 32),
+        }
+        with pytest.raises(FailedError, match=r"peer1 sent .* numbers of `v` in round 1, where .* belong"):
+            await calls[collective]()
 
 
 async def test_one_heartbeat_a_pair_whichever_way_the_tensors_go() -> None:
