@@ -123,6 +123,8 @@ class Heartbeats:
         self._node.durability.learn(self._credible(other, beat.durable))
         if beat.state == FAREWELL:
             self._now(other, "left", "finished")
+        elif self._node.deliveries.stuck(other, beat.taken if beat.HasField("taken") else None, self._clock()):
+            self._now(other, "suspected", "it gives signs of life, but what is sent to it does not arrive")
         else:
             self._now(other, "up", "")
 

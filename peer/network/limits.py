@@ -21,6 +21,8 @@ class Timeouts:
     """Between two looks at who is silent."""
     suspect: float = 1.8
     """Silence after which a neighbour is suspected; with two looks' time to spare, so that it is shown within 2 s."""
+    deliver: float = 15.0
+    """Without a frame that arrives, while some are on their way; a full one takes 8.4 s at 1 Mbit/s."""
     renew: float = 10.0
     """Silence after which connections are made anew."""
     resources: float = 5.0

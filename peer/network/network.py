@@ -236,6 +236,7 @@ class Network:
                 link.outbox.release(self.durability.durable[peer])
             for peer in self.edges.retire(self.durability.durable, self.durability.durable[self.identity.id]):
                 self.links.pop(peer, None)
+                self._node.deliveries.ended(peer)
                 for service in SERVICES:
                     if stream := self._streams.pop((peer, service), None):
                         stream.cancel()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from peer.network.limits import Limits, Timeouts
 from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Edges, Neighbour
+from peer.network.streams.deliveries import Deliveries
 from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce
 from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import Service, Transport
@@ -38,7 +39,7 @@ class Node:
         self.identity, self.transport = identity, transport
         self.timeouts, self.limits = timeouts, limits
         self.edges, self.durability = Edges(addresses), Durability(tuple(addresses))
-        self.traffic = Traffic()
+        self.traffic, self.deliveries = Traffic(), Deliveries(timeouts.deliver)
 
     @property
     def id(self) -> str:

@@ -51,7 +51,8 @@ def fails(out: Path, message: str) -> None:
 
 def break_in_the_middle(path: Path) -> None:
     content = path.read_bytes()
-    half = len(content) // 2
+    # Of a seal a checksum: the last digit of a number could be another one and mean the same.
+    half = content.index(b'"messages": "') + 20 if path.suffix == ".json" else len(content) // 2
     path.write_bytes(content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :])
 
 

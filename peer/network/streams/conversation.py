@@ -7,7 +7,8 @@ from contextlib import suppress
 
 from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import read_reply
-from peer.network.transport import DisconnectedError, Pipe
+from peer.network.streams.traffic import Counted
+from peer.network.transport import DisconnectedError
 from peer.network.wire.messages import Beat, DecodeError, Reply
 from peer.tasks import background, first_of
 
@@ -18,7 +19,7 @@ FAREWELL = "done"
 class Beats(ABC):
     """Beats over a pipe, which carries them in one form to whom it was opened, and in another back."""
 
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, pipe: Counted) -> None:
         self.pipe = pipe
 
     @abstractmethod
@@ -56,7 +57,8 @@ class Conversation:
     def __init__(
         self, node: Node, callbacks: Callbacks, beats: Beats, leaving: asyncio.Event, heard: Callable[[Beat], None]
     ) -> None:
-        self._durability, self._timeouts, self._callbacks = node.durability, node.timeouts, callbacks
+        self._node, self._durability, self._timeouts = node, node.durability, node.timeouts
+        self._callbacks = callbacks
         self._beats, self._leaving, self._heard = beats, leaving, heard
         self.farewell_said = False
         """That it arrived cannot be known of a stream that broke then."""
@@ -80,6 +82,8 @@ class Conversation:
             state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.since(told), state=FAREWELL if last else state, round=round)
             told = dict(self._durability.durable)
+            if (taken := self._node.deliveries.taken(self._beats.pipe.peer)) is not None:
+                beat.taken = taken
             if clock() - advertised >= self._timeouts.resources:
                 advertised = clock()
                 beat.resources.CopyFrom(self._callbacks.resources())

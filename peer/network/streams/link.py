@@ -45,6 +45,7 @@ class Link:
     async def _stream(self) -> None:
         """One stream from hello to break."""
         async with self._node.stream(self.neighbour, "Tensors") as (pipe, welcome):
+            self._node.deliveries.opened(self.neighbour.id)
             self._welcomed(self.neighbour.id, welcome.durable)
             self._up = True
             async with background() as group:
@@ -71,6 +72,7 @@ class Link:
                 continue
             began = clock()
             await pipe.send(frame.data)
+            self._node.deliveries.sent(self.neighbour.id)
             self._measure(len(frame.data), clock() - began)
 
     def _measure(self, count: int, seconds: float) -> None:

@@ -86,14 +86,16 @@ class Receiver:
         if older:
             older.abort()
         self._edges.introduce("receive", sender)
+        self._node.deliveries.accepted(sender)
         try:
             await pipe.send(Reply(welcome=self._welcome(sender)).SerializeToString())
             while True:
                 data = await pipe.receive()
                 if self._streams.get(sender) is not pipe:
                     return
-                await self.take(sender, data)
-                await self.inbox(sender).room(self._most_held)
+                with self._node.deliveries.took(sender):
+                    await self.take(sender, data)
+                    await self.inbox(sender).room(self._most_held)
         except BadFrameError as error:
             await self._refuse(pipe, sender, Refusal(reason=Refusal.DAMAGED, detail=f"frame refused: {error}"))
         except NotDeclaredError as error:

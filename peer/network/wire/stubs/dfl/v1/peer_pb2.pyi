@@ -95,7 +95,7 @@ class Refusal(_message.Message):
     def __init__(self, reason: _Optional[_Union[Refusal.Reason, str]] = ..., detail: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("durable", "round", "state", "resources")
+    __slots__ = ("durable", "round", "state", "resources", "taken")
     class DurableEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -107,11 +107,13 @@ class Beat(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     durable: _containers.ScalarMap[str, int]
     round: int
     state: str
     resources: Resources
-    def __init__(self, durable: _Optional[_Mapping[str, int]] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ...) -> None: ...
+    taken: int
+    def __init__(self, durable: _Optional[_Mapping[str, int]] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ...) -> None: ...
 
 class Resources(_message.Message):
     __slots__ = ("cpus", "free_cpus", "memory_bytes", "free_memory_bytes", "gpu", "gpu_memory_bytes", "free_gpu_memory_bytes", "load", "samples", "bytes_per_second")
