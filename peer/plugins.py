@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import PydanticUserError
+
 from peer.errors import FailedError, InputError
 
 _INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parent))
@@ -38,6 +40,11 @@ def _module(name: str, reference: str) -> ModuleType:
             raise InputError(
                 f"`{reference}`: no module `{error.name}` (looked first in {looked}); "
                 "put it beside the federation's file or install it"
+            ) from None
+        if isinstance(error, PydanticUserError) and error.code == "model-field-missing-annotation":
+            field = error.message.partition("`")[2].partition("`")[0]
+            raise InputError(
+                f"`{reference}`: the field `{field}` has no type; give it one, such as `lr: float = 0.1`"
             ) from None
         raise InputError(f"`{reference}`: the module `{name}` cannot be imported: {in_words(error)}") from error
 

@@ -108,8 +108,10 @@ class Declarations:
         for share in self.travelling(round):
             if share.vector == vector:
                 return share
+        declared = ", ".join(f"`{share.vector}`" for share in self.travelling(round)) or "nothing"
         raise InputError(
-            f"`{self._protocol}` sends `{vector}` in round {round}, and does not declare that; add it to `shares`"
+            f"`{self._protocol}` sends `{vector}` in round {round}, and does not declare that; add it to `shares`, "
+            f"which has {declared} for this round"
         )
 
     def record(self, name: str, round: int) -> Record:

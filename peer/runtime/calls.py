@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from math import isfinite
 
 from torch import Tensor
@@ -94,6 +95,15 @@ class Calls:
             raise InputError(
                 f"`{self.protocol}` exchanges `{share.vector}` in round {round} with {which}={ids!r}; write a list of "
                 f"ids: {which}=[{ids!r}]"
+            )
+
+    def check_function(self, function: object, round: int) -> None:
+        """What `compute` is to run in the worker thread."""
+        if iscoroutinefunction(function) or not callable(function):
+            given = "an async function" if callable(function) else f"a {type(function).__name__}"
+            raise InputError(
+                f"`{self.protocol}` gives `compute` {given} in round {round}; give it a plain function and its "
+                "arguments: await peer.compute(f, x)"
             )
 
     def drawn(self, value: object, round: int) -> Tensor:

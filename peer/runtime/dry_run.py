@@ -142,6 +142,7 @@ class DryRun(Peer):
 
     @recorded
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        self._calls.check_function(function, self.round)
         return function(*arguments)
 
     def forget(self, optimiser: str) -> None:

@@ -116,6 +116,7 @@ class LocalPeer(Communicating):
         return self.trainer.batches(size, self.round, epochs)
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        self.calls.check_function(function, self.round)
         return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)
 
     def forget(self, optimiser: str) -> None:

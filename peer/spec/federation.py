@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
 
@@ -16,6 +16,7 @@ from peer.protocols.base import Init, Protocol, Record, Share
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings
 from peer.spec.document import dump_yaml
+from peer.topology.graphs import Graph
 
 MAX_PEERS = 10_000
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
@@ -120,7 +121,19 @@ class Spec(Settings):
             raise ValueError(f"`{self.protocol.name}` cannot say what it does: {in_words(error)}") from error
         _check_kinds(f"`shares` of `{self.protocol.name}` returned", declared[0], Share)
         _check_kinds(f"`local` of `{self.protocol.name}` returned", declared[1], Phase)
+        if callable(self.protocol.records):
+            raise ValueError(
+                f"`records` of `{self.protocol.name}` is a method; write it as a value of the class: "
+                'records = (Record("name", 3),)'
+            )
         _check_kinds(f"`records` of `{self.protocol.name}` is", self.protocol.records, Record)
+        graph, known = self.protocol.graph, get_args(Graph)
+        if graph not in known:
+            raise ValueError(f"`graph` of `{self.protocol.name}` is {graph!r}; it is one of {', '.join(known)}")
+        try:
+            self.protocol.declarations(self.rounds)
+        except ValueError as error:
+            raise ValueError(f"`{self.protocol.name}`: {error}") from None
         return self
 
     @field_serializer("code")

@@ -119,6 +119,11 @@ class NanRecord(Own):
 class Edgeless(Own):
     graph = property(lambda self: "none")
     async def round(self, peer): await peer.weighted_mean("extractor", 1)
+class Async(Own):
+    async def round(self, peer): await peer.compute(self.local_async)
+    async def local_async(self): ...
+class NoFunction(Own):
+    async def round(self, peer): await peer.compute(torch.zeros(2))
 class Letters(Own):
     async def round(self, peer): await peer.exchange("extractor", to=peer.left)
 class Number(Own):
@@ -137,7 +142,10 @@ class Raising(Base):
     ("name", "sentence"),
     [
         ("Misspelt", "sends `extractr` in round 1, which is neither extractor, head, model nor kept in `peer.state`"),
-        ("Undeclared", "sends `model` in round 1, and does not declare that; add it to `shares`"),
+        (
+            "Undeclared",
+            "sends `model` in round 1, and does not declare that; add it to `shares`, which has `extractor`",
+        ),
         ("Talkative", "sends `extractor` in round 1 with 1 scalars (a), and declares 0; say so in `shares`"),
         ("Short", "gathers `two` in round 1 with 1 numbers, and declares 2; say so in `records`"),
         ("Secret", "gathers `secret` in round 1, and does not declare that; add it to `records`"),
@@ -159,6 +167,8 @@ class Raising(Base):
         ("NotFinite", "sends a=nan beside `extractor` in round 1; only finite numbers leave a peer"),
         ("NanRecord", "gathers `n` in round 1 with numbers that are not finite"),
         ("Edgeless", "calls `weighted_mean` in round 1, and its graph is `none`; let `graph` return another"),
+        ("Async", "gives `compute` an async function in round 1; give it a plain function and its arguments"),
+        ("NoFunction", "gives `compute` a Tensor in round 1; give it a plain function and its arguments"),
         ("Negative", "takes the mean of `extractor` in round 1 with weight -1.0; a weight is a number from 0 up"),
         ("Ragged", "declares `seen` as by_peer, and its shape is (2,); it needs a row for each of the 3 members"),
     ],
@@ -205,6 +215,35 @@ def test_what_would_stand_still_or_send_nothing_is_found_by_check(
     (tmp_path / "fed.yaml").write_text(f"protocol: uneven_ones:{name}\nrounds: 2\n")
     assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("def shares(self, rounds): return (Share('a', 1), Share('a'))", "`a` is declared twice for the same rounds"),
+        (
+            "records = (Record('a'),)\n    def shares(self, rounds): return (Share('a'),)",
+            "are called `a`; give each a name",
+        ),
+        ("graph = property(lambda self: 'star')", "is 'star'; it is one of none, directed ring, ring"),
+        ("def records(self): return ()", "is a method; write it as a value of the class"),
+        ("rate = 0.1", "the field `rate` has no type; give it one, such as `lr: float = 0.1`"),
+        ("def shares(self, rounds): return (Share('model', like='head'),)", "is a part of the model: leave out"),
+        ("def shares(self, rounds): return (Share('a', size=0),)", "`a`: size is 1 or more, not 0"),
+    ],
+)
+def test_a_wrong_declaration_is_told_before_anything_is_made(
+    body: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = f"declared_{abs(hash(body))}"
+    code = "from peer import Protocol, Record, Share\nclass P(Protocol):\n    paper, min_peers = 'none', 3\n"
+    code += f"    def shares(self, rounds): return ()\n    def local(self): return ()\n    {body}\n"
+    (tmp_path / f"{module}.py").write_text(code + "    async def round(self, peer): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fed.yaml").write_text(f"protocol: {module}:P\nrounds: 2\n")
+    assert main(["run", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(tmp_path / "out")]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 UNUSUAL = """

@@ -92,7 +92,9 @@ class Inbox:
         """Keep a frame; BadFrameError or NotDeclaredError when it is none that an honest neighbour sends."""
         frame.check(self._limits.frame)
         if frame.key in self._silent and (frame.heading.length or frame.heading.doubles):
-            raise NotDeclaredError(f"`{payload.name}` was not to come from this sender in round {frame.key.round}")
+            raise NotDeclaredError(
+                f"`{payload.name}` was not to come from this sender in round {frame.key.round} (`of`)"
+            )
         message = self.messages.get(frame.key)
         if message is None:
             if frame.index:
