@@ -158,8 +158,8 @@ class Communicating(Peer):
         others = [peer for peer, value in theirs.items() if decision is not None and value != digest(decision)]
         if others:
             raise FailedError(
-                f"{self.id} decided otherwise than {', '.join(others)} about `{record}` in round {self.round}; a decision "
-                "may rest only on what is equal at all peers, and its last bits on one kind of CPU and one build of torch"
+                f"{self.id} decided otherwise than {', '.join(others)} about `{record}` in round {self.round}; a "
+                "decision may rest only on what is equal at all peers, and its last bits need one kind of CPU"
             )
 
     async def pass_token(self, share: str) -> None:

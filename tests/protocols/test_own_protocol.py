@@ -144,7 +144,7 @@ class Raising(Base):
         ("Misspelt", "sends `extractr` in round 1, which is neither extractor, head, model nor kept in `peer.state`"),
         (
             "Undeclared",
-            "sends `model` in round 1, and does not declare that; add it to `shares`, which has `extractor`",
+            "sends `model` in round 1, and does not declare that; add it to `shares`, which has",
         ),
         ("Talkative", "sends `extractor` in round 1 with 1 scalars (a), and declares 0; say so in `shares`"),
         ("Short", "gathers `two` in round 1 with 1 numbers, and declares 2; say so in `records`"),
@@ -223,11 +223,11 @@ def test_what_would_stand_still_or_send_nothing_is_found_by_check(
         ("def shares(self, rounds): return (Share('a', 1), Share('a'))", "`a` is declared twice for the same rounds"),
         (
             "records = (Record('a'),)\n    def shares(self, rounds): return (Share('a'),)",
-            "are called `a`; give each a name",
+            "are called `a`; give each",
         ),
         ("graph = property(lambda self: 'star')", "is 'star'; it is one of none, directed ring, ring"),
         ("def records(self): return ()", "is a method; write it as a value of the class"),
-        ("rate = 0.1", "the field `rate` has no type; give it one, such as `lr: float = 0.1`"),
+        ("rate = 0.1", "the field `rate = 0.1` has no type; give it one, such as `lr: float = 0.1`"),
         ("def shares(self, rounds): return (Share('model', like='head'),)", "is a part of the model: leave out"),
         ("def shares(self, rounds): return (Share('a', size=0),)", "`a`: size is 1 or more, not 0"),
     ],
