@@ -46,7 +46,7 @@ class Neighbour:
 
     def unreachable(self, why: str) -> None:
         """Nobody answers now; what was said before that tells more."""
-        self._fail(f"{why} (before that: {self.refusal})" if self.refusal else why)
+        self._fail(why if self.refusal in (None, why) else f"{why} (before that: {self.refusal})")
 
     def _fail(self, why: str) -> None:
         self.obstacle = why
