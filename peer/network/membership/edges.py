@@ -40,7 +40,7 @@ class Neighbour:
         self._fail(why)
 
     def returned(self) -> None:
-        """It sits beside this peer, perhaps again."""
+        """It is a neighbour, perhaps again."""
         if self.state == "left":
             self.state, self.reason, self.heard = "joining", UNTRIED, asyncio.get_running_loop().time()
 
