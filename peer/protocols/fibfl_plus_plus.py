@@ -30,7 +30,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     tau: Fraction = 0.35
     """τ: the accuracy below which a neighbour is not listened to (Eq. 6)."""
     ring_cost: RingCost = "cosine"
-    """Cost of seating two peers side by side: Eq. 8's cosine, or the raw dot product behind the published figures."""
+    """Cost of making two peers neighbours: Eq. 8's cosine, or the raw dot product behind the published figures."""
     reorder_every: Annotated[int, Field(ge=0)] = 0
     """Gather the class proportions and order the ring again every so many rounds; 0: once, before round 1."""
     warmup: Annotated[int, Field(ge=0)] | None = None
