@@ -8,27 +8,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from peer.errors import FailedError, InputError
 from peer.files import why_unwritable
+from peer.process import leaving_at_once
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from peer.spec.federation import Spec
-
-
-class Output(Console):
-    """Standard output; that nobody reads it any more is for `main` to say."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong input, 129 hangup, 130 Ctrl-C, 143 SIGTERM."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # not every terminal knows every character
-    arguments = parser().parse_args(argv)
+    with leaving_at_once():
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # not every terminal knows every character
+        return outcome(parser().parse_args(argv))
+
+
+def outcome(arguments: argparse.Namespace) -> int:
+    """The exit code, and what went wrong on stderr."""
     try:
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -37,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Or the interpreter writes what is left into the pipe at its end, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return complain("stopped, as nobody reads its output any more (`| head`?); the same command resumes a run", 1)
+        way_out = "; the same command resumes the run" if arguments.command is run_federation else ""
+        return complain(f"stopped, as nobody reads its output any more (`| head`?){way_out}", 1)
     except (FailedError, OSError) as error:
         return complain(str(error), 1)
     except KeyboardInterrupt:
@@ -104,6 +104,17 @@ def spec_arguments(command: argparse.ArgumentParser) -> None:
 # Each command imports what it needs: `--help` and a wrong argument answer at once.
 
 
+def output() -> "Console":
+    """Standard output; that nobody reads it any more is for `outcome` to say."""
+    from rich.console import Console
+
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Output()
+
+
 def resolved(arguments: argparse.Namespace) -> "Spec":
     """The spec that `spec_arguments` stand for."""
     from peer.spec.peer import load_spec
@@ -127,13 +138,13 @@ def run_federation(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         certs=arguments.certs,
     )
-    return run(order, Output())
+    return run(order, output())
 
 
 def check_federation(arguments: argparse.Namespace) -> int:
     from launcher.commands.check import check
 
-    check(resolved(arguments), Output())
+    check(resolved(arguments), output())
     return 0
 
 
@@ -158,14 +169,14 @@ def make_certs(arguments: argparse.Namespace) -> int:
 def compare_runs(arguments: argparse.Namespace) -> int:
     from launcher.commands.compare import compare
 
-    compare(arguments.run, arguments.alone, arguments.json, Output())
+    compare(arguments.run, arguments.alone, arguments.json, output())
     return 0
 
 
 def list_protocols(arguments: argparse.Namespace) -> int:
     from launcher.commands import protocols
 
-    protocols.show(arguments.json, Output())
+    protocols.show(arguments.json, output())
     return 0
 
 

@@ -9,30 +9,33 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peer.errors import FailedError, InputError
-from peer.network.transport.grpc import GrpcTransport
-from peer.network.transport.tls import Certificates, Security
-from peer.process import tune
-from peer.runtime.runtime import Runtime
-from peer.runtime.setup import Setup, prepare
-from peer.spec.peer import load_peer
-from peer.telemetry.events import Stopped
+from peer.process import leaving_at_once, tune
 from peer.telemetry.logs import start_logging
-from peer.telemetry.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from peer.network.transport.tls import Security
+    from peer.runtime.setup import Setup
+    from peer.telemetry.telemetry import Telemetry
+
+# What takes seconds to import is imported where it is used: by then Ctrl-C ends this process in order.
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a peer to its end; the exit status: 0 done, 1 failed, 2 wrong input, 128 + n after signal n."""
-    arguments = _parser().parse_args(argv)
+    with leaving_at_once():
+        return _outcome(_parser().parse_args(argv).config)
+
+
+def _outcome(config: Path) -> int:
+    """The exit status, and what went wrong on stderr."""
     start_logging()
-    telemetry = Telemetry()
     try:
-        setup = prepare(*load_peer(arguments.config))
-        tune(setup.config.threads)
-        return _run(setup, telemetry)
+        return _run(config)
     except InputError as error:
         print(f"dfl-peer: {error}", file=sys.stderr)
         return WRONG_INPUT
@@ -50,7 +53,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(setup: Setup, telemetry: Telemetry) -> int:
+def _run(config: Path) -> int:
+    from peer.runtime.setup import prepare
+    from peer.spec.peer import load_peer
+    from peer.telemetry.telemetry import Telemetry
+
+    telemetry = Telemetry()
+    setup = prepare(*load_peer(config))
+    tune(setup.config.threads)
     if sys.platform == "win32":
         return asyncio.run(_live(setup, telemetry))
     import uvloop
@@ -59,7 +69,11 @@ def _run(setup: Setup, telemetry: Telemetry) -> int:
         return runner.run(_live(setup, telemetry))
 
 
-async def _live(setup: Setup, telemetry: Telemetry) -> int:
+async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
+    from peer.network.transport.grpc import GrpcTransport
+    from peer.runtime.runtime import Runtime
+    from peer.telemetry.events import Stopped
+
     caught: list[signal.Signals] = []
     task = asyncio.current_task()
     assert task
@@ -84,11 +98,13 @@ async def _live(setup: Setup, telemetry: Telemetry) -> int:
     return DONE
 
 
-def _own_address(setup: Setup) -> str:
+def _own_address(setup: "Setup") -> str:
     return next(member.address for member in setup.spec.ring if member.id == setup.config.id)
 
 
-def _security(setup: Setup, telemetry: Telemetry) -> Security | None:
+def _security(setup: "Setup", telemetry: "Telemetry") -> "Security | None":
+    from peer.network.transport.tls import Certificates, Security
+
     tls = setup.config.tls
     if tls is None:
         return None

@@ -28,6 +28,7 @@ from peer.tasks import background
 # The first Adam imports torch._dynamo, for more than a second of CPU.
 PRELOAD = (
     *("numpy", "torch", "torch._dynamo", "grpc.aio", "uvloop"),
+    *("peer.runtime.runtime", "peer.runtime.setup", "peer.network.transport.grpc", "peer.network.transport.tls"),
     *(reference.partition(":")[0] for reference in PROTOCOLS.values()),
 )
 """What every peer imports, once for all of them: 14 MB a peer are the protocols' alone."""

@@ -138,7 +138,10 @@ class Heartbeats:
         if neighbour is None or (state in ("down", "suspected") and self._leaving.is_set()):
             return
         if state == "down" and other not in self._edges.current():
-            state, reason = "left", "no neighbour any more"  # the two sit elsewhere now: it was the first to forget
+            state, reason = (
+                "left",
+                "no neighbour any more",
+            )  # the ring has another order now: it was the first to forget
         if state == "down" and neighbour.state in ("joining", "left"):
             neighbour.unreachable(reason)
         elif neighbour.state != state:

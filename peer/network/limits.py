@@ -9,7 +9,7 @@ class Timeouts:
 
     hello: float = 10.0
     """How long a caller may take to say who it is."""
-    door: float = 2.0
+    newcomer: float = 2.0
     """How long a member that is no neighbour may wait to become one."""
     answer: float = 20.0
     """How long a handshake may take on a connection that stands."""

@@ -14,7 +14,7 @@ from peer.network.streams.audit import Audit
 from peer.network.streams.inbox import Inbox, Message
 from peer.network.streams.link import Link
 from peer.network.streams.message_writer import MessageWriter
-from peer.network.streams.outbox import Frames, Outgoing
+from peer.network.streams.outbox import Frames, KeptFrame
 from peer.network.streams.receiver import Receiver
 from peer.network.transport import SERVICES, DisconnectedError, Pipe, Service
 from peer.network.wire.call import Call
@@ -177,7 +177,7 @@ class Network:
         """Put a round's frames back, after those of the rounds before it."""
         for receivers, data in frames:
             frame = decode(data)
-            kept = Outgoing(next(self.serials), frame.key, frame.index, data)
+            kept = KeptFrame(next(self.serials), frame.key, frame.index, data)
             for link in [self.links[receiver] for receiver in receivers if receiver in self.links]:
                 link.outbox.append(kept)
 

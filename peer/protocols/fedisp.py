@@ -10,7 +10,7 @@ from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer, Protocol, Share
 from peer.protocols.blocks.participation import Participation
-from peer.protocols.blocks.training import BatchSize, Rate, Share01
+from peer.protocols.blocks.training import BatchSize, Fraction, Rate
 from peer.topology.graphs import Graph
 
 Schedule = Literal["fixed", "equispaced", "exponential", "linear", "cosine", "harmonic"]
@@ -28,9 +28,9 @@ class FedISP(Participation, Protocol):
     """α_0: the first step size."""
     schedule: Schedule = "fixed"
     """How α_k falls with the circulation k = 0, 1, ...: Section "Learning rate" of the paper."""
-    momentum: Share01 = 0.5
+    momentum: Fraction = 0.5
     """Momentum of SGD within a step."""
-    weight_decay: Share01 = 1e-5
+    weight_decay: Fraction = 1e-5
     """Weight decay of SGD."""
     batch_size: BatchSize = 64
     """Samples in a batch; the last, smaller one is kept."""

@@ -6,7 +6,7 @@ from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer, Protocol, Share
 from peer.protocols.blocks.participation import Participation
-from peer.protocols.blocks.training import BatchSize, Epochs, Rate, Share01
+from peer.protocols.blocks.training import BatchSize, Epochs, Fraction, Rate
 from peer.topology.graphs import Graph
 
 
@@ -19,7 +19,7 @@ class FedRep(Participation, Protocol):
     name: Literal["fedrep"] = "fedrep"
     lr: Rate = 0.01
     """Learning rate of SGD."""
-    momentum: Share01 = 0.9
+    momentum: Fraction = 0.9
     """Momentum of SGD."""
     keep_momentum: bool = True
     """Whether the momenta gathered in one round live on in the next, as FIRMA's published column has it; in the

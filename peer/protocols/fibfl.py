@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from peer.protocols.base import Init, Peer, Protocol, Received, Share
 from peer.protocols.blocks.blend import blend
-from peer.protocols.blocks.training import Share01, TwoPhase
+from peer.protocols.blocks.training import Fraction, TwoPhase
 
 PHI = (1 + sqrt(5)) / 2
 ALPHA, BETA = 1 / PHI, 1 / PHI**2
@@ -16,7 +16,7 @@ class FibFL(TwoPhase, Protocol):
     """θ ← γθ + (1−γ)(αθ_L + βθ_R) after two-phase local training; η never leaves the peer."""
 
     name: Literal["fibfl"] = "fibfl"
-    gamma: Share01 = 0.5
+    gamma: Fraction = 0.5
     """γ: how much of its own extractor a peer keeps (Eq. 5)."""
 
     paper: ClassVar[str] = "FIRMA, Algorithm 1"

@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from peer.protocols.base import Init, Peer, Protocol, Share
-from peer.protocols.blocks.training import Share01, TwoPhase
+from peer.protocols.blocks.training import Fraction, TwoPhase
 from peer.protocols.fibfl import ALPHA, BETA, ring_blend
 
 
@@ -21,9 +21,9 @@ class FibFLPlus(TwoPhase, Protocol):
     """FibFL with weights from the neighbours' training accuracies; below τ a neighbour's accuracy counts 0."""
 
     name: Literal["fibfl+"] = "fibfl+"
-    gamma: Share01 = 0.5
+    gamma: Fraction = 0.5
     """γ: how much of its own extractor a peer keeps (Eq. 5)."""
-    tau: Share01 = 0.35
+    tau: Fraction = 0.35
     """τ: the accuracy below which a neighbour is not listened to (Eq. 6)."""
 
     paper: ClassVar[str] = "FIRMA, Algorithm 2"

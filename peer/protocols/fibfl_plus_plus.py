@@ -9,7 +9,7 @@ from pydantic import Field
 from peer.learning.training.optimiser import Adam
 from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer, Protocol, Record, Share
-from peer.protocols.blocks.training import Share01, TwoPhase
+from peer.protocols.blocks.training import Fraction, TwoPhase
 from peer.protocols.fibfl import ring_blend
 from peer.protocols.fibfl_plus import gated_weights
 from peer.topology.graphs import RingCost, ring_cost, similarity, two_opt
@@ -27,10 +27,10 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     """γ_start of the cosine schedule (Eq. 10)."""
     gamma_end: Annotated[float, Field(gt=0, le=1)] = 0.05
     """γ_end of the cosine schedule (Eq. 10)."""
-    tau: Share01 = 0.35
+    tau: Fraction = 0.35
     """τ: the accuracy below which a neighbour is not listened to (Eq. 6)."""
     ring_cost: RingCost = "cosine"
-    """Cost of seating two peers side by side: Eq. 8's cosine, or the raw dot product behind the published figures."""
+    """Cost of making two peers neighbours: Eq. 8's cosine, or the raw dot product behind the published figures."""
     reorder_every: Annotated[int, Field(ge=0)] = 0
     """Gather the class proportions and order the ring again every so many rounds; 0: once, before round 1."""
     warmup: Annotated[int, Field(ge=0)] | None = None

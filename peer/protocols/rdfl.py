@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from peer.protocols.base import Init, Peer, Protocol, Share
 from peer.protocols.blocks.blend import blend
-from peer.protocols.blocks.training import PlainSGD, Share01
+from peer.protocols.blocks.training import Fraction, PlainSGD
 
 
 class RDFL(PlainSGD, Protocol):
@@ -14,7 +14,7 @@ class RDFL(PlainSGD, Protocol):
     """
 
     name: Literal["rdfl"] = "rdfl"
-    gamma: Share01 = 0.5
+    gamma: Fraction = 0.5
     """γ: how much of its own model a peer keeps."""
 
     paper: ClassVar[str] = "FIRMA, Section 6 (baseline)"

@@ -5,6 +5,7 @@ import asyncio
 from peer.errors import FailedError
 from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
 from peer.network.membership.edges import ONE_WAY, Edges, Neighbour
+from peer.network.streams.handshake import MAKE_ALIKE
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import Awaited, Report, Waiting
@@ -31,8 +32,9 @@ def _way_out(missing: list[tuple[Neighbour, str]]) -> str:
     """What to do, unless the reasons say so themselves."""
     if all(why == ONE_WAY for _, why in missing):
         return ""
-    refused = all("refused:" in why for _, why in missing)
-    return "; make the peers agree" if refused else "; start it or correct its address"
+    if not all("refused:" in why for _, why in missing):
+        return "; start it or correct its address"
+    return "" if any(MAKE_ALIKE in why for _, why in missing) else "; make the peers agree"
 
 
 async def await_staleness_bound(durability: Durability, spec: Spec, round: int, report: Report, seconds: float) -> None:

@@ -89,7 +89,7 @@ class Runtime:
         return FailedError(message)
 
     async def _live(self) -> None:
-        """In a directory of its own, minding its neighbours."""
+        """In a directory of its own, watching its neighbours."""
         network, emit = self.network, self.telemetry.emit
         with own_directory(self._out, self.setup.config, self._spec):
             async with self._checkpointer.writing(), background() as watchers:
@@ -108,7 +108,7 @@ class Runtime:
         if done < self._spec.rounds:
             self._complete.unlink(missing_ok=True)
             if done < 0:
-                self._take_seats()
+                self._use_first_edges()
             await join(self.network.edges, self._spec, self.telemetry.emit)
             self._become("ready")
             for round in range(done + 1, self._spec.rounds + 1):
@@ -116,7 +116,7 @@ class Runtime:
         await self._finish()
         await self._serve()
 
-    def _take_seats(self) -> None:
+    def _use_first_edges(self) -> None:
         """Open the links of the spec's ring; a resumed peer has those of its checkpoint."""
         graph, ring = self.peer.graph, self.peer.ring
         self.network.use(0, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))

@@ -1,4 +1,4 @@
-"""Beside a peer's life, for as long as it runs: who minds its neighbours.
+"""For as long as a peer runs: watches its neighbours.
 
 One that is lost is told of every minute, or ends the run; one that lives and sends nothing is told of.
 """

@@ -1,4 +1,4 @@
-"""Who sits beside whom: ring, exponential and complete graphs, and the 2-opt ring order (FIRMA, Fix A)."""
+"""Who is whose neighbour: ring, exponential and complete graphs, and the 2-opt ring order (FIRMA, Fix A)."""
 
 from collections.abc import Sequence
 from typing import Literal

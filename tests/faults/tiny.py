@@ -1,4 +1,4 @@
-"""A model of a few numbers, a data set of a few samples, and a protocol that takes other seats every few rounds."""
+"""A model of a few numbers, a data set of a few samples, and a protocol that orders the ring anew every few rounds."""
 
 from typing import ClassVar, Literal
 

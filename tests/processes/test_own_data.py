@@ -24,6 +24,10 @@ def test_columns_in_another_order_and_of_another_number_are_refused(federation: 
     swapped = "refused: its data has column 2 `b`, column 3 `c`, and this peer's column 2 `c`, column 3 `b`"
     assert swapped in made.log("peer1")
     assert "refused: its data has 3 columns, column 3 `c`, and this peer's 2 columns; make" in made.log("peer2")
+    for id in made.ids:
+        last = made.log(id).splitlines()[-1]
+        assert last.endswith("; make the two alike")
+        assert "before that: refused" not in last
 
 
 def test_tables_that_agree_are_learnt_from(federation: Build) -> None:

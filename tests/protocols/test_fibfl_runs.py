@@ -125,7 +125,7 @@ def test_warm_up_ends_in_the_mean_by_samples(runs: dict[str, Run]) -> None:
     assert len({trace["after"].tobytes() for trace in traces}) == 1
 
 
-def test_two_opt_seats_the_ring_and_reports_its_cost(runs: dict[str, Run]) -> None:
+def test_two_opt_orders_the_ring_and_reports_its_cost(runs: dict[str, Run]) -> None:
     run = runs["fibfl++"]
     q = np.stack([run.runtimes[peer].peer.proportions.numpy() for peer in PEERS])
     q /= np.linalg.norm(q, axis=1, keepdims=True)

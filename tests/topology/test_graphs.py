@@ -51,7 +51,7 @@ def test_cost_is_the_sum_over_ring_edges(cost: RingCost, q: Matrix) -> None:
 
 
 @given(q=proportions())
-def test_two_opt_never_raises_the_cost_and_seats_everyone_once(q: Matrix) -> None:
+def test_two_opt_never_raises_the_cost_and_places_everyone_once(q: Matrix) -> None:
     similar = similarity(q, "cosine")
     order = two_opt(similar)
     assert sorted(order) == list(range(len(q)))

@@ -102,22 +102,12 @@ def weight_divergence(weights: Sequence[Real]) -> Float64:
     return _mean_over_pairs(weights, np.abs)
 
 
-def relative_weight_divergence(weights: Sequence[Real]) -> Float64:
-    """Eq. 11 over the first peer's |w_0| (FedISP Eq. 12); 0 where both are 0, infinite where only w_0 is."""
-    return _ratio(weight_divergence(weights), np.abs(weights[0]))
-
-
 def output_divergence(logits: Sequence[Real]) -> Float64:
     """Mean over all pairs of peers of ‖y_i − y_j‖₂ for each test sample (FedISP Eq. 13).
 
     `logits` holds one (samples, classes) array a peer; the result is (samples,).
     """
     return _mean_over_pairs(logits, _row_norms)
-
-
-def relative_output_divergence(logits: Sequence[Real]) -> Float64:
-    """Eq. 13 over the first peer's ‖y_0‖₂ (FedISP Eq. 14); 0 where both are 0, infinite where only y_0 is."""
-    return _ratio(output_divergence(logits), _row_norms(logits[0]))
 
 
 def _some(values: Sequence[float]) -> Float64:
@@ -150,9 +140,3 @@ def _mean_over_pairs(arrays: Sequence[Real], size: Callable[[Float64], Float64])
 def _row_norms(rows: Real) -> Float64:
     norms: Float64 = np.linalg.norm(np.asarray(rows, dtype=np.float64), axis=-1)
     return norms
-
-
-def _ratio(difference: Float64, reference: Float64) -> Float64:
-    ratio: Float64 = np.where(difference > 0, np.inf, 0.0)
-    np.divide(difference, reference, out=ratio, where=reference > 0)
-    return ratio

@@ -22,7 +22,7 @@ WIDTH = 4
 
 @dataclass(frozen=True)
 class AllReduce:
-    """One weighted mean: where this peer sits, and under which keys the messages go."""
+    """One weighted mean: where this peer is, and under which keys the messages go."""
 
     network: Network
     ring: tuple[str, ...]

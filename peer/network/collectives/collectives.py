@@ -22,7 +22,7 @@ TOKEN = 1 << 31
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Where a peer sits: the ring's order, and its edges on the graph."""
+    """Where a peer is: the ring's order, and its edges on the graph."""
 
     ring: tuple[str, ...]
     receivers: tuple[str, ...]

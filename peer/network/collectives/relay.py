@@ -15,7 +15,7 @@ Carried = tuple[Tensor, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Relay:
-    """One all-gather: where this peer sits, and under which keys the messages go."""
+    """One all-gather: where this peer is, and under which keys the messages go."""
 
     network: Network
     ring: tuple[str, ...]

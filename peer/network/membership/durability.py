@@ -19,7 +19,7 @@ class Durability:
 
     @property
     def low_watermark(self) -> int:
-        """F."""
+        """The least durable round of all peers."""
         return min(self.durable.values())
 
     def learn(self, durable: Mapping[str, int]) -> None:

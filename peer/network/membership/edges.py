@@ -40,13 +40,13 @@ class Neighbour:
         self._fail(why)
 
     def returned(self) -> None:
-        """It sits beside this peer, perhaps again."""
+        """It is a neighbour, perhaps again."""
         if self.state == "left":
             self.state, self.reason, self.heard = "joining", UNTRIED, asyncio.get_running_loop().time()
 
     def unreachable(self, why: str) -> None:
         """Nobody answers now; what was said before that tells more."""
-        self._fail(f"{why} (before that: {self.refusal})" if self.refusal else why)
+        self._fail(why if self.refusal in (None, why) else f"{why} (before that: {self.refusal})")
 
     def _fail(self, why: str) -> None:
         self.obstacle = why

@@ -10,6 +10,8 @@ from peer.network.wire.messages import VERSION, DecodeError, Hello, Refusal, Rep
 
 SHOWN = 4
 """Differences that a sentence names."""
+MAKE_ALIKE = "make the two alike"
+"""The way out where the data of two peers differ."""
 
 
 class RefusedError(Exception):
@@ -66,7 +68,7 @@ def explain(refusal: Refusal, data: Sequence[str]) -> str:
         return f"refused: its federation differs in {', '.join(f'`{key}`' for key in refusal.keys)}"
     theirs, ours = _differing(refusal.keys, data), _differing(data, refusal.keys)
     if refusal.reason == Refusal.MANIFEST and theirs and ours:
-        return f"refused: its data has {theirs}, and this peer's {ours}; make the two alike"
+        return f"refused: its data has {theirs}, and this peer's {ours}; {MAKE_ALIKE}"
     return f"refused: {refusal.detail}"
 
 

@@ -50,7 +50,7 @@ class Link:
             self._up = True
             async with background() as group:
                 group.create_task(self._send(pipe, welcome))
-                await introduced(pipe)
+                await until_refused(pipe)
 
     def _rejected(self, why: str) -> FailedError:
         """True or not, without its neighbour this peer cannot go on, and to try for ever would hide wrong code."""
@@ -82,7 +82,7 @@ class Link:
             self.bytes_per_second += (rate - self.bytes_per_second) * (0.1 if self.bytes_per_second else 1)
 
 
-async def introduced(pipe: Pipe) -> None:
+async def until_refused(pipe: Pipe) -> None:
     """Wait on a welcomed stream for its end, or for a refusal of what was sent: RefusedError."""
     while True:
         reply = read_reply(await pipe.receive())

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from peer.network.streams.outbox import Outbox, Outgoing
+from peer.network.streams.outbox import KeptFrame, Outbox
 from peer.network.wire.frames import Heading, encode_frame, frame_count, vector_bytes
 
 
@@ -22,7 +22,7 @@ class MessageWriter:
     def write(self, block: memoryview) -> None:
         """The next frame's bytes; they are copied once for all receivers."""
         data = encode_frame(self._heading, self._index, self._scalars, block)
-        frame = Outgoing(next(self._serials), self._heading.key, self._index, data)
+        frame = KeptFrame(next(self._serials), self._heading.key, self._index, data)
         for box in self._boxes:
             box.append(frame)
         self._index += 1

@@ -10,7 +10,7 @@ Frames = list[tuple[list[str], bytes]]
 """Receivers and bytes of each frame, in the order they were written."""
 
 
-class Outgoing(NamedTuple):
+class KeptFrame(NamedTuple):
     """A frame as it goes on the wire; its bytes are shared by the outboxes of all receivers and never change."""
 
     serial: int
@@ -25,12 +25,12 @@ class Outbox:
     """Frames in the order they were written, numbered from the first one ever."""
 
     def __init__(self) -> None:
-        self._frames: list[Outgoing] = []
+        self._frames: list[KeptFrame] = []
         self._first = 0
         self._released = -1
         self._grown = asyncio.Event()
 
-    def append(self, frame: Outgoing) -> None:
+    def append(self, frame: KeptFrame) -> None:
         self._frames.append(frame)
         self._grown.set()
 
@@ -48,7 +48,7 @@ class Outbox:
         """Number of the first frame still held."""
         return self._first
 
-    async def frame(self, number: int) -> tuple[int, Outgoing]:
+    async def frame(self, number: int) -> tuple[int, KeptFrame]:
         """The first frame held from `number` on, and its number; waits for one to be written."""
         while number >= self._first + len(self._frames):
             self._grown.clear()
@@ -56,6 +56,6 @@ class Outbox:
         number = max(number, self._first)
         return number, self._frames[number - self._first]
 
-    def of_round(self, round: int) -> Iterator[Outgoing]:
+    def of_round(self, round: int) -> Iterator[KeptFrame]:
         """The frames of one round, for the checkpoint."""
         return (frame for frame in self._frames if frame.key.round == round)

@@ -56,9 +56,9 @@ class Receiver:
         return None
 
     async def _stranger(self, caller: str, directions: tuple[Direction, ...]) -> Refusal | None:
-        """Of two peers that sit down in a new order one is first, and waits at the other's door a while."""
+        """Of two peers that become neighbours one learns it first: it waits a while until the other has, too."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._node.timeouts.door if self._edges.knows(caller) else 0):
+            async with asyncio.timeout(self._node.timeouts.newcomer if self._edges.knows(caller) else 0):
                 while not any(self._edges.has(direction, caller) for direction in directions):
                     await self._edges.change()
                 return None
@@ -140,7 +140,7 @@ class Receiver:
     async def _expected(self, sender: str, round: int) -> bool:
         """Whether a neighbour sends to this peer in that round.
 
-        Of two peers that sit down in a new order one is first: its messages wait until the other has followed.
+        Of two peers that become neighbours one learns it first: its messages wait until the other has, too.
         """
         while not (allowed := self._edges.allows("receive", sender, round)) and round >= self.round:
             await self._edges.change()

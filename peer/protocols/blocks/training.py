@@ -10,7 +10,7 @@ from peer.settings import Settings
 
 Epochs = Annotated[int, Field(ge=0, le=100_000)]
 Rate = Annotated[float, Field(gt=0, le=1_000)]
-Share01 = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 BatchSize = Annotated[int, Field(ge=1)]
 
 
@@ -38,7 +38,7 @@ class PlainSGD(Settings):
 
     lr: Rate = 0.01
     """Learning rate of SGD."""
-    momentum: Share01 = 0.9
+    momentum: Fraction = 0.9
     """Momentum of SGD."""
     keep_momentum: bool = True
     """Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."""

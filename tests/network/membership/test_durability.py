@@ -91,7 +91,7 @@ async def test_of_a_crowd_the_furthest_behind_are_named(tmp_path: Path) -> None:
 
 
 async def test_a_peer_names_one_that_is_no_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """peer2 keeps to itself what it has on disk, until peer0, two seats away, has said for whom it waits."""
+    """peer2 keeps to itself what it has on disk, until peer0, two positions away, has said for whom it waits."""
     held: list[tuple[Network, int]] = []
     announce = Network.announce
 

@@ -199,7 +199,7 @@ async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "R
     assert not door.receiver.inboxes
 
 
-async def test_who_is_first_in_a_new_order_waits_at_the_door() -> None:
+async def test_who_is_first_in_a_new_order_waits_for_the_other() -> None:
     door = Door()
     caller, pipe = pipes()
     stream = asyncio.create_task(door.receiver.tensors(pipe))

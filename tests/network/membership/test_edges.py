@@ -1,0 +1,15 @@
+"""What is known of a neighbour, in words."""
+
+import pytest
+
+from peer.network.membership.edges import Neighbour
+
+
+@pytest.mark.parametrize(
+    ("now", "said"), [("refused: x", "refused: x"), ("no route", "no route (before that: refused: x)")]
+)
+async def test_an_earlier_refusal_is_told_once(now: str, said: str) -> None:
+    neighbour = Neighbour("peer1", "127.0.0.1:9301")
+    neighbour.refused("refused: x")
+    neighbour.unreachable(now)
+    assert neighbour.obstacle == neighbour.reason == said
