@@ -69,7 +69,7 @@ class LinkEnd:
         self._net.begin(self._round)
         collectives = Collectives(self._net, self._round)
         if self._sends:
-            collectives.pass_token(self._neighbourhood, "model", self._vector)
+            await collectives.pass_token(self._neighbourhood, "model", self._vector)
         else:
             await collectives.receive_token(self._neighbourhood, "model", self._vector.nbytes)
         self._net.announce(self._round)

@@ -167,7 +167,7 @@ class Communicating(Peer):
         self.calls.check_ring("pass_token", self.graph, self.round)
         vector = self._leaving(share, {"": self._live(declared)})[""]
         with self._communicating():
-            self._collectives.pass_token(self._neighbourhood(), share, vector)
+            await self._collectives.pass_token(self._neighbourhood(), share, vector)
 
     async def receive_token(self, share: str) -> Tensor:
         length = self._bytes(self._declared(share))

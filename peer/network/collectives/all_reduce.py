@@ -35,7 +35,7 @@ class AllReduce:
             vector.div_(self._total(weight))
             return
         own = self._part(vector, self._position)
-        self._message(own, 0, weight).write_all(vector[own])
+        await self._message(own, 0, weight).write_gradually(vector[own])
         for s in range(2 * (len(self.ring) - 1)):
             await self._relay(vector, s, weight)
 

@@ -120,12 +120,12 @@ class Collectives:
         self._network.audit.told(self._round, name, len(record))
         return {id: scalars for id, (_, scalars) in (await relay.run(empty(0), [*record], 0)).items()}
 
-    def pass_token(self, around: Neighbourhood, name: str, vector: Tensor) -> None:
+    async def pass_token(self, around: Neighbourhood, name: str, vector: Tensor) -> None:
         """Send to the right neighbour."""
         _, right = around.beside(self._network.identity.id)
         call = Call(self._round, TOKEN + self._passed, "token", name)
         self._passed += 1
-        self._network.writer([right], call, vector.nbytes).write_all(vector)
+        await self._network.writer([right], call, vector.nbytes).write_gradually(vector)
 
     async def receive_token(self, around: Neighbourhood, name: str, length: int | None) -> Tensor:
         """What the left neighbour passed: so many bytes of that vector, or, if None, as many as it likes."""

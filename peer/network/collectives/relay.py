@@ -29,7 +29,7 @@ class Relay:
         size, position = len(self.ring), self.ring.index(self.network.identity.id)
         found = {self.ring[position]: (vector.clone(), tuple(scalars))}
         if size > 1:
-            self.network.writer([self._right], self.call, vector.nbytes, scalars).write_all(vector)
+            await self.network.writer([self._right], self.call, vector.nbytes, scalars).write_gradually(vector)
         for s in range(size - 1):
             found[self.ring[position - s - 1]] = await self._take(s, len(scalars), length)
         return found

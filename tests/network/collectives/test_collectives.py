@@ -224,7 +224,7 @@ async def test_the_token_goes_round() -> None:
         async def circulate(i: int, m: Member) -> Tensor:
             token = torch.zeros(3) if i == 0 else await m.collectives.receive_token(m.around, "v", 12)
             token = token + 10**i
-            m.collectives.pass_token(m.around, "v", token)
+            await m.collectives.pass_token(m.around, "v", token)
             return await m.collectives.receive_token(m.around, "v", 12) if i == 0 else token
 
         tokens = await all_of(made, circulate)
@@ -237,9 +237,9 @@ async def test_what_is_not_declared_does_not_leave() -> None:
     async with members(3, 8) as made:
         member = made[0]
         with pytest.raises(NotDeclaredError, match="no vector or record called `head`"):
-            member.collectives.pass_token(member.around, "head", torch.zeros(8))
+            await member.collectives.pass_token(member.around, "head", torch.zeros(8))
         with pytest.raises(NotDeclaredError, match="which has 32"):
-            member.collectives.pass_token(member.around, "v", torch.zeros(9))
+            await member.collectives.pass_token(member.around, "v", torch.zeros(9))
         left = Neighbourhood(member.around.ring, ("peer2",), ("peer2",))
         with pytest.raises(NotDeclaredError, match="is no receiver"):
             await exchange(replace(member, around=left), torch.zeros(8))
