@@ -353,6 +353,7 @@ def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
     assert ended.returncode == 1
     assert ended.stderr.startswith("dfl-launch: stopped, as nobody reads its output any more")
     assert len(ended.stderr.splitlines()) == 1
+    assert ("resumes" in ended.stderr) == (command == "run")
 
 
 def test_killed_launcher_leaves_a_run_to_resume(tmp_path: Path, federation: Path, run: Run) -> None:
