@@ -61,7 +61,7 @@ class Growth:
 
 def run(rounds: int, cuts: int, growth: Growth) -> Outcome:
     """Three peers, so many rounds, about so many connections cut."""
-    gc.unfreeze()  # a peer that lived in this process before has frozen what was loaded: hardly any would be left to count
+    gc.unfreeze()  # a peer that lived in this process before has frozen, and so hidden, what was loaded then
     scenario = long(rounds)
     SCENARIOS[scenario.name] = scenario
     try:
