@@ -24,8 +24,9 @@ LAUNCHER = (
     {"launcher.cli"},
     {"launcher.commands"},
     {"launcher.supervision"},
-    {"launcher.engines", "launcher.monitor", "launcher.reports", "launcher.plan"},
-    {"launcher.accuracy", "launcher.certificates", "launcher.formatting", "launcher.table", "launcher.written_spec"},
+    {"launcher.engines", "launcher.monitor", "launcher.reports"},
+    {"launcher.plan", "launcher.written_spec"},
+    {f"launcher.{name}" for name in ("accuracy", "certificates", "formatting", "run_files", "table")},
 )
 ONE_ROOM = {
     "grpc": {f"peer.network.transport.{name}" for name in ("answers", "dialled", "entrance", "grpc", "tls")},

@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from launcher.engines.local.preflight import check_resources
 from launcher.formatting import plural, quantity
 from launcher.plan import Plan, plan, traffic
-from launcher.supervision.preflight import check_resources
 from launcher.table import fitting
 from peer.errors import InputError
 from peer.runtime.disk import disk_needed, rehearse
