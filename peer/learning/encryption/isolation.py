@@ -60,9 +60,10 @@ class Worker:
                 pipes.write(process.stdin.fileno(), request, len(request))
             refusal, *answer = islice(pipes.read(process.stdout.fileno(), max(most, LONGEST_REASON)), count + 2)
         except EOFError:
+            how = _how(process.wait())
             raise ValueError(
-                f"the process that read it has ended: {_how(process.wait())}; it takes more memory or time than there is for "
-                "it, or is made to do harm"
+                f"the process that read it has ended: {how}; it takes more memory or time than there is for it, or is "
+                "made to do harm"
             ) from None
         if refusal or len(answer) != count:
             raise ValueError(printable(refusal.decode(errors="replace")) or f"an answer in {len(answer)} parts")
