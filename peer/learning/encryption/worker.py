@@ -40,7 +40,7 @@ def main() -> None:
     answer = {"evaluate": evaluate, "decrypt": decrypt}[sys.argv[1]]
     with suppress(EOFError, BrokenPipeError):
         while True:
-            request = pipes.read(requests)
+            request = bounds.timed(pipes.read(requests))
             first = next(request)
             try:
                 parts = [b"", *answer(bounds, first, request)]
@@ -54,38 +54,44 @@ def evaluate(bounds: "Bounds", shape: bytes, request: Iterator[bytes]) -> list[b
     inputs, hidden, classes = struct.unpack("<3Q", shape)
     weight, bias, head, head_bias = (numbers(next(request)) for _ in range(4))
     polynomial = ckks.Polynomial(rows(weight, inputs), bias, rows(head, hidden), head_bias)
-    bounds.memory(MEMORY + hidden * OF_A_SUM)
-    foreign = bounds.timed(request, SECONDS + hidden * (classes + 2) * OF_A_PRODUCT)
-    return ckks.evaluate(polynomial, next(foreign), foreign)
+    bounds.set(MEMORY + hidden * OF_A_SUM, SECONDS + hidden * (classes + 2) * OF_A_PRODUCT)
+    return ckks.evaluate(polynomial, next(request), request)
 
 
 def decrypt(bounds: "Bounds", key: bytes, request: Iterator[bytes]) -> list[bytes]:
     """Request: the context with the key, ciphertexts. Reply: the numbers of each, float64."""
-    bounds.memory(MEMORY)
-    return [struct.pack(f"<{len(column)}d", *column) for column in ckks.decrypt(key, bounds.timed(request, SECONDS))]
+    bounds.set(MEMORY, SECONDS)
+    return [struct.pack(f"<{len(column)}d", *column) for column in ckks.decrypt(key, request)]
 
 
 class Bounds:
     """What one request may take, beside what the process has at the start; its memory is bounded on Linux only."""
 
     def __init__(self) -> None:
+        self._seconds: float = SECONDS
         if sys.platform == "linux":
             self._began = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             self._most = 0
 
-    def memory(self, size: int) -> None:
-        """Let it have so many bytes, or what an earlier request may have taken: SEAL keeps that."""
+    def set(self, memory: int, seconds: float) -> None:
+        """So many bytes, or what an earlier request may have taken: SEAL keeps that; so many seconds for each part."""
+        self._seconds = seconds
         if sys.platform == "linux":
-            self._most = max(self._most, self._began + size)
-            resource.setrlimit(resource.RLIMIT_AS, (self._most, resource.RLIM_INFINITY))
+            self._most = max(self._most, self._began + memory)
+            limit(resource.RLIMIT_AS, self._most)
 
-    def timed(self, parts: Iterator[bytes], seconds: float) -> Iterator[bytes]:
-        """The same parts; from each to the next the process has so many seconds on a processor, or is ended."""
+    def timed(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        """The same parts; what takes more seconds on a processor, from one to the next, ends the process."""
         for part in parts:
             usage = resource.getrusage(resource.RUSAGE_SELF)
-            until = int(usage.ru_utime + usage.ru_stime + seconds) + 1
-            resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+            limit(resource.RLIMIT_CPU, int(usage.ru_utime + usage.ru_stime + self._seconds) + 1)
             yield part
+
+
+def limit(what: int, most: int) -> None:
+    """As the process may: others may have set it lower limits, which nobody can raise."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def numbers(content: bytes) -> tuple[float, ...]:
