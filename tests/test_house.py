@@ -30,7 +30,7 @@ LAUNCHER = (
 )
 ONE_ROOM = {
     "grpc": {f"peer.network.transport.{name}" for name in ("answers", "dialled", "entrance", "grpc", "tls")},
-    "tenseal": {"peer.learning.encryption"},
+    "tenseal": {"peer.learning.encryption.ckks"},
     "torchvision": {"peer.learning.vision"},
     "peer.network.wire.stubs": {"peer.network.wire.messages"},
     "pickle": set[str](),
