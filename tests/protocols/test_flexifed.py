@@ -230,21 +230,16 @@ def test_machines_are_agreed_on_and_recordings_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "keys", "sentence"),
+    ("keys", "sentence"),
     [
-        ({"alpha": 1.5}, {}, "`protocol.alpha`"),
-        ({"beta": -0.1}, {}, "`protocol.beta`"),
-        ({"resources": "guessed"}, {}, "`protocol.resources`"),
-        ({}, {"machines": {"peer9": MACHINES["peer0"]}}, "`machines` has `peer9`, which is not in the ring"),
-        ({}, {"machines": {"peer0": {"cores": -1, "memory": 1}}}, "`machines.peer0.cores`"),
-        ({}, {"machines": {"peer0": {"cores": 1, "memori": 1}}}, "memori"),
+        ({"machines": {"peer9": MACHINES["peer0"]}}, "`machines` has `peer9`, which is not in the ring"),
+        ({"machines": {"peer0": {"cores": -1, "memory": 1}}}, "`machines.peer0.cores`"),
+        ({"machines": {"peer0": {"cores": 1, "memori": 1}}}, "memori"),
     ],
 )
-def test_wrong_settings_are_refused(
-    settings: dict[str, Any], keys: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
+def test_wrong_machines_are_refused(keys: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=sentence):
-        resolve(tmp_path, {"name": "flexifed", **settings}, 3, **keys)
+        resolve(tmp_path, PINNED, 3, **keys)
 
 
 async def test_a_model_along_a_link_that_does_not_stand_is_refused(

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from federations import federate, resolve
+from ring_medians import assert_extractors_alone_left, assert_medians_of_three
 
 from launcher.cli import main
 from peer.errors import FailedError, InputError
@@ -23,13 +23,8 @@ def test_the_example_takes_the_median_and_keeps_the_head(tmp_path: Path) -> None
         model={"name": "mlp"},
         init="independent",
     )
-    traces = [*run.traces(2).values()]
-    for i, trace in enumerate(traces):
-        three = [traces[i - 1]["before"], trace["before"], traces[(i + 1) % 4]["before"]]
-        assert (trace["after"] == np.median(three, axis=0)).all()
-    sent = [line for peer in run.ids for record in run.audit(peer) for line in record["sent"]]
-    assert {line["vector"] for line in sent} == {"extractor"}
-    assert sum(line["head_bytes"] for line in sent) == 0
+    assert_medians_of_three(run, 2)
+    assert_extractors_alone_left(run)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from federations import Run, Vector, federate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from pydantic import ValidationError
 from torch import Tensor
 
 from launcher.cli import main
@@ -24,7 +23,6 @@ from peer.protocols.blocks.largest import largest, largest_of_each
 from peer.protocols.blocks.reputation import portions, reputable
 from peer.protocols.cffl import CFFL
 from peer.protocols.cgsv import CGSV
-from peer.protocols.rffl import RFFL
 from peer.runtime.local_peer import LocalPeer
 
 DATA = {"name": "digits", "limit": 240, "validation": 0.2, "partition": {"kind": "quantity", "delta": 1}}
@@ -382,27 +380,6 @@ def test_running_statistics_are_averaged_whole(tmp_path: Path, name: str) -> Non
         for trace in watched.run.traces(t).values():
             np.testing.assert_allclose((trace["after"] - trace["start"])[where], mean[where], atol=1e-6)
     assert mean[where].any()
-
-
-@pytest.mark.parametrize(
-    ("protocol", "wrong"),
-    [
-        (CGSV, {"gamma": 0}),
-        (CGSV, {"alpha": 1.1}),
-        (CGSV, {"beta": 0}),
-        (CGSV, {"floor": 0}),
-        (RFFL, {"gamma": -1}),
-        (RFFL, {"after": -1}),
-        (RFFL, {"threshold": 2}),
-        (CFFL, {"clip": 0}),
-        (CFFL, {"upload": 0}),
-        (CFFL, {"memory": 1.5}),
-        (CFFL, {"alpha": 0}),
-    ],
-)
-def test_wrong_settings_are_refused(protocol: Any, wrong: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
-        protocol(**wrong)
 
 
 def test_cffl_without_public_samples_is_refused_with_the_way_out(
