@@ -16,7 +16,8 @@ from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
 from peer.plugins import in_words
-from peer.runtime.dry_run import KNOWN, SAMPLES, DryRun, Rehearsal
+from peer.runtime.dry_run import KNOWN, DryRun
+from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
 
 Counts = NDArray[np.int64]

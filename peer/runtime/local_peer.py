@@ -177,7 +177,7 @@ class LocalPeer(Communicating):
         return self.trainer.batches(size, self.round, epochs)
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        self.calls.check_function(function, self.round)
+        self.calls.compute(self, function)
         return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)
 
     def forget(self, optimiser: str) -> None:
@@ -187,7 +187,7 @@ class LocalPeer(Communicating):
         number = next(self._onces)
         value = await asyncio.to_thread(self.journal.recall, self.round, number)
         if value is None:
-            made = self.calls.drawn(await self.compute(make), self.round)
+            made = self.calls.once(self, await self.compute(make))
             value = await asyncio.to_thread(self.journal.write, self.round, number, made)
         return value.to(self.trained.device)
 

@@ -161,13 +161,13 @@ class Runtime:
         name = self._traced(round)
         shared = self.peer.extractor if name == "extractor" else self.peer.model
         if self._spec.trace:
-            self.peer.trace = Trace(self._out / "trace", round, name, shared)
+            self.peer.departures.trace = Trace(self._out / "trace", round, name, shared)
         with user_code_errors(self._spec.protocol.name):
             await self._spec.protocol.round(self.peer)
             self.peer.end()
             self._spec.protocol.check_state(self.peer)
-        if self.peer.trace:
-            await asyncio.to_thread(self.peer.trace.write, shared, self._trace_facts())
+        if trace := self.peer.departures.trace:
+            await asyncio.to_thread(trace.write, shared, self._trace_facts())
         self._become("evaluating")
         began = time.perf_counter()
         self._evaluation = await self._in_thread(self._evaluate)

@@ -117,6 +117,8 @@ class Edgeless(Own):
     async def round(self, peer): await peer.weighted_mean("extractor", 1)
 class Tokenless(Edgeless):
     async def round(self, peer): await peer.pass_token("extractor")
+class Empty(Edgeless):
+    async def round(self, peer): await peer.receive_token("extractor")
 class NotesRound(Own):
     async def round(self, peer): peer.note(round=1.0)
 class NotesText(Own):
@@ -172,6 +174,7 @@ class Raising(Base):
         ("NanRecord", "gathers `n` in round 1 with numbers that are not finite"),
         ("Edgeless", "calls `weighted_mean` in round 1, and its graph is `none`; let `graph` return another"),
         ("Tokenless", "calls `pass_token` in round 1, and its graph is `none`; let `graph` return another"),
+        ("Empty", "calls `receive_token` in round 1, and its graph is `none`; let `graph` return another"),
         ("NotesRound", "notes a `round`; that name is the round's own: choose another"),
         ("NotesText", "notes a str as `verdict` in round 1; note a number or a list of numbers"),
         ("NotesTable", "notes a Tensor as `table` in round 1; note a number or a list of numbers"),
