@@ -139,6 +139,9 @@ class Negative(Own):
 class Ragged(Own):
     by_peer = ("seen",)
     async def round(self, peer): peer.state["seen"] = torch.zeros(2)
+class Unkept(Own):
+    unchanging = ("weihgts",)
+    async def round(self, peer): peer.state["weights"] = torch.ones(2)
 class Raising(Base):
     async def round(self, peer): raise ValueError("boom")
 """
@@ -216,9 +219,10 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
         ),
         ("Hasty", "calls `exchange` and does not wait for it; write `await` before the call"),
         ("Forgetful", "calls `exchange` and does not wait for it; write `await` before the call"),
+        ("Unkept", "declares 'weihgts' as unchanging and keeps nothing under that name; write"),
     ],
 )
-def test_what_would_stand_still_or_send_nothing_is_found_by_check(
+def test_what_a_run_would_not_tell_is_found_by_check(
     name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "uneven_ones.py").write_text(WRONG)
@@ -243,6 +247,8 @@ def test_what_would_stand_still_or_send_nothing_is_found_by_check(
             marks=pytest.mark.filterwarnings("ignore:Field name"),
         ),
         ("def records(self): return ()", "is a method; write it as a value of the class"),
+        ("unchanging = 'weights'", "is the text 'weights' and no tuple; write a comma behind it: `('weights',)`"),
+        ("unchanging = ('a', 1)", "is ('a', 1), and must be a tuple of names in `peer.state`"),
         ("rate = 0.1", "the field `rate = 0.1` has no type; give it one, such as `lr: float = 0.1`"),
         ("def shares(self, rounds): return (Share('model', like='head'),)", "is a part of the model: leave out"),
         ("def shares(self, rounds): return (Share('a', size=0),)", "`a`: size is 1 or more, not 0"),

@@ -165,3 +165,13 @@ def test_address_in_use_creates_nothing(
         assert main(["run", str(federation), "--set", f"ring=[{ring}]"]) == 2
     assert f"p1 cannot listen at 127.0.0.1:{port}: address already in use" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["small.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "told"), [("gossip-sgd", "leaves the peer: model; travels as top-k"), ("solo", "changes nothing")]
+)
+def test_what_the_wire_does_is_told(
+    federation: Path, protocol: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(federation), "--peers", "3", "--set", f"protocol={protocol}", "--set", "wire=top-k"]) == 0
+    assert told in capsys.readouterr().out
