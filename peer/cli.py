@@ -60,20 +60,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(config: Path) -> int:
+    from peer.learning.device import memory_errors
+    from peer.runtime.resources import whole_cores
     from peer.runtime.setup import prepare
     from peer.spec.peer import load_peer
     from peer.telemetry.telemetry import Telemetry
 
     telemetry = Telemetry()
-    setup = prepare(*load_peer(config))
-    tune(setup.config.threads)
-    with private():  # only now: data that were fetched may be of use to others
-        if sys.platform == "win32":
-            return asyncio.run(_live(setup, telemetry))
-        import uvloop
+    with memory_errors():
+        setup = prepare(*load_peer(config))
+        tune(whole_cores() if setup.config.threads == "auto" else setup.config.threads)
+        with private():  # only now: data that were fetched may be of use to others
+            if sys.platform == "win32":
+                return asyncio.run(_live(setup, telemetry))
+            import uvloop
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_live(setup, telemetry))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(_live(setup, telemetry))
 
 
 async def _live(setup: "Setup", telemetry: "Telemetry") -> int:

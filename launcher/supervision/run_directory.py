@@ -19,6 +19,7 @@ from launcher.reports.summary_json import Summary
 from launcher.written_spec import WrittenSpec
 from peer.errors import InputError
 from peer.files import lock, why_unwritable, write_atomically
+from peer.learning.device import spread
 from peer.ownership import make_private
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
@@ -165,11 +166,12 @@ class RunDirectory:
     def write(self, spec: Spec, device: str | None, certs: Path | None) -> None:
         """The spec as resolved, and for every peer a config and a directory."""
         self._begun = not self.federation.exists()
-        for member in spec.ring:
+        devices = spread(device or "auto", len(spec.ring))
+        for member, own in zip(spec.ring, devices, strict=True):
             # `listen` as the others know it: on loopback, nobody outside this machine can knock.
             make_private(self.path / member.id)
             config: dict[str, object] = {"federation": "federation.yaml", "id": member.id, "listen": member.address}
-            config |= {"device": device or "auto", "out": member.id}
+            config |= {"device": own, "out": member.id}
             if certs:
                 config["tls"] = {name: str(path) for name, path in certificate_files(certs, member.id).items()}
             write_atomically(self.config(member.id), dump_yaml(config).encode())

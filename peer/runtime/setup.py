@@ -13,7 +13,7 @@ from peer.errors import InputError
 from peer.files import sole_use, why_unwritable, write_atomically
 from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, own_shard, take_shard
-from peer.learning.device import choose_device
+from peer.learning.device import choose_device, limit_memory
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
@@ -58,6 +58,7 @@ class Setup:
 def prepare(config: PeerConfig, spec: Spec) -> Setup:
     """Load the data and build the model; InputError when they do not go together. Creates nothing."""
     device = choose_device(config.device)
+    limit_memory(device, config.gpu_memory)
     out = config.out or Path(config.id)
     check_directory(out, config, spec)
     resources = given(config, spec)
