@@ -138,7 +138,14 @@ def _relative_to(base: Path, spec: Spec) -> Spec:
 
 
 def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
-    """peer3.yaml and the spec it names; paths are made absolute."""
+    """peer3.yaml and the spec it names, as a peer may start by them; paths are made absolute."""
+    config, spec = read_peer(path)
+    check_plaintext(config, spec)
+    return config, spec
+
+
+def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
+    """The same, whether or not the peer would speak in plaintext where it must not."""
     document = Document.read(path)
     content, base = dict(document.content), path.parent.resolve()
     refuse_nul_in(content, document)
@@ -155,7 +162,6 @@ def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
     data = own_data(config.id, spec, config.data and config.data.relative_to(base))
     if data and spec.code and ":" in data.name:
         import_from(spec.code)
-    check_plaintext(config, spec)
     changes = {"federation": base / config.federation, "out": base / (config.out or config.id)}
     return config.model_copy(update={**changes, "data": data, "tls": tls}), spec
 
