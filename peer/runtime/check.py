@@ -98,14 +98,12 @@ class PeerCheck:
 
     def _device(self) -> str:
         device = choose_device(self.config.device)
-        with memory_errors():
-            try:
+        try:
+            with memory_errors():
                 limit_memory(device, self.config.gpu_memory)
                 torch.zeros(1, device=device)
-            except (RuntimeError, AssertionError) as error:
-                if isinstance(error, torch.cuda.OutOfMemoryError):
-                    raise
-                raise InputError(f"device `{device}` does not work: {str(error).splitlines()[0]}") from error
+        except RuntimeError as error:
+            raise InputError(f"device `{device}` does not work: {str(error).splitlines()[0]}") from error
         self.device = device
         if device.type != "cuda":
             return str(device)

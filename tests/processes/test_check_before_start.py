@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from authority import authority
 from cryptography import x509
 
@@ -138,3 +139,24 @@ async def test_an_address_of_ipv6(ports: Ports) -> None:
     (port,) = ports(1)
     with socket.create_server(("::1", port), family=socket.AF_INET6):
         assert (await reach(f"[::1]:{port}")).said == "answers"
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory."), "the GPU's memory is full (CUDA out of memory); set a"),
+        (RuntimeError("CUDA error: no kernel image\nfor this device"), "does not work: CUDA error: no kernel image"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used(site: Site, monkeypatch: pytest.MonkeyPatch, raised: Exception, said: str) -> None:
+    def zeros(*_: object, **__: object) -> None:
+        monkeypatch.undo()  # from here on there is none: what is looked at later goes on on the CPU
+        raise raised
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch, "zeros", zeros)
+    site.config["device"] = "cuda:0"
+    code, found = site.check()
+    assert (code, found["device"][0], found["model"][0]) == (2, "WRONG", "right")
+    assert said in found["device"][1]
