@@ -28,10 +28,10 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def spread(name: str, peers: int) -> list[str]:
-    """The devices of so many peers of this machine: on several GPUs, `auto` and `cuda` are each of them in turn."""
+def in_turn(name: str, number: int) -> str:
+    """The device of a machine's peer of that number: on several GPUs, `auto` and `cuda` are each of them in turn."""
     gpus = torch.cuda.device_count() if name in ("auto", "cuda") and torch.cuda.is_available() else 1
-    return [f"cuda:{number % gpus}" if gpus > 1 else name for number in range(peers)]
+    return f"cuda:{number % gpus}" if gpus > 1 else name
 
 
 def limit_memory(device: torch.device, share: float | None) -> None:

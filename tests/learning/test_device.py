@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from peer.errors import FailedError, InputError
-from peer.learning.device import choose_device, limit_memory, memory_errors, spread
+from peer.learning.device import choose_device, in_turn, limit_memory, memory_errors
 
 
 @pytest.mark.parametrize(("gpus", "chosen"), [(0, "cpu"), (2, "cuda")])
@@ -29,13 +29,13 @@ def test_many_peers_go_round_the_gpus_there_are(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name in ("auto", "cuda"):
-        assert spread(name, 3) == ["cuda:0", "cuda:1", "cuda:0"]
+        assert [in_turn(name, number) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     for name in ("cpu", "cuda:1", "mps"):
-        assert spread(name, 3) == [name] * 3
+        assert [in_turn(name, number) for number in range(3)] == [name] * 3
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert spread("auto", 2) == ["auto", "auto"]
+    assert [in_turn("auto", number) for number in range(2)] == ["auto", "auto"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert spread("auto", 2) == ["auto", "auto"]
+    assert [in_turn("auto", number) for number in range(2)] == ["auto", "auto"]
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,10 @@ def test_protocols_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [entry["name"] for entry in entries] == list(PROTOCOLS)
     by_name = {entry["name"]: entry for entry in entries}
     for entry in entries:
-        assert set(entry) == {"name", "paper", "edges", "shares", "min_peers", "parameters"}
+        assert set(entry) == {"name", "paper", "edges", "shares", "records", "min_peers", "parameters"}
     assert by_name["fibfl++"]["shares"] == "extractor"
+    assert by_name["fibfl++"]["records"] == "proportions, order"
+    assert by_name["fedavg"]["records"] == "nothing"
     parameters = {one["name"]: one for one in by_name["fibfl++"]["parameters"]}
     assert parameters["gamma_start"]["default"] == 0.4
     assert parameters["warmup"] == {
@@ -111,6 +113,7 @@ def test_protocols_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["protocols"]) == 0
     text = capsys.readouterr().out
     assert {*PROTOCOLS} <= {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert "proportions" in text
 
 
 def test_all_bytes_are_those_of_the_rounds_and_of_the_start(
@@ -204,3 +207,13 @@ def test_some_with_data_of_their_own(federation: Path, tmp_path: Path, capsys: p
     assert "data: csv, split iid (but p1 with data of their own), input (2,), 2 classes" in text
     samples = dict(re.findall(r"^ *(p\d) +(\d+)", text, re.MULTILINE))
     assert samples == {"p0": "6", "p1": "16", "p2": "5"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "told"), [("gossip-sgd", "leaves the peer: model; travels as top-k"), ("solo", "changes nothing")]
+)
+def test_what_the_wire_does_is_told(
+    federation: Path, protocol: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(federation), "--peers", "3", "--set", f"protocol={protocol}", "--set", "wire=top-k"]) == 0
+    assert told in capsys.readouterr().out
