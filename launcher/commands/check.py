@@ -45,8 +45,8 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
     disk = disk_needed(spec, made.sizes["model"], rehearsed._replace(busiest=busiest))
     said = [
         f"{spec.name}: {protocol.name}, {plural(number, 'peer')}, {plural(spec.rounds, 'round')}, seed {spec.seed}",
-        f"data: {spec.data.name}, input {made.shape}, {len(made.counts[spec.ids[0]])} classes, "
-        f"split {spec.data.partition.kind}",
+        f"data: {of_whom(made)}, input {made.datasets[spec.ids[0]].shape}, "
+        f"{made.datasets[spec.ids[0]].classes} classes",
         f"model: {spec.model.name}, {', '.join(parts)}",
         f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}{travels(spec)}",
         f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
@@ -56,6 +56,14 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
         said.append(f"drift: {'; '.join(map(str, spec.data.drift))}")
     said += lacking(spec)
     return [*said, *([str(Misbehaving(peers=in_words(spec.behaviour)))] if spec.behaviour else [])]
+
+
+def of_whom(made: Plan) -> str:
+    """Which data set is split and how; who has data of its own."""
+    data, own = made.spec.data, ", ".join(made.own[:SHOWN]) + (", ..." if len(made.own) > SHOWN else "")
+    if len(made.own) == len(made.spec.ids):
+        return "each peer has its own"
+    return f"{data.name}, split {data.partition.kind}" + (f" (but {own} with data of their own)" if own else "")
 
 
 def travels(spec: Spec) -> str:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import cannot_write
+from peer.learning.device import memory_errors
 from peer.learning.export import save_model
 from peer.learning.training.evaluation import Evaluation, evaluate
 from peer.network.network import Network
@@ -80,8 +81,9 @@ class Runtime:
         """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         await self.network.listen()
         try:
-            async with self.network.running():
-                await self._live()
+            with memory_errors():
+                async with self.network.running():
+                    await self._live()
             self._become("done")
             self.telemetry.emit(Done())
         except DivergedError as error:
@@ -146,7 +148,7 @@ class Runtime:
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""
         self.peer.begin(0)
-        with user_code_errors(self._spec.protocol.name):
+        with user_code_errors(self._spec.protocol.name), memory_errors():
             await self._spec.protocol.start(self.peer, self._spec.init)
             self.peer.end()
         self._become("evaluating")
@@ -162,7 +164,7 @@ class Runtime:
         shared = self.peer.extractor if name == "extractor" else self.peer.model
         if self._spec.trace:
             self.peer.departures.trace = Trace(self._out / "trace", round, name, shared)
-        with user_code_errors(self._spec.protocol.name):
+        with user_code_errors(self._spec.protocol.name), memory_errors():
             await self._spec.protocol.round(self.peer)
             self.peer.end()
             self._spec.protocol.check_state(self.peer)

@@ -55,6 +55,9 @@ class Member(Settings):
     """Lower-case letters, digits and hyphens."""
     address: Address
     """host:port at which the other peers reach it."""
+    data: AnySource | None = None
+    """This peer's own data instead of its part of the federation's; accuracies are then `local`. Its own file may have
+    another `data`."""
 
 
 class Machine(Settings):
@@ -87,7 +90,8 @@ class Spec(Settings):
     model: ModelSettings = ModelSettings()
     """`name` of the model."""
     data: AnySource
-    """`name` of the data set, where it lies and how it is split."""
+    """`name` of the data set, where it lies and how it is split. With `{id}` in its path each peer has its own: the id
+    stands there."""
     init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
     """Whether all peers start from the same weights. Not given: as the protocol's paper has it."""
     wire: Wire = Float32()
@@ -186,6 +190,9 @@ class Spec(Settings):
                 f"`{self.protocol.name}` needs its vectors as they are, and `wire` is {self.wire.kind}; leave out "
                 "`wire` or write float32"
             )
+        if self.data.names_peers and (self.data.validation or self.data.partition.kind != "iid"):
+            wrong = "`validation`" if self.data.validation else "a `partition`"
+            raise ValueError(f"`data` with `{{id}}` in its path is each peer's own, so {wrong} cannot be; leave it out")
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
         return self
@@ -247,7 +254,8 @@ def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
     business, and a key that is not given is none.
 
     Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
-    look different from another network.
+    look different from another network; what data of its own a peer has, and where, is for it alone to know. That the
+    data go together (inputs, classes, columns) is compared in the handshake by what they are.
     """
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download")}
     kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}
