@@ -81,6 +81,13 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--json", action="store_true", help="as JSON")
     compare.set_defaults(command=compare_runs)
 
+    summary = commands.add_parser("summary", help="sum up a run from its peers' directories", allow_abbrev=False)
+    summary.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a peer's, or one that holds peers'")
+    summary.add_argument("--json", action="store_true", help="as JSON, like a run's summary.json")
+    summary.add_argument("--out", type=Path, metavar="FILE", help="write it there, as JSON")
+    summary.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
+    summary.set_defaults(command=sum_up)
+
     protocols = commands.add_parser("protocols", help="list the protocols", allow_abbrev=False)
     protocols.add_argument("--json", action="store_true", help="as JSON, with every parameter")
     protocols.set_defaults(command=list_protocols)
@@ -171,6 +178,22 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     from launcher.commands.compare import compare
 
     compare(arguments.run, arguments.alone, arguments.json, output())
+    return 0
+
+
+def sum_up(arguments: argparse.Namespace) -> int:
+    from launcher.commands import summary
+
+    if arguments.out:
+        summary.check_out(arguments.out)
+    collected, made = summary.summarise(arguments.directories, arguments.code)
+    if arguments.out:
+        summary.write(made, arguments.out)
+    if arguments.json or not arguments.out:
+        summary.show(collected, made, arguments.json, output())
+    if made.missing:
+        named = ", ".join(f"{id} ({why})" for id, why in made.missing.items())
+        raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")
     return 0
 
 
