@@ -65,6 +65,17 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
     run.set_defaults(command=run_federation)
 
+    status = commands.add_parser("status", help="ask the peers of a federation what they do", allow_abbrev=False)
+    spec_arguments(status)
+    certificate_arguments(status)
+    status.add_argument("--json", action="store_true", help="as JSON")
+    status.set_defaults(command=ask_peers)
+
+    watch = commands.add_parser("watch", help="watch peers that run already, to their end", allow_abbrev=False)
+    spec_arguments(watch)
+    certificate_arguments(watch)
+    watch.set_defaults(command=watch_peers)
+
     check = commands.add_parser("check", help="say what a federation needs, without running it", allow_abbrev=False)
     spec_arguments(check)
     check.set_defaults(command=check_federation)
@@ -109,6 +120,14 @@ def spec_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
+def certificate_arguments(command: argparse.ArgumentParser) -> None:
+    either = command.add_mutually_exclusive_group()
+    either.add_argument("--certs", type=Path, metavar="DIR", help="ask with a certificate that `certs` made there")
+    either.add_argument(
+        "--tls", type=Path, nargs=3, metavar=("CA", "CERT", "KEY"), help="ask with this certificate of the federation"
+    )
+
+
 # Each command imports what it needs: `--help` and a wrong argument answer at once.
 
 
@@ -147,6 +166,20 @@ def run_federation(arguments: argparse.Namespace) -> int:
         certs=arguments.certs,
     )
     return run(options, output())
+
+
+def ask_peers(arguments: argparse.Namespace) -> int:
+    from launcher.commands.status import certificates, status
+
+    spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
+    return status(spec, chain, arguments.json, output())
+
+
+def watch_peers(arguments: argparse.Namespace) -> int:
+    from launcher.commands.status import certificates
+    from launcher.commands.watch import watch
+
+    return watch(resolved(arguments), certificates(arguments.certs, arguments.tls), output())
 
 
 def check_federation(arguments: argparse.Namespace) -> int:

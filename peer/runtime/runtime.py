@@ -281,7 +281,7 @@ class Runtime:
 
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""
-        accuracy = self._evaluation.matched if self._evaluation else None
+        accuracy = self._evaluation.by(self._spec.test) if self._evaluation else None
         return status_reply(self.network, self._spec, self._lifecycle.state, self.peer, accuracy, self._resources())
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
