@@ -11,6 +11,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from launcher.certificates import any_certificate
 from launcher.formatting import quantity, share
@@ -20,7 +21,8 @@ from peer.network.transport.tls import Certificates, Chain
 from peer.spec.federation import Spec
 from peer.text import printable
 
-WHY = "trouble"
+LONG_ID = 32
+"""Characters of an id that are kept together, whatever the width of the screen."""
 
 
 def certificates(directory: Path | None, files: tuple[Path, Path, Path] | None) -> Chain | None:
@@ -72,11 +74,12 @@ def plain(spec: Spec, answers: Mapping[str, Answer]) -> dict[str, Any]:
 def table(spec: Spec, answers: Mapping[str, Answer]) -> Table:
     """A row a peer; what is the matter goes on in a next line where there is no room."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("peer", "state", "round", "accuracy", "sent"):
-        made.add_column(name, no_wrap=True, justify="left" if name in ("peer", "state") else "right")
-    made.add_column(WHY, overflow="fold")
+    made.add_column("peer", overflow="fold", min_width=min(LONG_ID, max(map(len, spec.ids))))
+    for name in ("state", "round", "accuracy", "sent"):
+        made.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
+    made.add_column("trouble", overflow="fold")
     for member in spec.ring:
-        made.add_row(*map(printable, cells(member.address, member.id, answers[member.id])))
+        made.add_row(*(Text(printable(cell)) for cell in cells(member.address, member.id, answers[member.id])))
     return made
 
 

@@ -31,7 +31,7 @@ class AskedFederation(FederationView):
     def hear(self, answers: Mapping[str, Answer], now: float) -> list[str]:
         """Takes in some peers' answers; what a person should be told of them. `now` in unix seconds."""
         said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
-        lines = [f"{id} answers again" for id in said if self._silent.pop(id, None)]
+        lines = [self._met(id) for id in said if self._silent.pop(id, None)]
         if said:
             self._heard = now
         for status in said.values():
@@ -68,6 +68,9 @@ class AskedFederation(FederationView):
     def mean_accuracy(self, round: int) -> float | None:
         """Of what each peer said last: those ahead of the slowest were not asked in its round."""
         return mean(peer.accuracy(self.test) for peer in self.peers.values())
+
+    def _met(self, id: str) -> str:
+        return f"{id} answers again" if self.peers[id].round else f"{id} answers"
 
     def _remember(self, status: PeerStatus) -> None:
         for link in status.neighbours:

@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: a live table on a terminal, lines elsewhere."""
 
+import io
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -74,6 +75,9 @@ Display = Lines | LiveTable
 
 
 def display(console: Console) -> Display:
+    """What suits the console. Characters that its encoding does not know are replaced."""
+    if isinstance(console.file, io.TextIOWrapper):
+        console.file.reconfigure(errors="replace")
     return LiveTable(console) if console.is_terminal else Lines(console)
 
 

@@ -137,7 +137,9 @@ class StatusClient:
         if channel := self._channels.pop(id, None):
             await channel.close()
 
-    def _read(self, id: str, data: bytes) -> PeerStatus:
+    def _read(self, id: str, data: object) -> PeerStatus:
+        if not isinstance(data, bytes):  # a call may end well and without an answer
+            raise DisconnectedError("it answers nothing")
         reply = self._foreign.status(data)
         if reply.id != id:
             raise DisconnectedError(f"another peer answers there, `{reply.id}`")
