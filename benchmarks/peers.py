@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 
 from benchmarks.measure import Cost
-from launcher.engines.local import ForkServer, Process
+from launcher.engines.local.fork_server import Child, ForkServer
 from peer.spec.document import dump_yaml
 
 PIXELS, CLASSES = (28, 28), 10
@@ -51,7 +51,7 @@ def write(directory: Path, peers: int, **spec: Any) -> list[str]:
     return ids
 
 
-async def start(server: ForkServer, directory: Path, ids: Sequence[str]) -> list[Process]:
+async def start(server: ForkServer, directory: Path, ids: Sequence[str]) -> list[Child]:
     return [await server.start(["--config", str(directory / f"{id}.yaml")], directory / f"{id}.log") for id in ids]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.engines.names import ENGINES
 from peer.errors import FailedError, InputError
 from peer.files import why_unwritable
 from peer.process import leaving_at_once
@@ -37,7 +38,8 @@ def outcome(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         # Or the interpreter writes what is left into the pipe at its end, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        way_out = "; the same command resumes the run" if arguments.command is run_federation else ""
+        goes_on = arguments.command in (run_federation, attach_to_run)
+        way_out = "; the same command resumes the run" if goes_on else ""
         return complain(f"stopped, as nobody reads its output any more (`| head`?){way_out}", 1)
     except (FailedError, OSError) as error:
         return complain(str(error), 1)
@@ -57,12 +59,21 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="run a federation on this machine", allow_abbrev=False)
+    run = commands.add_parser("run", help="run a federation, here or on other machines", allow_abbrev=False)
     spec_arguments(run)
     run.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
     run.add_argument("--fresh", action="store_true", help="discard the run that is in the directory")
     run.add_argument("--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers")
     run.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
+    run.add_argument("--on", choices=[*ENGINES], default="local", help="what runs the peers (default: local)")
+    run.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="options",
+        help="a setting of what runs the peers; may be given again",
+    )
     run.set_defaults(command=run_federation)
 
     status = commands.add_parser("status", help="ask the peers of a federation what they do", allow_abbrev=False)
@@ -75,6 +86,10 @@ def parser() -> argparse.ArgumentParser:
     spec_arguments(watch)
     certificate_arguments(watch)
     watch.set_defaults(command=watch_peers)
+
+    attach = commands.add_parser("attach", help="go on with peers whose launcher is gone", allow_abbrev=False)
+    attach.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
+    attach.set_defaults(command=attach_to_run)
 
     check = commands.add_parser("check", help="say what a federation needs, without running it", allow_abbrev=False)
     spec_arguments(check)
@@ -157,6 +172,7 @@ def resolved(arguments: argparse.Namespace) -> "Spec":
 
 def run_federation(arguments: argparse.Namespace) -> int:
     from launcher.commands.run import RunOptions, run
+    from launcher.engines import engine, settings
 
     options = RunOptions(
         spec=resolved(arguments),
@@ -164,6 +180,7 @@ def run_federation(arguments: argparse.Namespace) -> int:
         fresh=arguments.fresh,
         device=arguments.device,
         certs=arguments.certs,
+        engine=engine(arguments.on, settings(arguments.options)),
     )
     return run(options, output())
 
@@ -180,6 +197,12 @@ def watch_peers(arguments: argparse.Namespace) -> int:
     from launcher.commands.watch import watch
 
     return watch(resolved(arguments), certificates(arguments.certs, arguments.tls), output())
+
+
+def attach_to_run(arguments: argparse.Namespace) -> int:
+    from launcher.commands.attach import attach
+
+    return attach(arguments.run, output())
 
 
 def check_federation(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,9 @@ from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
 from peer.plugins import in_words
-from peer.runtime.dry_run import KNOWN, SAMPLES, DryRun, Rehearsal
+from peer.protocols.base import Protocol
+from peer.runtime.dry_run import KNOWN, DryRun
+from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
 
 Counts = NDArray[np.int64]
@@ -98,6 +100,8 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
             ) from error
         _check_awaited(spec.protocol.name, dry_run)
         calls[id] = dry_run.calls
+        if ":" in spec.protocol.name and len(rounds) == spec.rounds:
+            _check_kept(spec.protocol, dry_run)
     _check_alike(spec.protocol.name, calls)
     return found
 
@@ -106,6 +110,15 @@ def _check_awaited(protocol: str, dry_run: DryRun) -> None:
     """InputError when a protocol calls `peer.exchange` or its like without `await`: it would send nothing."""
     for called in dry_run.never_awaited():
         raise InputError(f"`{protocol}` calls `{called}` and does not wait for it; write `await` before the call")
+
+
+def _check_kept(protocol: Protocol, dry_run: DryRun) -> None:
+    """InputError where a protocol says of a name that it never changes and keeps nothing under it, as if misspelt."""
+    for name in protocol.never_kept(dry_run.state):
+        raise InputError(
+            f"`{protocol.name}` declares {name!r} as unchanging and keeps nothing under that name; write "
+            f"peer.state[{name!r}] = ... or take it out of `unchanging`"
+        )
 
 
 def _check_alike(protocol: str, calls: Mapping[str, Calls]) -> None:

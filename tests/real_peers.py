@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psutil
 from proxies import Proxies
 
-from launcher.engines.local import ForkServer, Process
+from launcher.engines.local.fork_server import Child, ForkServer
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class RunningPeer:
     """One dfl-peer process."""
 
-    process: Process
+    process: Child
     ended: "Future[int]"
     nursery: "Nursery"
 

@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from launcher.engines.local.preflight import check_resources
 from launcher.formatting import plural, quantity
 from launcher.plan import Plan, plan, traffic
-from launcher.supervision.preflight import check_resources
 from launcher.table import fitting
 from peer.errors import InputError
 from peer.runtime.disk import disk_needed, rehearse
@@ -43,13 +43,12 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
     rehearsed = rehearse(spec, spec.ids[0], made.rehearsal(spec.ids[0]))
     busiest = max(max(counts) for counts in sent.values())
     disk = disk_needed(spec, made.sizes["model"], rehearsed._replace(busiest=busiest))
-    wire = "" if spec.wire.kind == "float32" else f"; travels as {spec.wire.kind}"
     said = [
         f"{spec.name}: {protocol.name}, {plural(number, 'peer')}, {plural(spec.rounds, 'round')}, seed {spec.seed}",
         f"data: {spec.data.name}, input {made.shape}, {len(made.counts[spec.ids[0]])} classes, "
         f"split {spec.data.partition.kind}",
         f"model: {spec.model.name}, {', '.join(parts)}",
-        f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}{wire}",
+        f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}{travels(spec)}",
         f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
         f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",
     ]
@@ -57,6 +56,15 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
         said.append(f"drift: {'; '.join(map(str, spec.data.drift))}")
     said += lacking(spec)
     return [*said, *([str(Misbehaving(peers=in_words(spec.behaviour)))] if spec.behaviour else [])]
+
+
+def travels(spec: Spec) -> str:
+    """In which form, if it is not the plain one."""
+    if spec.wire.kind == "float32":
+        return ""
+    if any(spec.wire.shortens(share) for share in spec.protocol.shares(spec.rounds)):
+        return f"; travels as {spec.wire.kind}"
+    return f"; `wire: {spec.wire.kind}` changes nothing"
 
 
 def lacking(spec: Spec) -> list[str]:

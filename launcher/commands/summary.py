@@ -10,7 +10,7 @@ from launcher.reports import summary_json
 from launcher.reports.collected import Collected
 from launcher.reports.summary import Spent
 from launcher.reports.summary_json import Summary
-from launcher.supervision.run_directory import RunDirectory
+from launcher.run_files import RunFiles
 from launcher.supervision.totals import Totals
 from peer.errors import InputError
 from peer.files import why_unwritable
@@ -45,7 +45,7 @@ def write(summary: Summary, out: Path) -> None:
 def _spent(directories: Sequence[Path]) -> Spent | None:
     """As a launcher has counted it, of a run's directory; None where only the peers have."""
     (first, *others) = directories
-    counted = RunDirectory(first).totals
+    counted = RunFiles(first.absolute()).totals
     if others or not counted.exists():
         return None
     totals = Totals.read(counted)

@@ -1,21 +1,19 @@
 """A run's directory: who may use it, what is in it, and when it may be used again.
 
-DIR/federation.yaml   the spec as resolved      DIR/<id>.yaml   one peer's config, to start it by hand
-DIR/<id>/             one peer's files          DIR/summary.json
-DIR/.lock             held by the launcher      DIR/.peers      held by the fork server and every peer
-DIR/.launcher.json    what the launches so far have taken
+DIR/.lock   held by the launcher        DIR/.peers   held by every peer that is a process of this machine
 
 What is in <id>/ is for the user who runs the federation alone; the specs and the summary are as the umask has it.
 """
 
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.certificates import certificate_files
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
+from launcher.run_files import RunFiles
 from launcher.written_spec import WrittenSpec
 from peer.errors import InputError
 from peer.files import lock, why_unwritable, write_atomically
@@ -27,12 +25,12 @@ from peer.spec.federation import Spec
 class RunDirectory:
     """One run's directory, from the claim on it to its files. Every refusal is an InputError.
 
-    peers_lock: a descriptor for the fork server to `keep`, so that a later launcher can tell when the last
+    peers_lock: a descriptor for peers on this machine to keep open, so that a later launcher can tell when the last
     peer of an earlier one is gone.
     """
 
     def __init__(self, path: Path, patience: float = 15.0):
-        self.path, self.patience = path.absolute(), patience
+        self.files, self.patience = RunFiles(path.absolute()), patience
         self.peers_lock = -1
         self._lock = -1
         self._made: list[Path] = []
@@ -41,22 +39,8 @@ class RunDirectory:
         """Whether the run in it is this launcher's, and no earlier one's that goes on."""
 
     @property
-    def federation(self) -> Path:
-        return self.path / "federation.yaml"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def totals(self) -> Path:
-        return self.path / ".launcher.json"
-
-    def config(self, id: str) -> Path:
-        return self.path / f"{id}.yaml"
-
-    def log(self, id: str) -> Path:
-        return self.path / id / "log.txt"
+    def path(self) -> Path:
+        return self.files.path
 
     def is_run(self) -> bool:
         """Whether a launcher has been here before."""
@@ -129,10 +113,10 @@ class RunDirectory:
 
     def earlier(self) -> WrittenSpec | None:
         """The spec of the run that is already here, if one is; it may be another's."""
-        if not self.federation.exists():
+        if not self.files.federation.exists():
             return None
         try:
-            return WrittenSpec.read(self.federation)
+            return WrittenSpec.read(self.files.federation)
         except InputError as error:
             raise InputError(f"{error} (an earlier run's; --fresh discards it)") from None
 
@@ -141,7 +125,7 @@ class RunDirectory:
         earlier = self.earlier()
         if earlier is None:
             return
-        differing = earlier.differing(WrittenSpec.of(spec, self.federation))
+        differing = earlier.differing(WrittenSpec.of(spec, self.files.federation))
         if obstacle := spec.why_not(differing, earlier.keys.rounds):
             raise InputError(
                 f"{self.path} holds another run: {obstacle}; choose another --out, or discard it with --fresh"
@@ -149,28 +133,24 @@ class RunDirectory:
 
     def finished(self, rounds: int) -> Summary | None:
         """The summary, if the run has come to its end; with more rounds than then, it has not."""
-        summary = summary_json.read(self.summary)
+        summary = summary_json.read(self.files.summary)
         return summary if summary and summary.rounds >= rounds else None
 
     def discard(self) -> None:
         """Removes what a run wrote; anything else in the directory stays."""
-        self.summary.unlink(missing_ok=True)
-        self.totals.unlink(missing_ok=True)
+        self.files.summary.unlink(missing_ok=True)
+        self.files.totals.unlink(missing_ok=True)
+        self.files.engine.unlink(missing_ok=True)
         for config in self.path.glob("*.yaml"):
             if (self.path / config.stem).is_dir():
                 shutil.rmtree(self.path / config.stem)
                 config.unlink()
-        self.federation.unlink(missing_ok=True)
+        self.files.federation.unlink(missing_ok=True)
 
-    def write(self, spec: Spec, device: str | None, certs: Path | None) -> None:
-        """The spec as resolved, and for every peer a config and a directory."""
-        self._begun = not self.federation.exists()
-        for member in spec.ring:
-            # `listen` as the others know it: on loopback, nobody outside this machine can knock.
-            make_private(self.path / member.id)
-            config: dict[str, object] = {"federation": "federation.yaml", "id": member.id, "listen": member.address}
-            config |= {"device": device or "auto", "out": member.id}
-            if certs:
-                config["tls"] = {name: str(path) for name, path in certificate_files(certs, member.id).items()}
-            write_atomically(self.config(member.id), dump_yaml(config).encode())
-        write_atomically(self.federation, spec.dump().encode())
+    def write(self, spec: Spec, configs: Mapping[str, Mapping[str, object]]) -> None:
+        """The spec as resolved, and for every peer its config and a directory."""
+        self._begun = not self.files.federation.exists()
+        for id, config in configs.items():
+            make_private(self.files.out(id))
+            write_atomically(self.files.config(id), dump_yaml(config).encode())
+        write_atomically(self.files.federation, spec.dump().encode())

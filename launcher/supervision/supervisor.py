@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from launcher.engines.local import ForkServer, Process
+from launcher.engines.base import Deployment, Process
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.tail import last_lines
+from launcher.run_files import RunFiles
 from launcher.supervision.restart import STOPPED, Policy, Restarts
-from launcher.supervision.run_directory import RunDirectory
+from launcher.supervision.stop import Stop
 from peer.errors import FailedError
 from peer.tasks import background
 
@@ -26,8 +27,8 @@ class Supervisor:
     codes: the exit code of each peer that will not be started again.
     """
 
-    server: ForkServer
-    directory: RunDirectory
+    deployment: Deployment
+    files: RunFiles
     federation: Federation
     say: Callable[[str], None]
     policy: Policy = field(default_factory=Policy)
@@ -35,20 +36,21 @@ class Supervisor:
     restarts: int = field(default=0, init=False)
     _running: dict[str, Process] = field(default_factory=dict, init=False)
 
-    async def run(self, ids: Sequence[str], stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Returns when no peer runs any more: all have ended, one has failed for good, or `stop` was set.
+    async def run(self, ids: Sequence[str], stop: Stop) -> None:
+        """Returns when no peer runs any more, or when they are to go on without the launcher.
 
-        hurry: set to kill at once whoever is still being waited for.
+        That is when all have ended, one has failed for good, or somebody asks it to stop.
         """
         try:
             async with background() as tasks:
-                stopping = tasks.create_task(stop.wait())
+                stopping = tasks.create_task(stop.asked.wait())
                 keepers = {tasks.create_task(self._keep(id), name=id) for id in ids}
                 while keepers and not self._lost() and not stopping.done():
                     done, _ = await asyncio.wait({*keepers, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     keepers = {keeper for keeper in keepers if keeper not in done}
         finally:
-            await self._end(hurry)
+            if not stop.leaves:
+                await self._end(stop.hurry)
 
     def _lost(self) -> bool:
         """Whether a peer has failed for good, so that the others cannot finish."""
@@ -60,10 +62,11 @@ class Supervisor:
         while True:
             view.start()
             restarts.started(view.completed, time.monotonic())
-            process = await self.server.start(["--config", str(self.directory.config(id))], self.directory.log(id))
+            process = await self.deployment.start(id)
             self._running[id] = process
             code = await process.wait()
             del self._running[id]
+            self.restarts += process.restarts
             for line in self.federation.look_at(id):
                 self.say(line)
             delay = restarts.delay(code, view.failure is not None, view.completed, time.monotonic())
@@ -83,15 +86,15 @@ class Supervisor:
             view.end("done")
         elif code in STOPPED:
             view.end("stopped")
-            self.say(f"{id} was stopped; to go on: dfl-peer --config {self.directory.config(id)}")
+            self.say(f"{id} was stopped; to go on: dfl-peer --config {self.files.config(id)}")
         else:
             view.end("failed")
             self.say(f"{self._obituary(id, code)}\n{id} is not started again, so the run ends")
 
     def _obituary(self, id: str, code: int) -> str:
         cause = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-        last = "".join(f"\n    {line}" for line in last_lines(self.directory.log(id), LOG_LINES))
-        return f"{id} {cause}; the end of {self.directory.log(id)}:{last or ' (empty)'}"
+        last = "".join(f"\n    {line}" for line in last_lines(self.files.log(id), LOG_LINES))
+        return f"{id} {cause}; the end of {self.files.log(id)}:{last or ' (empty)'}"
 
     async def _end(self, hurry: asyncio.Event) -> None:
         """Ends whoever still runs: SIGTERM, and after the grace or in a hurry SIGKILL."""

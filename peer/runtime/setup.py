@@ -21,7 +21,7 @@ from peer.ownership import make_private, refuse_links
 from peer.protocols.peer import Resources
 from peer.runtime.behaviour import flip_labels
 from peer.runtime.disk import check_disk, disk_needed, rehearse
-from peer.runtime.dry_run import SAMPLES, Rehearsal
+from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig

@@ -161,6 +161,8 @@ class Spec(Settings):
                 'records = (Record("name", 3),)'
             )
         _check_kinds(f"`records` of `{self.protocol.name}` is", self.protocol.records, Record)
+        for names in ("replicated", "by_peer", "unchanging"):
+            _check_names(f"`{names}` of `{self.protocol.name}` is", getattr(self.protocol, names))
         for field in type(self.protocol).model_fields:
             if isinstance(getattr(Protocol, field, None), property):
                 raise ValueError(
@@ -186,6 +188,16 @@ class Spec(Settings):
             )
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
+        return self
+
+    @model_validator(mode="after")
+    def _goes_by_what_is_given(self) -> Self:
+        """What would be ignored is refused."""
+        for key, source in (("machines", "pinned"), ("recording", "replay")):
+            if getattr(self, key) is not None and self.protocol.resources_from != source:
+                choice = "resources" in type(self.protocol).model_fields
+                other = f"write `resources: {source}` into `protocol`, or " if choice else ""
+                raise ValueError(f"`{self.protocol.name}` does not go by `{key}` as it is set; {other}leave it out")
         return self
 
     @field_serializer("code")
@@ -253,6 +265,14 @@ def _check_kinds(told: str, declared: Any, kind: type) -> None:
         raise ValueError(f"{told} one {kind.__name__} and no tuple; write a comma behind it: `({kind.__name__}(...),)`")
     if not isinstance(declared, tuple) or not all(isinstance(one, kind) for one in declared):
         raise ValueError(f"{told} {declared!r}, and must be a tuple of {kind.__name__}, such as `()`")
+
+
+def _check_names(told: str, names: Any) -> None:
+    """ValueError unless these are names in `peer.state`, as a tuple."""
+    if isinstance(names, str):
+        raise ValueError(f"{told} the text {names!r} and no tuple; write a comma behind it: `({names!r},)`")
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{told} {names!r}, and must be a tuple of names in `peer.state`, such as `('weights',)`")
 
 
 def _sha256(value: Any) -> str:

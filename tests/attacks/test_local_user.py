@@ -5,7 +5,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from real_peers import Build
 from rich.console import Console
 
 from launcher.cli import main as launch
+from launcher.engines.base import Run
+from launcher.engines.local.engine import LocalEngine, LocalSettings
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.tail import Tail, last_lines
 from launcher.monitor.terminal import picture
@@ -48,6 +50,11 @@ def open_to_others(directory: Path) -> list[str]:
     return [str(path) for path in (directory, *directory.rglob("*")) if path.stat().st_mode & 0o077]
 
 
+def configs(spec: Spec, directory: RunDirectory) -> dict[str, Mapping[str, object]]:
+    run = Run(spec, directory.files)
+    return {id: LocalEngine(LocalSettings()).config(run, id) for id in spec.ids}
+
+
 def test_what_a_peer_writes_only_its_user_reads(federation: Build) -> None:
     """Models, heads, checkpoints, journals and audits; also what an earlier run had left open."""
     made = federation({"name": "solo"}, peers=1, rounds=2, trace=True)
@@ -68,7 +75,7 @@ def test_of_a_run_others_see_the_spec_and_the_summary(tmp_path: Path, spec: Spec
     try:
         directory = RunDirectory(tmp_path / "run")
         directory.claim()
-        directory.write(spec, None, None)
+        directory.write(spec, configs(spec, directory))
         directory.release()
     finally:
         os.umask(former)
@@ -103,8 +110,9 @@ def test_nothing_leads_out_of_a_peers_directory(
     assert peer(["--config", str(tmp_path / "peer.yaml")]) == 2
     assert f"{path}: is a link or no plain file" in capfd.readouterr().err
     (tmp_path / "run" / ".lock").touch()
+    directory = RunDirectory(tmp_path / "run")
     with pytest.raises(InputError, match="is a link or no plain file"):
-        RunDirectory(tmp_path / "run").write(spec, None, None)
+        directory.write(spec, configs(spec, directory))
     assert (tmp_path / "mine").read_text() == "mine"
     assert path.is_symlink() or path.is_fifo()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from real_peers import Nursery
 
-from launcher.engines.local import ForkServer
+from launcher.engines.local.fork_server import ForkServer
 
 TESTS = Path(__file__).parents[1]
 

@@ -18,7 +18,8 @@ import pytest
 from real_peers import Nursery, RunningPeer, all_gone
 
 from launcher.cli import main
-from launcher.commands import run as local
+from launcher.engines.base import Process
+from launcher.engines.local.engine import LocalEngine
 from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_spec
 
@@ -38,7 +39,7 @@ class Lent:
 
     nursery: Nursery
 
-    def __init__(self, keep: tuple[int, ...] = ()) -> None:
+    def __init__(self) -> None:
         self._peers: list[RunningPeer] = []
 
     async def __aenter__(self) -> Self:
@@ -55,22 +56,23 @@ class Lent:
         return LentPeer(peer)
 
 
-class LentPeer:
+class LentPeer(Process):
     """What a supervisor asks of a process."""
 
     def __init__(self, peer: RunningPeer) -> None:
-        self.pid, self.signal, self._ended = peer.pid, peer.signal, peer.ended
-        self.returncode: int | None = None
+        self._peer = peer
 
     async def wait(self) -> int:
-        self.returncode = await asyncio.wrap_future(self._ended)
-        return self.returncode
+        return await asyncio.wrap_future(self._peer.ended)
+
+    def signal(self, number: int) -> None:
+        self._peer.signal(number)
 
 
 @pytest.fixture
 def lent(fork_server: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lent, "nursery", fork_server, raising=False)
-    monkeypatch.setattr(local, "ForkServer", Lent)
+    monkeypatch.setattr(LocalEngine, "fork_server", lambda _engine, _lock: Lent())
 
 
 def write(directory: Path, ports: list[int], **spec: Any) -> Path:

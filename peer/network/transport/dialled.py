@@ -67,14 +67,21 @@ class ClientPipe(Pipe):
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            raise DisconnectedError(reason(error.details() or error.code().name, self._secure)) from None
+            raise _unless_cancelled(reason(error.details() or error.code().name, self._secure)) from None
         except asyncio.InvalidStateError:
-            raise DisconnectedError("connection closed") from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task and task.cancelling():
-                raise
-            raise DisconnectedError("closed") from None  # the call was aborted, not the task that waits for it
+            raise _unless_cancelled("connection closed") from None
+        except asyncio.CancelledError:  # of the task that waits for the call, or the call was aborted
+            raise _unless_cancelled("closed") from None
+
+
+def _unless_cancelled(why: str) -> DisconnectedError | asyncio.CancelledError:
+    """What to raise where a call has ended; a task that is to end must not take it for a break and call again.
+
+    While gRPC prepares a call, whoever reads waits for a task of gRPC's, which takes a cancellation for itself. If the
+    connection breaks in that moment, all that comes out of `read` is the break.
+    """
+    task = asyncio.current_task()
+    return asyncio.CancelledError() if task and task.cancelling() else DisconnectedError(why)
 
 
 def reason(details: str, secure: bool) -> str:

@@ -93,8 +93,10 @@ def test_protocols_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [entry["name"] for entry in entries] == list(PROTOCOLS)
     by_name = {entry["name"]: entry for entry in entries}
     for entry in entries:
-        assert set(entry) == {"name", "paper", "edges", "shares", "min_peers", "parameters"}
+        assert set(entry) == {"name", "paper", "edges", "shares", "records", "min_peers", "parameters"}
     assert by_name["fibfl++"]["shares"] == "extractor"
+    assert by_name["fibfl++"]["records"] == "proportions, order"
+    assert by_name["fedavg"]["records"] == "nothing"
     parameters = {one["name"]: one for one in by_name["fibfl++"]["parameters"]}
     assert parameters["gamma_start"]["default"] == 0.4
     assert parameters["warmup"] == {
@@ -110,6 +112,7 @@ def test_protocols_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["protocols"]) == 0
     text = capsys.readouterr().out
     assert {*PROTOCOLS} <= {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert "proportions" in text
 
 
 def test_all_bytes_are_those_of_the_rounds_and_of_the_start(
@@ -165,3 +168,13 @@ def test_address_in_use_creates_nothing(
         assert main(["run", str(federation), "--set", f"ring=[{ring}]"]) == 2
     assert f"p1 cannot listen at 127.0.0.1:{port}: address already in use" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["small.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "told"), [("gossip-sgd", "leaves the peer: model; travels as top-k"), ("solo", "changes nothing")]
+)
+def test_what_the_wire_does_is_told(
+    federation: Path, protocol: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(federation), "--peers", "3", "--set", f"protocol={protocol}", "--set", "wire=top-k"]) == 0
+    assert told in capsys.readouterr().out

@@ -18,9 +18,12 @@ from rich.console import Console
 
 from launcher import cli
 from launcher.commands import run as local
-from launcher.engines.local import ForkServer
+from launcher.engines import base
+from launcher.engines.local import preflight
+from launcher.engines.local.engine import LocalEngine, LocalSettings
+from launcher.engines.local.fork_server import ForkServer
 from launcher.monitor.federation_view import Federation
-from launcher.supervision import preflight, run_directory
+from launcher.supervision import run_directory
 from launcher.supervision.restart import Policy
 from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.supervisor import Supervisor, signal_name
@@ -29,7 +32,17 @@ from peer.errors import InputError
 from peer.spec.peer import load_spec
 
 HERE = Path(__file__).parent
-FakeServer = functools.partial(ForkServer, entry="fake_peer:main", preload=("ruamel.yaml",), grace=1.0)
+
+
+class FakeEngine(LocalEngine):
+    """Peers that only write their files, and need nothing."""
+
+    def check(self, run: base.Run) -> None:
+        pass
+
+    def fork_server(self, lock: int) -> ForkServer:
+        return ForkServer(entry="fake_peer:main", preload=("ruamel.yaml",), grace=1.0, keep=(lock,))
+
 
 Run = Callable[..., tuple[int, str]]
 
@@ -45,8 +58,6 @@ def federation(tmp_path: Path) -> Path:
 def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs three fake peers in tmp_path/out; returns the exit code and what was printed."""
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-    monkeypatch.setattr(local, "ForkServer", FakeServer)
-    monkeypatch.setattr(preflight, "check", lambda spec, out, device, certs: None)
     quick = Policy(limit=2, first_delay=0.01, grace=1.0)
     monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick))
 
@@ -55,7 +66,7 @@ def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
         with (tmp_path / "screen").open("w") as screen:
             console = Console(file=screen, width=120)
             spec = load_spec(federation, peers=3, seed=seed, port=port)
-            order = local.RunOptions(spec, tmp_path / "out", fresh=fresh)
+            order = local.RunOptions(spec, tmp_path / "out", fresh=fresh, engine=FakeEngine(LocalSettings()))
             code = local.run(order, console)
         return code, (tmp_path / "screen").read_text()
 
@@ -289,11 +300,8 @@ LAUNCH = textwrap.dedent(
     import sys
     sys.path.insert(0, sys.argv[3])
     from launcher import cli
-    from launcher.commands import run as local
-    from launcher.supervision import preflight, run_directory
-    from test_run import FakeServer
-    local.ForkServer = FakeServer
-    preflight.check = lambda spec, out, device, certs: None
+    from launcher.engines.names import ENGINES
+    ENGINES["local"] = "test_run:FakeEngine"
     sys.exit(cli.main(["run", sys.argv[1], "--out", sys.argv[2], "--peers", "3"]))
     """
 )

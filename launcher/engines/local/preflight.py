@@ -1,10 +1,11 @@
-"""What would make every peer refuse to start, found before anything is created."""
+"""What would make peers on this machine refuse to start, found before anything is created."""
 
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from launcher.certificates import certificate_files
+from launcher.engines.base import Run
 from launcher.plan import Plan, plan
 from peer.errors import InputError
 from peer.learning.device import choose_device
@@ -16,13 +17,13 @@ from peer.spec.peer import PeerConfig, check_plaintext
 from peer.spec.resources import given
 
 
-def check_device(device: str | None) -> None:
+def check_device(device: str) -> None:
     """Whether `--device` is one that a peer's config can name, and this machine has it."""
     try:
-        PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device or "auto")
+        PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device)
     except ValidationError:
         raise InputError(f"--device {device}: choose auto, cpu, mps, cuda or cuda:N") from None
-    choose_device(device or "auto")
+    choose_device(device)
 
 
 def check_addresses(spec: Spec) -> None:
@@ -56,12 +57,13 @@ def check_room(made: Plan, out: Path) -> None:
     check_disk(out, len(spec.ring) * needed)
 
 
-def check(spec: Spec, out: Path, device: str | None, certs: Path | None) -> None:
+def check(run: Run) -> None:
     """All of it; whether data and model go together, too. Raises InputError."""
-    check_device(device)
-    if not certs:
+    spec, out = run.spec, run.files.path
+    check_device(run.device)
+    if not run.certs:
         check_plaintext(PeerConfig(federation=Path("federation.yaml"), id=spec.ids[0]), spec)
-    check_certificates(spec, certs)
+    check_certificates(spec, run.certs)
     check_addresses(spec)
     check_resources(spec, out)
     check_room(plan(spec), out)

@@ -1,12 +1,12 @@
 """A process that has imported everything and forks a peer in milliseconds.
 
-    python -P -m launcher.engines.forkserver --control FD --lifeline FD --entry peer.cli:main --preload torch,numpy
+    python -P -m launcher.engines.local.server --control FD --lifeline FD --entry peer.cli:main --preload torch,numpy
 
 Importing torch and gRPC costs seconds of CPU and 200 MB a process; a fork of a process that has them costs
 milliseconds, and the pages stay shared. Only imports happen before a fork: no gRPC object and no torch
 operation on several threads, since neither survives one.
 
-It speaks JSON lines on the control socket (`launcher.engines.local` is the other end). Orders:
+It speaks JSON lines on the control socket (`launcher.engines.local.fork_server` is the other end). Orders:
 
     {"do": "start", "number": 1, "argv": [...], "log": "...", "cwd": null, "env": {}}
     {"do": "signal", "pid": 123, "signal": 15}      ignored once it has ended: its pid may be another's
@@ -31,7 +31,7 @@ import sys
 import time
 from typing import Any
 
-from launcher.engines.child import SIGNALS, Descriptors, Entry, live
+from launcher.engines.local.child import SIGNALS, Descriptors, Entry, live
 
 
 class Server:
@@ -149,7 +149,7 @@ def preload(modules: list[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="launcher.engines.forkserver")
+    parser = argparse.ArgumentParser(prog="launcher.engines.local.server")
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--lifeline", type=int, required=True)
     parser.add_argument("--entry", required=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from real_peers import all_gone
 
-from launcher.engines.local import ForkServer
+from launcher.engines.local.fork_server import ForkServer
 from peer.errors import FailedError
 
 HERE = Path(__file__).parent
@@ -133,7 +133,7 @@ LAUNCHER = textwrap.dedent(
     """
     import asyncio, sys
     from pathlib import Path
-    from launcher.engines.local import ForkServer
+    from launcher.engines.local.fork_server import ForkServer
 
     async def main():
         async with ForkServer(entry="fake_children:main", preload=(), grace=0.5) as server:

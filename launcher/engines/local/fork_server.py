@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from launcher.engines.base import Process
 from peer.errors import FailedError
 from peer.process import raise_open_files
 from peer.protocols.registry import PROTOCOLS
@@ -34,7 +35,7 @@ PRELOAD = (
 """What every peer imports, once for all of them: 14 MB a peer are the protocols' alone."""
 
 
-class Process:
+class Child(Process):
     """One child of the fork server. `returncode` is None while it runs, and -n after signal n."""
 
     def __init__(self, pid: int, server: "ForkServer"):
@@ -68,7 +69,7 @@ def abandon(waiting: asyncio.Future[Any]) -> None:
 
 
 class ForkServer:
-    """A `launcher.engines.forkserver` process and its children.
+    """A `launcher.engines.local.server` process and its children.
 
     entry: `module:function` that a child calls with its argv; it returns the exit code.
     preload: modules imported once, before the first child.
@@ -88,8 +89,8 @@ class ForkServer:
     ):
         self.entry, self.preload, self.grace, self.keep = entry, tuple(preload), grace, tuple(keep)
         self._numbers = itertools.count()
-        self._starting: dict[int, asyncio.Future[Process]] = {}
-        self._running: dict[int, Process] = {}
+        self._starting: dict[int, asyncio.Future[Child]] = {}
+        self._running: dict[int, Child] = {}
         self._ready: asyncio.Future[int] | None = None
 
     async def __aenter__(self) -> Self:
@@ -105,7 +106,7 @@ class ForkServer:
     async def _open(self, tasks: asyncio.TaskGroup) -> None:
         ours, theirs = socket.socketpair()
         end, self._lifeline = os.pipe()
-        command = [sys.executable, "-P", "-m", "launcher.engines.forkserver"]
+        command = [sys.executable, "-P", "-m", "launcher.engines.local.server"]
         command += ["--control", str(theirs.fileno()), "--lifeline", str(end), "--grace", str(self.grace)]
         command += ["--entry", self.entry, "--preload", ",".join(self.preload)]
         try:
@@ -146,7 +147,7 @@ class ForkServer:
         *,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Process:
+    ) -> Child:
         """Starts `entry(argv)` with its output appended to `log` and `env` added to the environment.
 
         Raises FailedError if the log cannot be opened, no process can be had or the fork server is gone.
@@ -156,7 +157,7 @@ class ForkServer:
         if self._lifeline < 0:
             raise FailedError(self.lost)
         number = next(self._numbers)
-        started: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
+        started: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._starting[number] = started
         place = {"cwd": None if cwd is None else str(cwd), "env": dict(env or {})}
         self.order({"do": "start", "number": number, "argv": list(argv), "log": str(log), **place})
@@ -185,7 +186,7 @@ class ForkServer:
         elif "exited" in notice:
             self._running.pop(notice["exited"]).end(notice["code"])
         elif "started" in notice:
-            process = self._running[notice["pid"]] = Process(notice["pid"], self)
+            process = self._running[notice["pid"]] = Child(notice["pid"], self)
             started = self._starting.pop(notice["started"])
             if not started.done():
                 started.set_result(process)

@@ -1,0 +1,6 @@
+"""Which engines there are."""
+
+ENGINES = {
+    "local": "launcher.engines.local.engine:LocalEngine",
+}
+"""`module:Class`, by name; the class has its settings' class as `Settings`."""
