@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TypeVar
 
@@ -40,6 +41,8 @@ from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
 
 T = TypeVar("T")
+WATCHED = 2.0
+"""Seconds for which whoever has asked for this peer's status is taken to go on asking."""
 
 
 class Runtime:
@@ -70,6 +73,9 @@ class Runtime:
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, telemetry.emit)
         self._complete = self._out / "complete"
         self._audit = LineFile(self._out / AUDIT)
+        self._asked = float("-inf")
+        """When somebody asked for its status last, by the monotonic clock."""
+        self._seen_serving = asyncio.Event()
 
     def _addresses(self) -> dict[str, str]:
         """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
@@ -216,6 +222,14 @@ class Runtime:
             else:
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
+        await self._tell_who_watches()
+
+    async def _tell_who_watches(self) -> None:
+        """Whoever asks again and again shall hear of the end, too: from a peer that has gone it could be anything."""
+        if time.monotonic() - self._asked < WATCHED:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCHED):
+                    await self._seen_serving.wait()
 
     def _running(self) -> bool:
         return self._lifecycle.state not in ("joining", "serving")
@@ -234,7 +248,10 @@ class Runtime:
 
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""
-        accuracy = self._evaluation.matched if self._evaluation else None
+        self._asked = time.monotonic()
+        if self._lifecycle.state == "serving":
+            self._seen_serving.set()
+        accuracy = self._evaluation.by(self._spec.test) if self._evaluation else None
         return status_reply(self.network, self._spec, self._lifecycle.state, self.peer, accuracy, self._resources())
 
     async def _in_thread(self, function: Callable[[], T]) -> T:

@@ -221,7 +221,7 @@ class Spec(Settings):
 
     def digests(self) -> dict[str, str]:
         """sha256 of every key's canonical JSON, so that a refusal can name the keys that differ."""
-        return {key: _sha256(value) for key, value in self.canonical().items()}
+        return digests(self.canonical())
 
     def digest(self) -> str:
         return _sha256(self.canonical())
@@ -260,6 +260,11 @@ def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download")}
     kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}
     return kept | {"data": data, "ring": [member["id"] for member in content["ring"]]}
+
+
+def digests(canonical: Mapping[str, Any]) -> dict[str, str]:
+    """sha256 of the JSON of every key that peers must agree on."""
+    return {key: _sha256(value) for key, value in canonical.items()}
 
 
 def _check_kinds(told: str, declared: Any, kind: type) -> None:
