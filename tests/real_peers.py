@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psutil
 from proxies import Proxies
 
-from launcher.engines.local import ForkServer, Process
+from launcher.engines.local import PRELOAD, ForkServer, Process
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 
@@ -50,6 +50,10 @@ class RunningPeer:
 class Nursery:
     """A fork server with an event loop in a thread of its own, so that tests of every kind can use it."""
 
+    entry = "peer.cli:main"
+    preload = (*PRELOAD, "dp_accounting")
+    """Importing the accountant takes more than a second of CPU."""
+
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
@@ -74,7 +78,7 @@ class Nursery:
         self.loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        async with ForkServer(grace=3.0) as server:
+        async with ForkServer(entry=self.entry, preload=self.preload, grace=3.0) as server:
             self._server.set_result(server)
             await self._closing.wait()
 

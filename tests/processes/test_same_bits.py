@@ -1,10 +1,15 @@
-"""The same spec and seed: the same model, bit for bit, in every run and on both networks; the theory's bytes."""
+"""The same spec and seed: the same model, bit for bit, in every run, whoever is killed, and on both networks.
 
+And the theory's bytes.
+"""
+
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_peers import Build, digests
+from faults.accidents import start_and_die
+from real_peers import Build, Nursery, SmallFederation, digests
 
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.in_process import run_in_process
@@ -47,23 +52,61 @@ CASES: dict[str, tuple[int, dict[str, Any], int | None]] = {
 }
 
 
+MOMENTS = ("training:2", "communicating:3", "overtaken:2")
+"""When a peer is killed: in its second batch, at its third message, evaluating round 2 when others are in round 3."""
+
+
+@pytest.fixture(scope="module")
+def fork_server(accidents: Nursery) -> Nursery:
+    return accidents
+
+
 def test_none_is_left_out() -> None:
     assert {*CASES} == {*PROTOCOLS}
 
 
+def run_with_deaths(federation: SmallFederation, trained: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Its results, though at each of the moments a peer was killed: another in each protocol; one that trains."""
+    ids, first = federation.ids, list(PROTOCOLS).index(federation.spec.protocol.name)
+    order = sorted((ids[(first + k) % len(ids)] for k in range(len(ids))), key=lambda id: id not in (trained or ids))
+    start_and_die(federation, dict(zip(order, MOMENTS, strict=False)))
+    assert federation.wait() == dict.fromkeys(ids, 0), federation.account()
+    assert not [event for id in ids for event in federation.events(id, "conflict")]
+    return federation.results()
+
+
 @pytest.mark.parametrize("name", CASES)
 async def test_every_protocol(name: str, federation: Build, tmp_path: Path) -> None:
+    """Once in peace, once with deaths of those that share anything, once in process."""
     peers, parameters, sent = CASES[name]
     data = {"name": "digits", "limit": 300, "partition": {"kind": "dirichlet", "alpha": 0.5}, "validation": 0.2}
     keys = {"machines": PINNED} if name == "flexifed" else {}
     protocol = {"name": name, **parameters}
     first, second = (federation(protocol, peers, data=data, rounds=ROUNDS, **keys) for _ in range(2))
     results = first.run()
-    assert digests(second.run()) == digests(results)
+    trained = [id for id, result in results.items() if any(one["loss"] is not None for one in result["history"])]
+    again = run_with_deaths(second, trained) if peers > 2 else second.run()
+    assert digests(again) == digests(results)
     runtimes = await run_in_process(first.spec, tmp_path / "memory")
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
     if sent is not None:
         assert {id: result["tensor_bytes_sent"] for id, result in results.items()} == dict.fromkeys(first.ids, sent)
+
+
+async def test_deaths_where_the_noise_is_secret(federation: Build) -> None:
+    """It differs from run to run; but a round that is replayed has the same, so that all end with one model."""
+    made = federation({"name": "dp-fedavg", **SGD}, 3, data={"name": "digits", "limit": 300}, rounds=ROUNDS)
+    assert len({*digests(run_with_deaths(made)).values()}) == 1
+
+
+async def test_deaths_where_resources_are_measured(federation: Build, tmp_path: Path) -> None:
+    """They differ from run to run; what was told in this one, before a death or after, has these bits once more."""
+    protocol, keys = {"name": "flexifed", **SGD}, {"data": {"name": "digits", "limit": 300}, "rounds": ROUNDS}
+    measured = federation(protocol | {"resources": "measured"}, 3, **keys)
+    results = run_with_deaths(measured)
+    again = federation(protocol | {"resources": "replay"}, 3, **keys, recording=str(measured.directory))
+    runtimes = await run_in_process(again.spec, tmp_path / "memory")
+    assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
 
 
 async def test_every_call_of_the_interface(federation: Build, tmp_path: Path) -> None:
