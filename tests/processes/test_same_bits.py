@@ -8,50 +8,46 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_protocol import SETTINGS, SGD, keys
 from faults.accidents import start_and_die
 from real_peers import Build, Nursery, SmallFederation, digests
 
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.in_process import run_in_process
 
-SGD = {"epochs": 1}
-ADAM = {"head_epochs": 1, "extractor_epochs": 1}
 EXTRACTOR, HEAD = 4 * 116_352, 4 * 1_290
 """Bytes of mlp's parts for digits."""
 MODEL = EXTRACTOR + HEAD
 ROUNDS = 3
 FAULTS = Path(__file__).parents[1] / "faults"
 """Where the protocols are that make every call."""
-PINNED = {f"peer{i}": {"cores": 2**i, "memory": 4} for i in range(3)}
-CASES: dict[str, tuple[int, dict[str, Any], int | None]] = {
-    # peers, parameters, bytes of tensors that each peer sends; a ring all-reduce is 2(N−1)/N of the vector
-    "fibfl": (3, ADAM, ROUNDS * 2 * EXTRACTOR),
-    "fibfl+": (3, ADAM | {"tau": 0.05}, ROUNDS * 2 * EXTRACTOR),
-    "fibfl++": (4, ADAM | {"tau": 0.05}, EXTRACTOR * 3 // 2 + (ROUNDS - 1) * 2 * 2 * EXTRACTOR),
-    "rdfl": (3, SGD, ROUNDS * 2 * MODEL),
-    "fedavg": (3, SGD | {"participation": 0.5}, (1 + ROUNDS) * MODEL * 4 // 3),
-    "fedprox": (3, SGD | {"participation": 0.5}, ROUNDS * MODEL * 4 // 3),
-    "feddyn": (3, SGD | {"participation": 0.5}, ROUNDS * 2 * MODEL * 4 // 3),
-    "scaffold": (3, SGD | {"participation": 0.5}, ROUNDS * 2 * MODEL * 4 // 3),
-    "ri-fedavg": (3, SGD | {"length": 3, "directions": 2, "intervals": 2}, ROUNDS * MODEL * 4 // 3),
-    "dp-fedavg": (3, SGD | {"insecure_reproducible_noise": True}, ROUNDS * MODEL * 4 // 3),
-    "hearth": (3, SGD, ROUNDS * EXTRACTOR * 4 // 3),
-    "fedrep": (4, ADAM, ROUNDS * EXTRACTOR * 3 // 2),
-    "fedisp": (3, {}, ROUNDS * MODEL),
-    "gossip-sgd": (5, SGD | {"topology": "exponential"}, ROUNDS * 4 * MODEL),
-    "ring-median": (3, ADAM, ROUNDS * 2 * EXTRACTOR),
-    "def-kt": (4, {}, None),  # who sends is drawn
-    "vpdl": (3, {"warmup_epochs": 2}, ROUNDS * 2 * MODEL),
-    "cycle-pdl": (3, {"warmup_epochs": 2, "reputation_every": 2}, None),
-    "cycle-gossip": (3, SGD | {"beta": 0}, (1 + ROUNDS) * 2 * MODEL),
-    "flexifed": (3, SGD | {"resources": "pinned"}, None),
-    "cgsv": (3, SGD, ROUNDS * 2 * MODEL),
-    "rffl": (3, SGD | {"after": 0}, ROUNDS * 2 * MODEL),
-    "cffl": (3, SGD, ROUNDS * 2 * MODEL),
-    "solo": (2, {"like": "rdfl", "settings": SGD}, 0),
+CASES: dict[str, tuple[int, int | None]] = {
+    # peers, bytes of tensors that each peer sends; a ring all-reduce is 2(N−1)/N of the vector
+    "fibfl": (3, ROUNDS * 2 * EXTRACTOR),
+    "fibfl+": (3, ROUNDS * 2 * EXTRACTOR),
+    "fibfl++": (4, EXTRACTOR * 3 // 2 + (ROUNDS - 1) * 2 * 2 * EXTRACTOR),
+    "rdfl": (3, ROUNDS * 2 * MODEL),
+    "fedavg": (3, (1 + ROUNDS) * MODEL * 4 // 3),
+    "fedprox": (3, ROUNDS * MODEL * 4 // 3),
+    "feddyn": (3, ROUNDS * 2 * MODEL * 4 // 3),
+    "scaffold": (3, ROUNDS * 2 * MODEL * 4 // 3),
+    "ri-fedavg": (3, ROUNDS * MODEL * 4 // 3),
+    "dp-fedavg": (3, ROUNDS * MODEL * 4 // 3),
+    "hearth": (3, ROUNDS * EXTRACTOR * 4 // 3),
+    "fedrep": (4, ROUNDS * EXTRACTOR * 3 // 2),
+    "fedisp": (3, ROUNDS * MODEL),
+    "gossip-sgd": (5, ROUNDS * 4 * MODEL),
+    "ring-median": (3, ROUNDS * 2 * EXTRACTOR),
+    "def-kt": (4, None),  # who sends is drawn
+    "vpdl": (3, ROUNDS * 2 * MODEL),
+    "cycle-pdl": (3, None),
+    "cycle-gossip": (3, (1 + ROUNDS) * 2 * MODEL),
+    "flexifed": (3, None),
+    "cgsv": (3, ROUNDS * 2 * MODEL),
+    "rffl": (3, ROUNDS * 2 * MODEL),
+    "cffl": (3, ROUNDS * 2 * MODEL),
+    "solo": (2, 0),
 }
-
-
 MOMENTS = ("training:2", "communicating:3", "overtaken:2")
 """When a peer is killed: in its second batch, at its third message, evaluating round 2 when others are in round 3."""
 
@@ -62,7 +58,7 @@ def fork_server(accidents: Nursery) -> Nursery:
 
 
 def test_none_is_left_out() -> None:
-    assert {*CASES} == {*PROTOCOLS}
+    assert {*CASES} == {*SETTINGS} == {*PROTOCOLS}
 
 
 def run_with_deaths(federation: SmallFederation, trained: Collection[str] = ()) -> dict[str, dict[str, Any]]:
@@ -78,11 +74,10 @@ def run_with_deaths(federation: SmallFederation, trained: Collection[str] = ()) 
 @pytest.mark.parametrize("name", CASES)
 async def test_every_protocol(name: str, federation: Build, tmp_path: Path) -> None:
     """Once in peace, once with deaths of those that share anything, once in process."""
-    peers, parameters, sent = CASES[name]
+    peers, sent = CASES[name]
     data = {"name": "digits", "limit": 300, "partition": {"kind": "dirichlet", "alpha": 0.5}, "validation": 0.2}
-    keys = {"machines": PINNED} if name == "flexifed" else {}
-    protocol = {"name": name, **parameters}
-    first, second = (federation(protocol, peers, data=data, rounds=ROUNDS, **keys) for _ in range(2))
+    protocol, beside = {"name": name, **SETTINGS[name]}, keys(name, [f"peer{i}" for i in range(peers)])
+    first, second = (federation(protocol, peers, data=data, rounds=ROUNDS, **beside) for _ in range(2))
     results = first.run()
     trained = [id for id, result in results.items() if any(one["loss"] is not None for one in result["history"])]
     again = run_with_deaths(second, trained) if peers > 2 else second.run()
@@ -101,10 +96,11 @@ async def test_deaths_where_the_noise_is_secret(federation: Build) -> None:
 
 async def test_deaths_where_resources_are_measured(federation: Build, tmp_path: Path) -> None:
     """They differ from run to run; what was told in this one, before a death or after, has these bits once more."""
-    protocol, keys = {"name": "flexifed", **SGD}, {"data": {"name": "digits", "limit": 300}, "rounds": ROUNDS}
-    measured = federation(protocol | {"resources": "measured"}, 3, **keys)
+    protocol, data = {"name": "flexifed", **SGD}, {"name": "digits", "limit": 300}
+    measured = federation(protocol | {"resources": "measured"}, 3, data=data, rounds=ROUNDS)
     results = run_with_deaths(measured)
-    again = federation(protocol | {"resources": "replay"}, 3, **keys, recording=str(measured.directory))
+    replay = protocol | {"resources": "replay"}
+    again = federation(replay, 3, data=data, rounds=ROUNDS, recording=str(measured.directory))
     runtimes = await run_in_process(again.spec, tmp_path / "memory")
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
 
