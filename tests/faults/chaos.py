@@ -29,7 +29,7 @@ from real_peers import Nursery, SmallFederation, digests
 
 from faults.accidents import Accidents
 from faults.gates import Gates
-from faults.plans import check
+from faults.plans import check, in_peace
 from faults.scenarios import SCENARIOS
 from launcher.certificates import certificate_files, make_certificates
 from peer.protocols.registry import PROTOCOLS
@@ -44,6 +44,8 @@ SLOW = 2.0
 """Seconds within which a death must be shown."""
 LONGEST = 300.0
 """Seconds that a federation may take after the last fault."""
+IN_PEACE = 6
+"""Simulated runs of each scenario in which nothing happens."""
 
 
 @dataclass
@@ -323,7 +325,11 @@ def judge(ordeal: Ordeal, finished: bool, expected: dict[str, str], figures: Fig
 
 
 def simulated(seeds: int, seed: int, figures: Figures) -> None:
-    """Every scenario with so many seeds."""
+    """Every scenario with so many seeds; and in peace, in each kind of network twice."""
+    for name in SCENARIOS if seeds else ():
+        for number in range(IN_PEACE):
+            figures.counts["simulated runs in peace"] += 1
+            figures.wrong += [f"{name!r} in peace, seed {number}: {what}" for what in in_peace(name, number)]
     for number in range(seed * 100_000, seed * 100_000 + seeds):
         for name in SCENARIOS:
             outcome, wrong = check(name, number)
