@@ -168,7 +168,7 @@ def until(look: Callable[[], T | None], seconds: float, what: str) -> T:
         if found:
             return found
         assert time.monotonic() < deadline, f"within {seconds} s: {what}"
-        time.sleep(0.02)
+        time.sleep(0.02)  # files of other processes tell nobody that they have grown
 
 
 def all_gone(pids: Sequence[int], seconds: float) -> None:
