@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.accidents import Accidents
 from hypothesis import settings
 from proxies import Proxies
 from real_peers import Build, BuildWatched, Nursery, SmallFederation
@@ -27,6 +28,14 @@ FIRST_PORT, LAST_PORT, WORKERS = 10_000, 32_000, 16
 def fork_server() -> Iterator[Nursery]:
     """One fork server for the whole session; each worker of pytest-xdist has one."""
     nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="session")
+def accidents() -> Iterator[Nursery]:
+    """Another, whose peers can be told to die at an event, or to lie (faults.injected)."""
+    nursery = Accidents()
     yield nursery
     nursery.close()
 

@@ -44,6 +44,7 @@ class Heartbeats:
     async def part(self) -> None:
         """Say farewell to all neighbours and wait for the end of all streams: who hears it ends them."""
         self._leaving.set()
+        self._node.durability.stir()  # each conversation waits there for its next beat
         while self._conversations or not all(map(self._parted, self._edges.neighbours.values())):
             self._ended.clear()
             await self._ended.wait()

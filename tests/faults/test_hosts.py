@@ -90,7 +90,7 @@ def test_one_way_is_blocked_from_the_start(
         peer1 = f"waiting for peer1 at {hosts.addresses[1]}:7700"
         one.await_event("peer1", "waiting", sentence=f"waiting for peer0 at {hosts.addresses[0]}:7700 (timed out)")
         one.await_event("peer0", "waiting", sentence=f"{peer1} ({ONE_WAY if what == 'connections' else 'timed out'})")
-        time.sleep(6)  # an attempt to connect takes five seconds, and there are two ends of one
+        time.sleep(6)  # no event would be missed: an attempt takes five seconds, and there are two ends of one
     assert end(one) == wanted
     reasons = {one["reason"] for event in all_waits(one) for one in event["for"]}
     assert reasons <= {"not yet connected", "connection refused", "timed out", ONE_WAY}
@@ -119,7 +119,7 @@ def test_a_link_that_is_dead_for_longer_than_a_round(
     with hosts.rule(1, f"-s {hosts.addresses[0]}") if way == "one way" else hosts.pulled(1):
         reached = newest(one)
         shown = one.await_event("peer1", "link", 5, neighbour="peer0", state="suspected")
-        time.sleep(4)  # the outage itself
+        time.sleep(4)  # how long the outage lasts, not for how long something is awaited
         stuck = newest(one)
     back = time.time()
     assert shown["time"] - cut < 3

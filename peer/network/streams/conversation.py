@@ -11,7 +11,7 @@ from peer.network.transport import DisconnectedError
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply
-from peer.tasks import background, first_of
+from peer.tasks import background
 
 FAREWELL = "done"
 """The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
@@ -102,7 +102,7 @@ class Conversation:
     async def _until_news(self, version: int) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeouts.beat):
-                await first_of(self._durability.beyond(version), self._leaving.wait())
+                await self._durability.beyond(version)
 
     async def _listen(self) -> None:
         while True:
