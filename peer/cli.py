@@ -110,10 +110,10 @@ def _place(setup: "Setup") -> "Place":
     from peer.topology.graphs import receivers, senders
 
     config, spec = setup.config, setup.spec
-    addresses = {member.id: member.address for member in spec.ring}
     around = [edges(spec.protocol.graph, spec.ids, config.id) for edges in (receivers, senders)]
     neighbours = len({peer for peers in around for peer in peers})
-    return Place(config.listen or addresses[config.id], config.health, tuple(addresses.values()), neighbours)
+    ring = tuple(address for address in spec.addresses.values() if address)
+    return Place(config.listen or spec.addresses[config.id], config.health, ring, neighbours)
 
 
 def _security(setup: "Setup", telemetry: "Telemetry") -> "Security | None":
@@ -122,7 +122,7 @@ def _security(setup: "Setup", telemetry: "Telemetry") -> "Security | None":
     tls = setup.config.tls
     if tls is None:
         return None
-    names = {member.address: member.id for member in setup.spec.ring}
+    names = {address: id for id, address in setup.spec.addresses.items() if address}
     return Security(Certificates(setup.config.id, tls.ca, tls.cert, tls.key), names, telemetry.emit)
 
 

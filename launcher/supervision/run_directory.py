@@ -168,7 +168,8 @@ class RunDirectory:
         for member in spec.ring:
             # `listen` as the others know it: on loopback, nobody outside this machine can knock.
             make_private(self.path / member.id)
-            config: dict[str, object] = {"federation": "federation.yaml", "id": member.id, "listen": member.address}
+            config: dict[str, object] = {"federation": "federation.yaml", "id": member.id}
+            config |= {"listen": member.address} if member.address else {}
             config |= {"device": device or "auto", "out": member.id}
             if certs:
                 config["tls"] = {name: str(path) for name, path in certificate_files(certs, member.id).items()}
