@@ -99,7 +99,8 @@ class SmallFederation:
         return self.spec.ids
 
     def address(self, id: str) -> str:
-        return next(member.address for member in self.spec.ring if member.id == id)
+        """Empty for one that dials out."""
+        return self.spec.addresses[id] or ""
 
     def configure(self, id: str, **settings: Any) -> Path:
         """Write <id>.yaml."""

@@ -33,11 +33,11 @@ def certificates(directory: Path | None, files: tuple[Path, Path, Path] | None) 
 
 
 def client(spec: Spec, chain: Chain | None) -> StatusClient:
-    return StatusClient(spec.name, {member.id: member.address for member in spec.ring}, chain)
+    return StatusClient(spec.name, spec.addresses, chain)
 
 
 def status(spec: Spec, chain: Chain | None, as_json: bool, console: Console) -> int:
-    """Asks every peer once; 1 if one does not answer."""
+    """Asks every peer that can be asked once; 1 if one of them does not answer."""
     answers = asyncio.run(ask(spec, chain))
     if as_json:
         print(json.dumps(plain(spec, answers), indent=2), file=console.file)
@@ -45,7 +45,7 @@ def status(spec: Spec, chain: Chain | None, as_json: bool, console: Console) -> 
         console.print(table(spec, answers))
         if not chain and (hint := encrypted(answers)):
             console.print(hint, markup=False, highlight=False, soft_wrap=True)
-    return int(any(isinstance(answer, str) for answer in answers.values()))
+    return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
 
 
 async def ask(spec: Spec, chain: Chain | None) -> dict[str, Answer]:
@@ -83,9 +83,9 @@ def table(spec: Spec, answers: Mapping[str, Answer]) -> Table:
     return made
 
 
-def cells(address: str, id: str, answer: Answer) -> list[str]:
+def cells(address: str | None, id: str, answer: Answer) -> list[str]:
     if isinstance(answer, str):
-        return [id, "no answer", "", "", "", f"{answer} (at {address})"]
+        return [id, "no answer", "", "", "", f"{answer} (at {address})" if address else answer]
     trouble = ", ".join(f"{one.id} {one.state} ({one.reason})" for one in in_trouble(answer))
     figures = [f"{answer.round}/{answer.rounds}", share(answer.accuracy), quantity(answer.bytes_sent)]
     return [id, answer.state, *figures, trouble]

@@ -32,6 +32,7 @@ from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_lost, watch_stalled
 from peer.spec.behaviour import in_words
+from peer.spec.federation import digests
 from peer.tasks import background
 from peer.telemetry.events import Done, Failed, Left, Misbehaving, StateChanged
 from peer.telemetry.line_file import LineFile
@@ -64,8 +65,14 @@ class Runtime:
         peers, names = len(self._spec.ids), setup.shard.names
         plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
         declared = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
+        agreement = self._spec.agreement()
         identity = Identity(
-            setup.config.id, self._spec.digests(), declared.digest, declared.data, rounds=self._spec.rounds
+            setup.config.id,
+            digests(agreement),
+            declared.digest,
+            declared.data,
+            rounds=self._spec.rounds,
+            settings=agreement,
         )
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
         self.network = Network(node, declared, Callbacks(telemetry.emit, self._doing, self._resources))
@@ -77,11 +84,10 @@ class Runtime:
         """When somebody asked for its status last, by the monotonic clock."""
         self._seen_serving = asyncio.Event()
 
-    def _addresses(self) -> dict[str, str]:
+    def _addresses(self) -> dict[str, str | None]:
         """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
         alone = self._spec.protocol.graph == "none"
-        ring = self._spec.ring
-        return {m.id: m.address for m in ring if not alone or m.id == self.setup.config.id}
+        return {id: at for id, at in self._spec.addresses.items() if not alone or id == self.setup.config.id}
 
     async def run(self) -> None:
         """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""

@@ -63,11 +63,11 @@ class Awaited:
     """Somebody who is waited for, and what is known of why."""
 
     id: str
-    address: str
+    address: str | None
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.id} at {self.address} ({self.reason})"
+        return f"{self.id} at {self.address} ({self.reason})" if self.address else f"{self.id} ({self.reason})"
 
 
 @dataclass(frozen=True, kw_only=True)

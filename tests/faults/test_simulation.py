@@ -14,7 +14,7 @@ import pytest
 
 from faults.plans import check, in_peace
 from faults.scenarios import SCENARIOS, specification
-from faults.simulation import Kill, Outcome, simulate, undisturbed
+from faults.simulation import Kill, Outcome, Simulation, simulate, undisturbed
 from faults.wires import Stall, Weather
 from peer.network.membership.durability import Durability
 from peer.network.network import Network
@@ -96,6 +96,26 @@ def test_a_link_that_is_dead_for_longer_than_several_rounds() -> None:
     assert not outcome.faults
     assert outcome.digests == undisturbed("fibfl").digests
     assert 60 < outcome.seconds < 75, "the ring moves on soon after the link is back"
+
+
+@pytest.mark.parametrize("away", [7, 60])
+@pytest.mark.parametrize("ways", [1, 2])
+def test_after_an_outage_a_link_is_back_within_two_seconds_of_the_network(away: int, ways: int) -> None:
+    """What was lost in it is sent again up to twice as late, and nobody waits for that."""
+    end = 0.8 + away
+    stalls = (Stall("peer0", "peer1", 0.8, end), Stall("peer1", "peer0", 0.8, end))[:ways]
+    states: dict[int, set[str]] = {}
+
+    def look(simulation: Simulation) -> None:
+        at = int(simulation.loop.time() - simulation.began)
+        edges = [runtime.network.edges for runtime in simulation.runtimes.values()]
+        states[at] = {one.state for each in edges for one in each.neighbours.values()}
+
+    outcome = simulate("fibfl", 3, [], Weather(stalls=stalls), look)
+    assert not outcome.faults
+    assert outcome.digests == undisturbed("fibfl").digests
+    assert "suspected" in states[int(end)]
+    assert states[int(end) + 3] <= {"up", "left"}
 
 
 def test_an_outbox_in_memory_only_is_found_out() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from peer.network.node import Callbacks, Node
@@ -59,7 +59,12 @@ class Conversation:
     """A stream of signs of life, from its welcome to a farewell."""
 
     def __init__(
-        self, node: Node, callbacks: Callbacks, beats: Beats, leaving: asyncio.Event, heard: Callable[[Beat], None]
+        self,
+        node: Node,
+        callbacks: Callbacks,
+        beats: Beats,
+        leaving: asyncio.Event,
+        heard: Callable[[Beat], Awaitable[None]],
     ) -> None:
         self._node, self._durability, self._timeouts = node, node.durability, node.timeouts
         self._callbacks = callbacks
@@ -88,6 +93,8 @@ class Conversation:
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
             beat.others.update({peer: at for peer, at in known.items() if told.get(peer) != at})
             told = known
+            if (neighbour := self._node.edges.neighbours.get(listener)) and neighbour.cannot_be_reached:
+                beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.obstacle
             if (taken := self._node.deliveries.taken(listener)) is not None:
                 beat.taken = taken
             if clock() - advertised >= self._timeouts.resources:
@@ -110,6 +117,6 @@ class Conversation:
                 beat = await self._beats.receive()
             except BadFrameError as error:
                 raise DisconnectedError(str(error)) from None
-            self._heard(beat)
+            await self._heard(beat)
             if beat.state == FAREWELL:
                 return

@@ -81,10 +81,10 @@ Answer = PeerStatus | str
 class StatusClient:
     """Asks the members of one federation, each over a connection that stays open.
 
-    members: address by id. chain: certificates of any member, None where there are none.
+    members: address by id, None of those that nobody can dial. chain: certificates of any member, None where there are none.
     """
 
-    def __init__(self, federation: str, members: Mapping[str, str], chain: Chain | None, patience: float = PATIENCE):
+    def __init__(self, federation: str, members: Mapping[str, str | None], chain: Chain | None, patience: float = PATIENCE):
         self._federation, self._members, self._chain, self._patience = federation, members, chain, patience
         self._foreign = Foreign(Limits(), len(members))
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -103,8 +103,10 @@ class StatusClient:
 
     async def ask(self, id: str) -> PeerStatus:
         """DisconnectedError says in a few words why there is no answer, or none of this peer."""
+        if (address := self._members[id]) is None:
+            raise DisconnectedError("it only dials out, so nobody can ask it")
         if id not in self._channels:
-            self._channels[id] = self._channel(id)
+            self._channels[id] = self._channel(id, address)
         try:
             question: Question = self._channels[id].unary_unary(METHOD)
             return self._read(id, await question(b"", timeout=self._patience))
@@ -125,13 +127,13 @@ class StatusClient:
             except DisconnectedError as error:
                 return str(error)
 
-    def _channel(self, id: str) -> grpc.aio.Channel:
+    def _channel(self, id: str, address: str) -> grpc.aio.Channel:
         largest = ("grpc.max_receive_message_length", Limits().control + MEMBER * len(self._members))
         options = [*(option for option in CLIENT if option[0] != largest[0]), largest]
         if self._chain:
             options.append(("grpc.ssl_target_name_override", id))
-            return grpc.aio.secure_channel(self._members[id], self._chain.channel, options=options)
-        return grpc.aio.insecure_channel(self._members[id], options=options)
+            return grpc.aio.secure_channel(address, self._chain.channel, options=options)
+        return grpc.aio.insecure_channel(address, options=options)
 
     async def _hang_up(self, id: str) -> None:
         if channel := self._channels.pop(id, None):
