@@ -16,7 +16,7 @@ from rich.text import Text
 from launcher.certificates import any_certificate
 from launcher.formatting import quantity, share
 from launcher.monitor.status_feed import in_trouble
-from peer.network.transport.asking import Answer, PeerStatus, StatusClient
+from peer.network.transport.asking import SHUT_AT_ONCE, Answer, PeerStatus, StatusClient
 from peer.network.transport.tls import Certificates, Chain
 from peer.spec.federation import Spec
 from peer.text import printable
@@ -55,7 +55,7 @@ async def ask(spec: Spec, chain: Chain | None) -> dict[str, Answer]:
 
 def encrypted(answers: Mapping[str, Answer]) -> str | None:
     """What may be the matter when peers hang up on whoever asks them without certificates."""
-    if any(answer in ("connection closed", "connection reset") for answer in answers.values()):
+    if any(answer in (SHUT_AT_ONCE, "connection closed", "connection reset") for answer in answers.values()):
         return "Peers that have certificates answer only to certificates: give theirs with --certs or --tls."
     return None
 

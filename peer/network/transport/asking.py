@@ -10,6 +10,7 @@ import grpc.aio
 
 from peer.network.limits import Limits
 from peer.network.transport.base import DisconnectedError
+from peer.network.transport.dialled import SHUT_AT_ONCE as SHUT_AT_ONCE
 from peer.network.transport.dialled import reason
 from peer.network.transport.grpc import CLIENT
 from peer.network.transport.tls import Chain
@@ -84,7 +85,9 @@ class StatusClient:
     members: address by id, None of those that nobody can dial. chain: certificates of any member, None where there are none.
     """
 
-    def __init__(self, federation: str, members: Mapping[str, str | None], chain: Chain | None, patience: float = PATIENCE):
+    def __init__(
+        self, federation: str, members: Mapping[str, str | None], chain: Chain | None, patience: float = PATIENCE
+    ):
         self._federation, self._members, self._chain, self._patience = federation, members, chain, patience
         self._foreign = Foreign(Limits(), len(members))
         self._channels: dict[str, grpc.aio.Channel] = {}

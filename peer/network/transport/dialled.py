@@ -29,7 +29,7 @@ REASONS = {
     "Internal error from Core": "connection lost",
     "Cancelling all calls": "connection closed",
 }
-SHUT_AT_ONCE = "what listens there is no dfl-peer, or one with certificates, and this peer has none"
+SHUT_AT_ONCE = "what listens there is no dfl-peer, or one with certificates, and there are none here"
 SHUT_OUT = "it does not take this peer's certificate, or is no dfl-peer"
 TLS_REASONS = {
     "Hostname Verification": "its certificate is made out to another peer",
