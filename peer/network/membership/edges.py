@@ -213,8 +213,10 @@ class Edges:
         return gone
 
     def _past(self, peer: str, last: int, durable: Mapping[str, int]) -> bool:
-        at = durable.get(peer, -1)
-        return at > last or (at == last and self.neighbours[peer].released)
+        at, neighbour = durable.get(peer, -1), self.neighbours[peer]
+        # Who forgets an edge tells why to who calls; one that nobody can call must have been heard before.
+        knows = neighbour.has_heard >= last or neighbour.state == "left"
+        return (at >= last and neighbour.released) or (at > last and knows)
 
     def last(self, peer: str, rounds: int) -> int:
         """The last round, of so many, of which that neighbour may still ask for messages."""
