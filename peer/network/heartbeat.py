@@ -193,11 +193,12 @@ class Heartbeats:
 
     async def _spoken(self, neighbour: Neighbour, pipe: Counted) -> None:
         """Signs of life that come again, on another stream: the one before was cut off without a word, and so may be
-        the connection for tensors."""
+        the connection for tensors, if it is an old one."""
         if self._voices.get(neighbour.id) is not pipe:
             self._voices[neighbour.id] = pipe
             missed = self._clock() - neighbour.heard > 2 * self._timeouts.beat
-            if missed and neighbour.address and neighbour.state != "joining":
+            old = neighbour.stands is not None and neighbour.stands < neighbour.heard
+            if missed and old and neighbour.address and neighbour.state != "joining":
                 await self._node.transport.renew(neighbour.address, "Tensors")
 
     def _last(self, other: str) -> int:

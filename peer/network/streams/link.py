@@ -68,10 +68,14 @@ class Link:
         self._retries.welcomed()
         first, has = welcome.round, self._there_already(welcome)
         del welcome  # a neighbour may have filled it with what is of no use
-        async with background() as group:
-            group.create_task(self._send(pipe, first, has))
-            group.create_task(self._settle())
-            await self._until_refused(pipe)
+        self.neighbour.stands = asyncio.get_running_loop().time()
+        try:
+            async with background() as group:
+                group.create_task(self._send(pipe, first, has))
+                group.create_task(self._settle())
+                await self._until_refused(pipe)
+        finally:
+            self.neighbour.stands = None
 
     async def _settle(self) -> None:
         """What a neighbour does not refuse for a while, it takes."""
