@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from proxies import Proxies
 from real_peers import Build, BuildWatched, Nursery, SmallFederation
 
 from peer.network.transport.addresses import why_taken
 from peer.spec.peer import load_spec
+
+# A machine under load is no failure; and who sees one here sees it again.
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.load_profile("suite")
 
 FIRST_PORT, LAST_PORT, WORKERS = 10_000, 32_000, 16
 """Below the ephemeral ports, or an outgoing connection takes a dead peer's; each xdist worker has a part."""

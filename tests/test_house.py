@@ -137,7 +137,7 @@ def test_special_libraries_stay_in_one_room(library: str) -> None:
 
 
 def test_the_launcher_touches_no_link_and_no_runtime_of_a_peer() -> None:
-    allowed = {"peer.runtime.dry_run", "peer.runtime.disk"}
+    allowed = {"peer.runtime.dry_run", "peer.runtime.rehearsal", "peer.runtime.disk"}
     for module in (name for name in MODULES if within(name, "launcher")):
         used = {one for one in imports(module) if within(one, "peer.runtime")} - allowed
         used |= {one for one in imports(module) if within(one, "peer.network")}

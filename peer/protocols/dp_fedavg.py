@@ -13,7 +13,7 @@ from peer.protocols.blocks.common_secret import COMMITMENT, PART, common_secret
 from peer.protocols.blocks.common_start import common_start
 from peer.protocols.blocks.noise import SECRET, as_secret, draw_secret, standard_normal, stream, uniform
 from peer.protocols.blocks.running_statistics import keep_variances
-from peer.protocols.blocks.training import BatchSize, Fraction, PlainSGD
+from peer.protocols.blocks.training import BatchSize, Fraction, KeepMomentum, PlainSGD
 from peer.topology.graphs import Graph
 
 
@@ -38,10 +38,8 @@ class DPFedAvg(PlainSGD, Protocol):
     seed can subtract the noise."""
     momentum: Fraction = 0.0
     """Momentum of SGD."""
-    keep_momentum: bool = False
-    """Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."""
+    keep_momentum: KeepMomentum = False
     batch_size: BatchSize = 128
-    """Samples in a batch; the last, smaller one is kept."""
 
     paper: ClassVar[str] = "McMahan et al. 2018, Algorithm 1 (RI-FedAvg's baseline)"
     records: ClassVar[tuple[Record, ...]] = (COMMITMENT, PART)

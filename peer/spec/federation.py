@@ -55,6 +55,9 @@ class Member(Settings):
     """Lower-case letters, digits and hyphens."""
     address: Address
     """host:port at which the other peers reach it."""
+    data: AnySource | None = None
+    """This peer's own data instead of its part of the federation's; accuracies are then `local`. Its own file may have
+    another `data`."""
 
 
 class Machine(Settings):
@@ -87,7 +90,8 @@ class Spec(Settings):
     model: ModelSettings = ModelSettings()
     """`name` of the model."""
     data: AnySource
-    """`name` of the data set, where it lies and how it is split."""
+    """`name` of the data set, where it lies and how it is split. With `{id}` in its path each peer has its own: the id
+    stands there."""
     init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
     """Whether all peers start from the same weights. Not given: as the protocol's paper has it."""
     wire: Wire = Float32()
@@ -161,6 +165,8 @@ class Spec(Settings):
                 'records = (Record("name", 3),)'
             )
         _check_kinds(f"`records` of `{self.protocol.name}` is", self.protocol.records, Record)
+        for names in ("replicated", "by_peer", "unchanging"):
+            _check_names(f"`{names}` of `{self.protocol.name}` is", getattr(self.protocol, names))
         for field in type(self.protocol).model_fields:
             if isinstance(getattr(Protocol, field, None), property):
                 raise ValueError(
@@ -184,8 +190,21 @@ class Spec(Settings):
                 f"`{self.protocol.name}` needs its vectors as they are, and `wire` is {self.wire.kind}; leave out "
                 "`wire` or write float32"
             )
+        if self.data.names_peers and (self.data.validation or self.data.partition.kind != "iid"):
+            wrong = "`validation`" if self.data.validation else "a `partition`"
+            raise ValueError(f"`data` with `{{id}}` in its path is each peer's own, so {wrong} cannot be; leave it out")
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
+        return self
+
+    @model_validator(mode="after")
+    def _goes_by_what_is_given(self) -> Self:
+        """What would be ignored is refused."""
+        for key, source in (("machines", "pinned"), ("recording", "replay")):
+            if getattr(self, key) is not None and self.protocol.resources_from != source:
+                choice = "resources" in type(self.protocol).model_fields
+                other = f"write `resources: {source}` into `protocol`, or " if choice else ""
+                raise ValueError(f"`{self.protocol.name}` does not go by `{key}` as it is set; {other}leave it out")
         return self
 
     @field_serializer("code")
@@ -235,7 +254,8 @@ def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
     business, and a key that is not given is none.
 
     Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
-    look different from another network.
+    look different from another network; what data of its own a peer has, and where, is for it alone to know. That the
+    data go together (inputs, classes, columns) is compared in the handshake by what they are.
     """
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download")}
     kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}
@@ -248,6 +268,14 @@ def _check_kinds(told: str, declared: Any, kind: type) -> None:
         raise ValueError(f"{told} one {kind.__name__} and no tuple; write a comma behind it: `({kind.__name__}(...),)`")
     if not isinstance(declared, tuple) or not all(isinstance(one, kind) for one in declared):
         raise ValueError(f"{told} {declared!r}, and must be a tuple of {kind.__name__}, such as `()`")
+
+
+def _check_names(told: str, names: Any) -> None:
+    """ValueError unless these are names in `peer.state`, as a tuple."""
+    if isinstance(names, str):
+        raise ValueError(f"{told} the text {names!r} and no tuple; write a comma behind it: `({names!r},)`")
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{told} {names!r}, and must be a tuple of names in `peer.state`, such as `('weights',)`")
 
 
 def _sha256(value: Any) -> str:

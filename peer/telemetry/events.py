@@ -30,6 +30,16 @@ class Event:
         return {"event": self.name, **fields}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Worded(Event):
+    """One whose sentence is made where it happens."""
+
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
 Report = Callable[[Event], None]
 
 
@@ -59,7 +69,7 @@ class Awaited:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting(Event):
+class Waiting(Worded):
     """Everybody who is waited for now for this cause: nobody, when that wait is over.
 
     others: how many there are besides, where only some are named.
@@ -69,10 +79,6 @@ class Waiting(Event):
     cause: Cause
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
     others: int = 0
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,16 +195,12 @@ class Conflict(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regressed(Event):
+class Regressed(Worded):
     """A neighbour has lost rounds that it had on disk, by its own words."""
 
     name = "regressed"
     level = logging.ERROR
     neighbour: str
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,37 +216,25 @@ class Damaged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left(Event):
+class Left(Worded):
     """The peer ends without having heard that its neighbours have all they need."""
 
     name = "left"
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost(Event):
+class Lost(Worded):
     """A neighbour has been silent for longer than `patience`."""
 
     name = "lost"
     neighbour: str
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class CertificatesChanged(Event):
+class CertificatesChanged(Worded):
     """New certificates were found: they are used, or it says why not."""
 
     name = "certificates"
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +270,8 @@ class Done(Event):
         return "done"
 
 
-ADAPTERS: dict[str, TypeAdapter[Event]] = {kind.name: TypeAdapter(kind) for kind in Event.__subclasses__()}
+KINDS = [kind for kind in (*Event.__subclasses__(), *Worded.__subclasses__()) if kind is not Worded]
+ADAPTERS: dict[str, TypeAdapter[Event]] = {kind.name: TypeAdapter(kind) for kind in KINDS}
 
 
 def read_event(line: Mapping[str, Any]) -> Event | None:

@@ -70,6 +70,20 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key of data": (data(patrition="iid"), "did you mean `partition`?"),
     "unknown key of a split": (split(kind="iid", alpha=0.5), "unknown key `alpha`; known: kind"),
     "unknown key of a member": (content(ring=ring(adress="x")), "did you mean `address`?"),
+    "unknown data of a member": (content(ring=ring(data="digitz")), "unknown data `digitz`; did you mean `digits`?"),
+    "unknown key of a member's data": (
+        content(ring=ring(data={"name": "csv", "path": "x.csv", "labl": "y"})),
+        "unknown key `labl`; did you mean `label`?",
+    ),
+    "no data of a member": (content(ring=ring(data={"name": "npz", "path": "{id}.npz"})), "peer0.npz"),
+    "a split of what is each peer's own": (
+        data("npz", path="{id}.npz", partition={"kind": "dirichlet", "alpha": 1.0}),
+        "is each peer's own, so a `partition` cannot be; leave it out",
+    ),
+    "public samples of what is each peer's own": (
+        data("npz", path="{id}.npz", validation=0.2),
+        "is each peer's own, so `validation` cannot be; leave it out",
+    ),
     "true for a number": (content(rounds=True), "`rounds`: input should be a valid integer (given: true)"),
     "text for a number": (content(rounds="2"), "valid integer"),
     "2.0 for an integer": (content(rounds=2.0), "valid integer"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import Run, Vector, federate, resolve
+from federations import Run, Vector, federate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -332,18 +332,3 @@ def test_a_missing_accountant_is_told_before_anything_runs(
     assert "pip install -c constraints.txt 'dfl[privacy]'" in capsys.readouterr().err
     with pytest.raises(InputError, match="dp-accounting"):
         federate(tmp_path / "run", "dp-fedavg", 3)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"clip_norm": 0}, "clip_norm"),
-        ({"noise_multiplier": -1}, "noise_multiplier"),
-        ({"participation": 0}, "participation"),
-        ({"delta": 1}, "delta"),
-        ({"noise": 1}, "noise"),
-    ],
-)
-def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, float], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        resolve(tmp_path, {"name": "dp-fedavg", **wrong}, 3)

@@ -130,7 +130,7 @@ class Beat(_message.Message):
     def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ..., others: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Resources(_message.Message):
-    __slots__ = ("cpus", "free_cpus", "memory_bytes", "free_memory_bytes", "gpu", "gpu_memory_bytes", "free_gpu_memory_bytes", "load", "samples", "bytes_per_second")
+    __slots__ = ("cpus", "free_cpus", "memory_bytes", "free_memory_bytes", "gpu", "gpu_memory_bytes", "free_gpu_memory_bytes", "load", "samples", "bytes_per_second", "gpu_busy")
     class BytesPerSecondEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +148,7 @@ class Resources(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    GPU_BUSY_FIELD_NUMBER: _ClassVar[int]
     cpus: int
     free_cpus: float
     memory_bytes: int
@@ -158,7 +159,8 @@ class Resources(_message.Message):
     load: float
     samples: int
     bytes_per_second: _containers.ScalarMap[str, float]
-    def __init__(self, cpus: _Optional[int] = ..., free_cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., gpu: _Optional[str] = ..., gpu_memory_bytes: _Optional[int] = ..., free_gpu_memory_bytes: _Optional[int] = ..., load: _Optional[float] = ..., samples: _Optional[int] = ..., bytes_per_second: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    gpu_busy: float
+    def __init__(self, cpus: _Optional[int] = ..., free_cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., gpu: _Optional[str] = ..., gpu_memory_bytes: _Optional[int] = ..., free_gpu_memory_bytes: _Optional[int] = ..., load: _Optional[float] = ..., samples: _Optional[int] = ..., bytes_per_second: _Optional[_Mapping[str, float]] = ..., gpu_busy: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
