@@ -1,5 +1,6 @@
 """Images for the tests where there is no registry: this machine's own Python, and the packages that it has."""
 
+import hashlib
 import importlib.metadata
 import io
 import os
@@ -28,6 +29,24 @@ FILES = {
     "etc/nsswitch.conf": "hosts: files dns\n",
 }
 LEFT_OUT = re.compile(r"/(test|tests|idlelib|site-packages|config-[^/]*|lib2to3|turtledemo)(/|$)")
+
+
+def peer_image() -> str:
+    """Its tag; what has been built before is built again only where it has changed."""
+    base, packages = (f"dfl-test-{name}:{_mark()}" for name in ("base", "packages"))
+    if not docker("images", "--quiet", base).strip():
+        build_base(base)
+    if not docker("images", "--quiet", packages).strip():
+        build_packages(packages)
+    build_peer("dfl-test", base, packages)
+    return "dfl-test"
+
+
+def _mark() -> str:
+    """Of this Python and the packages."""
+    versions = [f"{package}=={importlib.metadata.version(package)}" for package in sorted(_needed("dfl"))]
+    content = (sys.version, sys.base_prefix, *versions, Path(__file__).read_text())
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:12]
 
 
 def build_base(tag: str, packages: Iterable[str] = ()) -> None:

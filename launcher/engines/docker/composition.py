@@ -6,7 +6,7 @@ not at all, stands under `deploy` as well.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 from launcher.certificates import certificate_files
 from launcher.engines.docker.engine import HEALTH
 from launcher.engines.docker.settings import DockerSettings
-from launcher.engines.docker.sharing import code_files, data_files, recorded_files
+from launcher.engines.docker.sharing import code_files, data_files, recorded_files, sources
 from peer.errors import InputError
+from peer.learning.data.sources import Source
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.spec.peer import FIRST_PORT
@@ -29,6 +30,7 @@ FIRST_USER = 70_001
 1.29 and to Swarm alike. Machines give these numbers to nobody."""
 MEMORY = "${MEMORY:-2g}"
 RUNS, SECRETS, CODE, RECORDING = Path("/runs"), Path("/run/secrets"), Path("/code"), Path("/recording")
+DATA, OWN = Path("/data"), Path("/own")
 PROBE = ["CMD", "/opt/dfl/.venv/bin/python", "/opt/dfl/health.py"]
 ARGUMENTS = {"BASE": "python:3.13-slim", "PIP_OPTIONS": "", "TORCH": "cpu", "EXTRAS": ""}
 
@@ -65,6 +67,9 @@ class Composition:
         config: dict[str, Any] = {"federation": "federation.yaml", "id": id, "listen": f"0.0.0.0:{FIRST_PORT}"}
         config |= {"health": HEALTH, "out": str(RUNS / id)}
         user = FIRST_USER + self._spec.ids.index(id)
+        own = next(member.data for member in self._spec.ring if member.id == id)
+        if own:
+            config["data"] = placed(own, data_files(own, id), OWN)
         service = self._contained() | {"user": DoubleQuotedScalarString(f"{user}:{user}")}
         service["ulimits"] = {"nproc": self._settings.pids}
         if self._certs:
@@ -96,14 +101,11 @@ class Composition:
 
     def _resolved(self) -> LiteralScalarString:
         """The spec, with the places that what it names has in a container."""
-        content = self._spec.model_dump(mode="json", exclude_none=True)
-        there = dict(data_files(self._spec))
-        kept = {key for key, value in self._spec.data if not isinstance(value, Path) or key in there}
-        missing = {key for key, field in type(self._spec.data).model_fields.items() if field.is_required()} - kept
-        for key in sorted(missing):
-            raise InputError(f"`data.{key}`: there is no {getattr(self._spec.data, key)}; put the data there first")
-        content["data"] = {key: value for key, value in content["data"].items() if key in kept}
-        content["data"] |= {key: str(place(key)) for key in there}
+        spec = self._spec
+        content = spec.model_dump(mode="json", exclude_none=True)
+        there = {key for id in spec.ids for key in data_files(spec.data, id)}
+        content["data"] = placed(spec.data, there, self._shared)
+        content["ring"] = [{"id": member.id, "address": member.address} for member in spec.ring]
         if self._spec.code:
             content["code"] = str(CODE)
         if self._spec.recording:
@@ -115,9 +117,16 @@ class Composition:
 
     def _read(self, id: str) -> Iterator[tuple[Path, Path]]:
         """Files of this machine that the peer reads, and where it has them."""
-        yield from ((path, place(key)) for key, path in data_files(self._spec))
+        for source, folder in zip(sources(self._spec, id), (self._shared, OWN), strict=False):
+            there = data_files(source, id)
+            yield from ((path, Path(str(folder / key).replace("{id}", id))) for key, path in there.items())
         yield from ((path, CODE / path.name) for path in code_files(self._spec))
         yield from ((path, RECORDING / id / path.name) for path in recorded_files(self._spec, id))
+
+    @property
+    def _shared(self) -> Path:
+        """Where a container has the federation's data."""
+        return DATA / "{id}" if self._spec.data.names_peers else DATA
 
     def _bound(self, source: Path, target: Path) -> dict[str, Any]:
         return {"type": "bind", "source": self._relative(source), "target": str(target), "read_only": True}
@@ -142,9 +151,15 @@ class Composition:
         return escaped(relative if relative.startswith(".") else f"./{relative}")
 
 
-def place(key: str) -> Path:
-    """Where a container has what the data's `root`, `path` and so on name."""
-    return Path("/data") / key
+def placed(source: Source, there: Collection[str], folder: Path) -> dict[str, Any]:
+    """A block `data` with the places that its files have in a container; InputError when one is needed and missing."""
+    fields = type(source).model_fields
+    for key, value in source:
+        if isinstance(value, Path) and key not in there and fields[key].is_required():
+            raise InputError(f"`data.{key}`: there is no {value}; a container could not see it: put the data there")
+    content = source.model_dump(mode="json", exclude_none=True)
+    kept = {key: value for key, value in content.items() if not isinstance(getattr(source, key), Path)}
+    return kept | {key: str(folder / key) for key in sorted(there)}
 
 
 def owner(file: Path) -> str:
@@ -170,7 +185,7 @@ def named(anchor: str, content: dict[str, Any]) -> CommentedMap:
     return found
 
 
-def row(*values: Sequence[Any]) -> CommentedSeq:
+def row(*values: str) -> CommentedSeq:
     """A list in one line."""
     found = CommentedSeq(values)
     found.fa.set_flow_style()

@@ -8,6 +8,7 @@ from launcher.engines.base import Deployment, Run
 from launcher.engines.docker.container import Container
 from launcher.engines.docker.errors import docker_sdk, refusals
 from launcher.engines.docker.events import Events
+from launcher.engines.docker.log import Log
 from launcher.engines.docker.orders import ORDER, labels, name, of_run, order
 from launcher.engines.docker.settings import DockerSettings
 
@@ -53,6 +54,8 @@ class DockerDeployment(Deployment):
             done = left.status == "exited" and left.attrs["State"]["ExitCode"] == 0
             if left.labels.get(ORDER) == asked["labels"][ORDER] and (done or left.status in RUNNING):
                 return left
+            left.kill() if left.status in RUNNING else None
+            Log(left, self._run.files.log(id)).catch_up()
             left.remove(force=True, v=True)
         endpoint = self._client.api.create_endpoint_config(aliases=[id])
         made = self._client.containers.create(

@@ -32,6 +32,11 @@ class Log:
         self._more.set()
         self._thread.start()
 
+    def catch_up(self) -> None:
+        """Takes in what an ended container has written."""
+        self._over = True
+        self._copy()
+
     def more(self) -> None:
         """The container may write again."""
         self._more.set()

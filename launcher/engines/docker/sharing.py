@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.certificates import certificate_files
 from launcher.engines.base import Run
+from peer.learning.data.sources import Source
 from peer.spec.federation import Spec
 
 PLACE = Path("/dfl")
@@ -31,7 +32,8 @@ def shared(run: Run, id: str) -> list[Shared]:
     if run.certs:
         certificates = certificate_files(run.certs, id)
         found += [Shared(PLACE / name, certificates[what]) for what, name in certificate_names(id).items()]
-    read = [*(path for _, path in data_files(run.spec)), *code_files(run.spec), *recorded_files(run.spec, id)]
+    read = [path for source in sources(run.spec, id) for path in data_files(source, id).values()]
+    read += [*code_files(run.spec), *recorded_files(run.spec, id)]
     found += [Shared(path, path) for path in dict.fromkeys(read)]
     private = [files.path, *([run.certs.resolve()] if run.certs else [])]
     return found + [Shared(path) for path in private if any(path.is_relative_to(above) for above in read)]
@@ -42,15 +44,23 @@ def certificate_names(id: str) -> dict[str, str]:
     return {"ca": "ca.pem", "cert": f"{id}.pem", "key": f"{id}.key"}
 
 
-def data_files(spec: Spec) -> Iterator[tuple[str, Path]]:
-    """Files and directories of data that the spec names and that are there, with the key that names each."""
-    if spec.data.name != "digits":  # they come with the package
-        yield from ((key, path) for key, path in spec.data if isinstance(path, Path) and path.exists())
+def data_files(source: Source, id: str) -> dict[str, Path]:
+    """The files and directories that are there of those that the peer's data name, by key."""
+    if source.name == "digits":  # they come with the package
+        return {}
+    return {key: path for key, path in source.of_peer(id) if isinstance(path, Path) and path.exists()}
+
+
+def sources(spec: Spec, id: str) -> list[Source]:
+    """The federation's data, and those of the peer's own."""
+    own = next(member.data for member in spec.ring if member.id == id)
+    return [spec.data, *([own] if own else [])]
 
 
 def has_code(spec: Spec) -> bool:
     """Whether a part of the federation is a user's own."""
-    return any(":" in name for name in (spec.protocol.name, spec.data.name, spec.model.name))
+    own = [member.data.name for member in spec.ring if member.data]
+    return any(":" in name for name in (spec.protocol.name, spec.data.name, spec.model.name, *own))
 
 
 def code_files(spec: Spec) -> Iterator[Path]:
