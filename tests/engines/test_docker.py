@@ -66,6 +66,9 @@ class Launch:
     def end(self) -> int:
         return self.process.wait(MINUTES)
 
+    def close(self) -> None:
+        self._screen.close()
+
     @property
     def screen(self) -> str:
         return (self.place / "screen").read_text()
@@ -82,7 +85,7 @@ class Launch:
     def rounds(self, id: str) -> int:
         """How many the peer has behind it."""
         path = self.out / id / "events.jsonl"
-        return path.read_text().count('"event":"round"') if path.exists() else 0
+        return path.read_text().count('"event": "round"') if path.exists() else 0
 
     def await_round(self, round: int, *ids: str) -> None:
         def there() -> bool:
@@ -103,6 +106,7 @@ def launch(tmp_path: Path, image: str, client: Any) -> Iterator[Launch]:
         container.remove(force=True, v=True)
     for network in one.networks():
         network.remove()
+    one.close()
 
 
 def local_digests(spec: Spec, out: Path) -> dict[str, str]:
@@ -118,7 +122,7 @@ def digests(summary: dict[str, Any]) -> dict[str, str]:
 def test_containers_that_are_hurt_end_in_the_bits_of_a_local_run(launch: Launch) -> None:
     """Killed from outside and from inside, paused, disconnected, limited; the launcher killed and another attached."""
     place = launch.place
-    (place / "fed.yaml").write_text(SPEC.format(rounds=12))
+    (place / "fed.yaml").write_text(SPEC.format(rounds=20))
     spec = load_spec(place / "fed.yaml", peers=5)
     make_certificates(spec, place / "certs", days=1)
     launch.run("--peers", "5", "--certs", str(place / "certs"))
@@ -183,8 +187,6 @@ def test_nothing_is_left_after_ctrl_c_and_the_run_can_go_on(launch: Launch) -> N
     assert "the same command resumes the run" in launch.screen
     assert not launch.containers()
     assert not launch.networks()
-    log = (launch.out / "peer1" / "log.txt").read_text()
-    assert "round 2" in log
     assert (launch.out / "peer1" / "checkpoint").is_dir()
 
 

@@ -48,19 +48,18 @@ class DockerDeployment(Deployment):
     def _handle(self, id: str) -> Any:
         """The container that an earlier launch has left, if it is the same, or one that is made and started."""
         asked = order(self._run, id, self._settings, self._user)
-        docker = docker_sdk()
-        with suppress(docker.errors.NotFound):
+        with suppress(docker_sdk().errors.NotFound):
             left = self._client.containers.get(asked["name"])
             done = left.status == "exited" and left.attrs["State"]["ExitCode"] == 0
             if left.labels.get(ORDER) == asked["labels"][ORDER] and (done or left.status in RUNNING):
                 return left
-            left.kill() if left.status in RUNNING else None
+            if left.status in RUNNING:
+                left.kill()
             Log(left, self._run.files.log(id)).catch_up()
             left.remove(force=True, v=True)
         endpoint = self._client.api.create_endpoint_config(aliases=[id])
-        made = self._client.containers.create(
-            **asked, network=self._network, networking_config={self._network: endpoint}
-        )
+        network = {"network": self._network, "networking_config": {self._network: endpoint}}
+        made = self._client.containers.create(**asked, **network)
         made.start()
         return made
 

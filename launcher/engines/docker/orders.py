@@ -81,5 +81,5 @@ def _mount(docker: Any, one: Shared) -> Any:
 def _digest(asked: Mapping[str, Any], run: Run, id: str) -> str:
     """Tells whether a container that is there already is what would be made now, for the directory of now."""
     out = run.files.out(id).stat()
-    content = [asked, run.spec.dump(), out.st_dev, out.st_ino]
+    content = [asked, run.spec.digest(), out.st_dev, out.st_ino]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
