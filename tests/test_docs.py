@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from launcher import cli as launcher
-from launcher.commands.compose import ComposeOptions, text
+from launcher.commands import compose
 from launcher.engines.docker.settings import DockerSettings
 from peer import cli as peer
 from peer.network.wire.frames import HEADER, Heading, Key, encode_frame
@@ -167,7 +167,7 @@ def test_python_that_reads_a_run_works(
 
 def test_the_compose_file_is_the_demo_composed(tmp_path: Path) -> None:
     spec, settings = load_spec(ROOT / "examples" / "demo.yaml"), DockerSettings()
-    made = text(spec, ComposeOptions(ROOT / "docker-compose.yml", settings, build=ROOT))
+    made = compose.text(spec, compose.ComposeOptions(ROOT / "docker-compose.yml", settings, build=ROOT))
     assert (ROOT / "docker-compose.yml").read_text(encoding="utf-8") == made, COMPOSE
     services = YAML(typ="safe").load(made)["services"]
     for id, service in services.items():

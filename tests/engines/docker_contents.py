@@ -35,7 +35,9 @@ def size(package: str) -> int:
 everything = sum(path.lstat().st_size for path in HOME.rglob("*") if path.is_file() and not path.is_symlink())
 torch = {name: size(name) for name in needed("torch")}
 unwanted = [name for name in ("gcc", "cc", "c++", "ld", "make", "pip") if shutil.which(name)]
-unwanted += [str(path) for path in HOME.rglob("*") if path.name in (".cache", "pip", "include")]
+unwanted += [
+    str(path) for path in HOME.rglob("*") if path.name in (".cache", "pip", "include") and "licenses" not in path.parts
+]
 print(
     json.dumps(
         {

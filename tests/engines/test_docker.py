@@ -206,7 +206,7 @@ def test_wrong_input_that_only_a_peer_finds_is_tried_once(launch: Launch) -> Non
     """The engine would start a peer with exit code 2 again and again."""
     (launch.place / "mine.py").write_text(USER_DATA)
     (launch.place / "fed.yaml").write_text("rounds: 2\nprotocol: fibfl\ndata: {name: 'mine:load'}\n")
-    launch.run("--peers", "2")
+    launch.run("--peers", "3")
     assert launch.end() == 2, launch.screen
     assert "no digits in a container" in launch.screen
     assert not launch.containers()
@@ -218,12 +218,14 @@ def test_wrong_input_that_only_a_peer_finds_is_tried_once(launch: Launch) -> Non
     [
         ("image=nowhere/none", "build it with `docker build -f deploy/Dockerfile"),
         ("network=nowhere", "has no network `nowhere`"),
-        ("subnet=127.0.0.1/33", "the run's network cannot be made"),
+        ("subnet={docker0}", "the run's network cannot be made: Pool overlaps"),
+        ("subnet=10.99.0.0/33", "`subnet`: Input is not a valid IPv4 network"),
     ],
 )
 def test_what_the_engine_lacks_is_said(launch: Launch, option: str, told: str) -> None:
     (launch.place / "fed.yaml").write_text(SPEC.format(rounds=2))
-    launch.run("--peers", "3", "--option", option)
+    docker0 = launch.client.networks.get("bridge").attrs["IPAM"]["Config"][0]["Subnet"]
+    launch.run("--peers", "3", "--option", option.format(docker0=docker0))
     assert launch.end() in (1, 2)
     assert told in launch.screen
     assert "Traceback" not in launch.screen

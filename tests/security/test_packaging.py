@@ -56,7 +56,9 @@ def test_a_container_can_write_its_own_volume_only(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"]
-    assert service["volumes"] == [f"{name}:/runs"]
+    own, scratch = service["volumes"]
+    assert own == f"{name}:/runs"
+    assert scratch == {"type": "tmpfs", "target": "/tmp", "tmpfs": {"size": 64 << 20}}
     assert "memory" in service["deploy"]["resources"]["limits"]
     assert service["ulimits"]["nproc"] == 512
     assert [other for other in SERVICES if SERVICES[other]["user"] == service["user"]] == [name]

@@ -79,7 +79,7 @@ class Composition:
             service["user"] = DoubleQuotedScalarString(owner(files["key"]))
             service["ulimits"] = {"nproc": self._settings.pids * len(self._spec.ids)}
         service["environment"] = {"DFL_FEDERATION": self._federation, "DFL_PEER": written(config)}
-        service["volumes"] = [f"{id}:{RUNS}", *(self._bound(*pair) for pair in self._read(id))]
+        service["volumes"] = [f"{id}:{RUNS}", scratch(), *(self._bound(*pair) for pair in self._read(id))]
         return service
 
     def _contained(self) -> dict[str, Any]:
@@ -89,7 +89,6 @@ class Composition:
             "image": escaped(self._settings.image),
             **({"build": self._build} if self._build else {}),
             "networks": row("ring"),
-            "tmpfs": row("/tmp:size=64m,mode=1777"),
             "read_only": True,
             "cap_drop": row("ALL"),
             "security_opt": row("no-new-privileges:true"),
@@ -166,6 +165,11 @@ def owner(file: Path) -> str:
     """A secret of Compose's is the file itself: only its owner can read a key."""
     status = file.stat()
     return f"{status.st_uid}:{status.st_gid}"
+
+
+def scratch() -> dict[str, Any]:
+    """/tmp in memory. A service's `tmpfs` Swarm leaves out."""
+    return {"type": "tmpfs", "target": "/tmp", "tmpfs": {"size": 64 << 20}}
 
 
 def escaped(text: str) -> str:

@@ -88,7 +88,8 @@ class Container(Process):
 
     async def _ended(self) -> int | None:
         look = await asyncio.to_thread(self._look)
-        self._count = look.restarts
+        if self._verdict is None:
+            self._count = look.restarts
         if not look.ended:
             if self._verdict is not None or (self._ending and look.status == "restarting"):
                 await asyncio.to_thread(self._stop)

@@ -36,7 +36,7 @@ class DockerDeployment(Deployment):
         if self._settings.network or self._client.networks.list(filters=of_run(self._run)):
             return
         docker = docker_sdk()
-        pool = [docker.types.IPAMPool(subnet=self._settings.subnet)] if self._settings.subnet else None
+        pool = [docker.types.IPAMPool(subnet=str(self._settings.subnet))] if self._settings.subnet else None
         self._client.networks.create(
             self._network,
             driver="bridge",

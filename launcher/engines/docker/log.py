@@ -64,14 +64,14 @@ class Log:
             self._more.wait()
             self._more.clear()
             over = self._over
-            with suppress(docker.errors.DockerException, requests.RequestException, OSError):
+            with suppress(docker.errors.APIError, requests.RequestException, OSError):
                 self._copy()
 
     def _copy(self) -> None:
         last = self._last()
         # The engine's own count of seconds has nanoseconds, a float has not: ask for a little more, leave out what is
         # known.
-        since = max(0.0, last / 1e9 - 0.001)
+        since = last / 1e9 - 0.001 if last else None
         self._stream = self._container.logs(stream=True, follow=not self._over, timestamps=True, since=since)
         rest = b""
         for chunk in self._stream:
@@ -82,10 +82,15 @@ class Log:
             self._write(rest, last)
 
     def _last(self) -> int:
-        try:
-            return self._path.stat().st_mtime_ns
-        except OSError:
-            return 0
+        """When the newest line was written that there is, nanoseconds; 0 where there is none."""
+        for path in (self._path, self._aside):
+            with suppress(FileNotFoundError):
+                return path.lstat().st_mtime_ns
+        return 0
+
+    @property
+    def _aside(self) -> Path:
+        return self._path.with_name(f"{self._path.name}.1")
 
     def _write(self, line: bytes, last: int) -> int:
         """Appends a line that is newer than `last`, nanoseconds; the time of the newest line."""
@@ -103,5 +108,5 @@ class Log:
             os.utime(descriptor, ns=(time, time))
             size = file.tell()
         if size > LARGEST:
-            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+            self._path.replace(self._aside)
         return time

@@ -1,5 +1,6 @@
 """What can be chosen about the containers of a run."""
 
+from ipaddress import IPv4Network
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -26,5 +27,5 @@ class DockerSettings(Settings):
     """How often the engine starts a peer that crashed again."""
     network: str | None = None
     """A network of the engine's that is there already. Not given: a bridge is made for the run, and removed with it."""
-    subnet: str | None = None
+    subnet: IPv4Network | None = None
     """Addresses of the bridge that is made, such as 10.99.0.0/24. Not given: the engine chooses."""
