@@ -1,6 +1,7 @@
 """A peer in a container, as the supervisor sees it."""
 
 import asyncio
+import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from launcher.engines.docker.errors import docker_sdk, refusals
 from launcher.engines.docker.events import News
 from launcher.engines.docker.log import Log
 from launcher.engines.docker.orders import restart_policy
-from launcher.monitor.tail import last_lines
 from peer.errors import FailedError
-from peer.telemetry.events import Failed, read_event
-from peer.telemetry.results import objects
+from peer.reading import open_plain
+from peer.telemetry.events import Event, Failed, read_event
+from peer.telemetry.results import EVENTS, objects
 
 WRONG_INPUT = 2
+REACH = 16384
+"""Bytes at the end of the events that hold the last one."""
 ASKED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 """Exit codes of a peer that was told to stop."""
 
@@ -111,8 +114,7 @@ class Container(Process):
         """Whether the peer itself has said that it cannot go on; wrong input is a decision at the first start only."""
         if code == WRONG_INPUT and not self.restarts:
             return True
-        last = [line.encode() for line in last_lines(self._out / "events.jsonl", 1)]
-        return code != 0 and any(isinstance(read_event(one), Failed) for one in objects(last))
+        return code != 0 and isinstance(last_event(self._out / EVENTS), Failed)
 
     def _look(self) -> Look:
         docker = docker_sdk()
@@ -132,3 +134,14 @@ class Container(Process):
         docker = docker_sdk()
         with suppress(docker.errors.APIError):  # it has ended, or the engine tells so by and by
             self._handle.kill(signal=int(number))
+
+
+def last_event(path: Path) -> Event | None:
+    """The last of a peer's events; None where it cannot be read."""
+    try:
+        with open_plain(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - REACH))
+            lines = file.read(REACH).splitlines()
+    except OSError:
+        return None
+    return next((read_event(one) for one in objects(lines[-1:])), None)
