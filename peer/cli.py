@@ -132,9 +132,9 @@ def _place(setup: "Setup") -> "Place":
     from peer.topology.graphs import neighbours
 
     config, spec = setup.config, setup.spec
-    addresses = {member.id: member.address for member in spec.ring}
     around = neighbours(spec.protocol.graph, spec.ids, config.id)
-    return Place(config.listen or addresses[config.id], config.health, tuple(addresses.values()), len(around))
+    ring = tuple(address for address in spec.addresses.values() if address)
+    return Place(config.listen or spec.addresses[config.id], config.health, ring, len(around))
 
 
 def _security(setup: "Setup", telemetry: "Telemetry") -> "Security | None":
@@ -143,7 +143,7 @@ def _security(setup: "Setup", telemetry: "Telemetry") -> "Security | None":
     tls = setup.config.tls
     if tls is None:
         return None
-    names = {member.address: member.id for member in setup.spec.ring}
+    names = {address: id for id, address in setup.spec.addresses.items() if address}
     return Security(Certificates(setup.config.id, tls.ca, tls.cert, tls.key), names, telemetry.emit)
 
 

@@ -32,6 +32,8 @@ class Protocol(Settings):
     records: ClassVar[tuple[Record, ...]] = ()
     exact: ClassVar[bool] = False
     """Whether its vectors must arrive as they are: then `wire` is float32."""
+    reorders: ClassVar[bool] = False
+    """Whether it puts the ring in another order: then any two peers may become neighbours."""
     replicated: ClassVar[tuple[str, ...]] = ()
     """Names in `peer.state` that hold the same bits at every peer after each round."""
     by_peer: ClassVar[tuple[str, ...]] = ()

@@ -49,13 +49,15 @@ def check(path: Path) -> Iterator[Finding]:
 
 async def _neighbours(config: PeerConfig, spec: Spec) -> list[Finding]:
     """Those of the ring as it is written, all called at once."""
-    addresses = {member.id: member.address for member in spec.ring}
     around = neighbours(spec.protocol.graph, spec.ids, config.id)
-    met = await asyncio.gather(*(reach(addresses[id]) for id in around))
-    return [
-        Finding(f"neighbour {id}", f"{addresses[id]}: {one.said}", one.right)
-        for id, one in zip(around, met, strict=True)
-    ]
+    return [*await asyncio.gather(*(_neighbour(id, spec.addresses[id]) for id in around))]
+
+
+async def _neighbour(id: str, address: str | None) -> Finding:
+    if address is None:
+        return Finding(f"neighbour {id}", "it dials out, so it is the one that calls")
+    met = await reach(address)
+    return Finding(f"neighbour {id}", f"{address}: {met.said}", met.right)
 
 
 class PeerCheck:
@@ -77,7 +79,7 @@ class PeerCheck:
             ("directory", self._directory),
             ("disk", self._disk),
             ("certificates", self._certificates),
-            ("port", lambda: _free(self._listen, "listen")),
+            ("port", lambda: self._listen and _free(self._listen, "listen")),
             ("health", lambda: self.config.health and _free(self.config.health, "health")),
         ]
         for what, look in looks:
@@ -92,9 +94,8 @@ class PeerCheck:
                     yield Finding(what, said)
 
     @property
-    def _listen(self) -> str:
-        addresses = {member.id: member.address for member in self.spec.ring}
-        return self.config.listen or addresses[self.config.id]
+    def _listen(self) -> str | None:
+        return self.config.listen or self.spec.addresses[self.config.id]
 
     def _device(self) -> str:
         device = choose_device(self.config.device)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_lost, watch_stalled
 from peer.spec.behaviour import in_words
+from peer.spec.federation import digests
 from peer.tasks import background
 from peer.telemetry.events import Done, Failed, Left, Misbehaving, StateChanged
 from peer.telemetry.line_file import LineFile
@@ -40,6 +42,8 @@ from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
 
 T = TypeVar("T")
+WATCHED = 2.0
+"""Seconds for which whoever has asked for this peer's status is taken to go on asking."""
 
 
 class Runtime:
@@ -61,8 +65,14 @@ class Runtime:
         peers, names = len(self._spec.ids), setup.shard.names
         plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
         declared = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
+        agreement = self._spec.agreement()
         identity = Identity(
-            setup.config.id, self._spec.digests(), declared.digest, declared.data, rounds=self._spec.rounds
+            setup.config.id,
+            digests(agreement),
+            declared.digest,
+            declared.data,
+            rounds=self._spec.rounds,
+            settings=agreement,
         )
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
         self.network = Network(node, declared, Callbacks(telemetry.emit, self._doing, self._resources))
@@ -70,12 +80,14 @@ class Runtime:
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, telemetry.emit)
         self._complete = self._out / "complete"
         self._audit = LineFile(self._out / AUDIT)
+        self._asked = float("-inf")
+        """When somebody asked for its status last, by the monotonic clock."""
+        self._seen_serving = asyncio.Event()
 
-    def _addresses(self) -> dict[str, str]:
+    def _addresses(self) -> dict[str, str | None]:
         """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
         alone = self._spec.protocol.graph == "none"
-        ring = self._spec.ring
-        return {m.id: m.address for m in ring if not alone or m.id == self.setup.config.id}
+        return {id: at for id, at in self._spec.addresses.items() if not alone or id == self.setup.config.id}
 
     async def run(self) -> None:
         """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
@@ -216,6 +228,14 @@ class Runtime:
             else:
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
+        await self._tell_who_watches()
+
+    async def _tell_who_watches(self) -> None:
+        """Whoever asks again and again shall hear of the end, too: from a peer that has gone it could be anything."""
+        if time.monotonic() - self._asked < WATCHED:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCHED):
+                    await self._seen_serving.wait()
 
     def _running(self) -> bool:
         return self._lifecycle.state not in ("joining", "serving")
@@ -234,7 +254,10 @@ class Runtime:
 
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""
-        accuracy = self._evaluation.matched if self._evaluation else None
+        self._asked = time.monotonic()
+        if self._lifecycle.state == "serving":
+            self._seen_serving.set()
+        accuracy = self._evaluation.by(self._spec.test) if self._evaluation else None
         return status_reply(self.network, self._spec, self._lifecycle.state, self.peer, accuracy, self._resources())
 
     async def _in_thread(self, function: Callable[[], T]) -> T:

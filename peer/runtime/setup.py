@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel
 
 from peer.errors import InputError
 from peer.files import sole_use, why_unwritable, write_atomically
@@ -20,7 +19,6 @@ from peer.learning.training.batches import check_batches
 from peer.network.wire.messages import VERSION
 from peer.ownership import make_private, refuse_links
 from peer.protocols.peer import Resources
-from peer.reading import SETTINGS, read_plain
 from peer.runtime.behaviour import flip_labels
 from peer.runtime.disk import check_disk, disk_needed, rehearse
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
@@ -28,15 +26,7 @@ from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.spec.resources import given
-
-
-class Run(BaseModel):
-    """run.json: whose directory it is, and of which run."""
-
-    version: int = 1
-    id: str
-    rounds: int
-    digests: dict[str, str]
+from peer.spec.run import Run
 
 
 @dataclass
@@ -105,7 +95,7 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
         with sole_use(out):
             refuse_links(out)
     try:
-        theirs = Run.model_validate_json(read_plain(out / "run.json", SETTINGS))
+        theirs = Run.read(out)
     except FileNotFoundError:
         return
     except (OSError, ValueError):
@@ -123,7 +113,6 @@ def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
     """Create the directory, say in it whose it is, and keep every other process out of it inside the block."""
     make_private(out)
     with sole_use(out):
-        run = Run(version=VERSION, id=config.id, rounds=spec.rounds, digests=spec.digests())
-        write_atomically(out / "run.json", run.model_dump_json().encode())
+        Run.of(spec, config.id, VERSION).write(out)
         write_atomically(out / "pid", f"{os.getpid()}\n".encode())
         yield

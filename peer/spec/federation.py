@@ -20,6 +20,7 @@ from peer.spec.behaviour import AnyBehaviour
 from peer.spec.document import dump_yaml
 from peer.spec.wire import Float32, Wire
 from peer.topology.graphs import Graph
+from peer.topology.reach import unreachable_pair, why_not
 
 MAX_PEERS = 10_000
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
@@ -53,11 +54,26 @@ class Member(Settings):
 
     id: Id
     """Lower-case letters, digits and hyphens."""
-    address: Address
+    address: Address | None = None
     """host:port at which the other peers reach it."""
     data: AnySource | None = None
     """This peer's own data instead of its part of the federation's; accuracies are then `local`. Its own file may have
     another `data`."""
+    dials_out: bool | None = None
+    """`true` in place of an `address` for a peer that nobody can reach, behind a firewall or a NAT: it opens all
+    connections itself, and its neighbours need an `address`. See
+    [deploying.md](deploying.md#sites-that-can-only-dial-out)."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.dials_out and self.address:
+            raise ValueError(f"`{self.id}` has both an `address` and `dials_out`; leave out one of them")
+        if not self.dials_out and not self.address:
+            raise ValueError(
+                f"`{self.id}` has no `address`; write host:port at which the others reach it, or `dials_out: true` "
+                "where nobody can"
+            )
+        return self
 
 
 class Machine(Settings):
@@ -128,7 +144,7 @@ class Spec(Settings):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for what in ("id", "address"):
-            values = [getattr(member, what) for member in self.ring]
+            values = [value for member in self.ring if (value := getattr(member, what))]
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice:
                 raise ValueError(f"two peers of the ring have the {what} `{twice}`; give each its own")
@@ -181,6 +197,10 @@ class Spec(Settings):
             raise ValueError(
                 f"`resources_from` of `{self.protocol.name}` is {source!r}; it is one of {', '.join(sources)}"
             )
+        # Where the ring is put in another order, any two may become neighbours.
+        around = "complete" if self.protocol.reorders else graph
+        if pair := unreachable_pair(around, self.ids, self.dial_out):
+            raise ValueError(why_not(pair))
         try:
             self.protocol.declarations(self.rounds)
         except ValueError as error:
@@ -215,13 +235,27 @@ class Spec(Settings):
     def ids(self) -> tuple[str, ...]:
         return tuple(member.id for member in self.ring)
 
+    @property
+    def dial_out(self) -> tuple[str, ...]:
+        """Whom nobody can dial."""
+        return tuple(member.id for member in self.ring if member.dials_out)
+
+    @property
+    def addresses(self) -> dict[str, str | None]:
+        """Where each is dialled, by id."""
+        return {member.id: member.address for member in self.ring}
+
+    def agreement(self) -> dict[str, Any]:
+        """What the two ends of a link must agree on. Who dials may change from one start of a run to the next."""
+        return self.canonical() | ({"dials_out": [*self.dial_out]} if self.dial_out else {})
+
     def canonical(self) -> dict[str, Any]:
         """What peers must agree on, as plain JSON."""
         return agreed(self.model_dump(mode="json"))
 
     def digests(self) -> dict[str, str]:
         """sha256 of every key's canonical JSON, so that a refusal can name the keys that differ."""
-        return {key: _sha256(value) for key, value in self.canonical().items()}
+        return digests(self.canonical())
 
     def digest(self) -> str:
         return _sha256(self.canonical())
@@ -260,6 +294,11 @@ def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download")}
     kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}
     return kept | {"data": data, "ring": [member["id"] for member in content["ring"]]}
+
+
+def digests(canonical: Mapping[str, Any]) -> dict[str, str]:
+    """sha256 of the JSON of every key that peers must agree on."""
+    return {key: _sha256(value) for key, value in canonical.items()}
 
 
 def _check_kinds(told: str, declared: Any, kind: type) -> None:

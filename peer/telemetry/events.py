@@ -12,6 +12,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 Note = float | list[float | None] | None
 """What a protocol notes of a round; what is not finite is None."""
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
+"""An accuracy; a weighted mean may come to a little more than 1."""
 Cause = Literal["join", "staleness", "stalled"]
 """Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent."""
 
@@ -61,11 +63,11 @@ class Awaited:
     """Somebody who is waited for, and what is known of why."""
 
     id: str
-    address: str
+    address: str | None
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.id} at {self.address} ({self.reason})"
+        return f"{self.id} at {self.address} ({self.reason})" if self.address else f"{self.id} ({self.reason})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +142,7 @@ class RoundDone(Event):
 
     name = "round"
     round: int
-    accuracy: dict[str, float | None] = field(default_factory=dict)
+    accuracy: dict[str, Share | None] = field(default_factory=dict)
     loss: float | None = None
     test_loss: float | None = None
     balanced: float | None = None

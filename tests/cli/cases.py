@@ -155,6 +155,11 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "an id of a file of the run's": (content(ring=ring(id="federation")), "over federation.yaml; rename it"),
     "a NUL in a path": (data("npz", path="a\0b"), "fed.yaml:1: `data.path` holds a NUL character; remove it"),
     "a NUL in a list": (content(ring=ring(address="a\0b:7")), "`ring.0.address` holds a NUL character"),
+    "neither an address nor dials_out": (
+        content(ring=[{"id": "peer0"}, *content()["ring"][1:]]),
+        "`ring.0`: `peer0` has no `address`; write host:port",
+    ),
+    "an address and dials_out": (content(ring=ring(dials_out=True)), "`peer0` has both an `address` and `dials_out`"),
     "two addresses": (content(ring=ring(address=TAKEN)), f"have the address `{TAKEN}`"),
     "id": (content(ring=ring(id="Peer 0")), "`ring.0.id`"),
     "address without a port": (content(ring=ring(address="127.0.0.1")), "`127.0.0.1` is no host:port"),

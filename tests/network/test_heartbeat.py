@@ -30,7 +30,9 @@ class Silent(Transport):
     async def dial(self, address: str, service: Service) -> Pipe:
         return pipes()[0]
 
-    async def renew(self, address: str) -> None:
+    async def reach(self, address: str) -> None: ...
+
+    async def renew(self, address: str, *services: Service) -> None:
         self.renewed.put_nowait(address)
 
     async def close(self) -> None: ...
@@ -53,14 +55,18 @@ IDENTITY = Identity("me", {}, MANIFEST.digest, rounds=1)
 
 
 def heart(transport: Transport, report: Report = lambda event: None) -> tuple[Heartbeats, Node]:
-    node = Node(IDENTITY, {"me": "me:1", "left": "left:1"}, transport, Timeouts(answer=0.05, suspect=0.0))
+    node = Node(
+        IDENTITY, {"me": "me:1", "left": "left:1"}, transport, Timeouts(answer=0.05, suspect=0.0, probe=0.01, beat=0.05)
+    )
     node.edges.use(0, [], ["left"])
     return Heartbeats(node, Callbacks(report, lambda: ("training", 1), Resources)), node
 
 
 async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones() -> None:
     transport = Silent()
-    one, _ = heart(transport)
+    one, node = heart(transport)
+    left = node.edges.neighbours["left"]
+    left.state, left.heard = "up", left.heard - 5
     first = asyncio.create_task(one.accept(Counted(pipes()[1], "left", Traffic())))
     await asyncio.sleep(0)
     assert transport.renewed.empty()

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from peer.network.node import Callbacks, Node
@@ -11,7 +11,7 @@ from peer.network.transport import DisconnectedError
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply
-from peer.tasks import background, first_of
+from peer.tasks import background
 
 FAREWELL = "done"
 """The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
@@ -59,7 +59,12 @@ class Conversation:
     """A stream of signs of life, from its welcome to a farewell."""
 
     def __init__(
-        self, node: Node, callbacks: Callbacks, beats: Beats, leaving: asyncio.Event, heard: Callable[[Beat], None]
+        self,
+        node: Node,
+        callbacks: Callbacks,
+        beats: Beats,
+        leaving: asyncio.Event,
+        heard: Callable[[Beat], Awaitable[None]],
     ) -> None:
         self._node, self._durability, self._timeouts = node, node.durability, node.timeouts
         self._callbacks = callbacks
@@ -88,6 +93,8 @@ class Conversation:
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
             beat.others.update({peer: at for peer, at in known.items() if told.get(peer) != at})
             told = known
+            if (neighbour := self._node.edges.neighbours.get(listener)) and neighbour.cannot_be_reached:
+                beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.obstacle
             if (taken := self._node.deliveries.taken(listener)) is not None:
                 beat.taken = taken
             if clock() - advertised >= self._timeouts.resources:
@@ -102,7 +109,7 @@ class Conversation:
     async def _until_news(self, version: int) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeouts.beat):
-                await first_of(self._durability.beyond(version), self._leaving.wait())
+                await self._durability.beyond(version)
 
     async def _listen(self) -> None:
         while True:
@@ -110,6 +117,6 @@ class Conversation:
                 beat = await self._beats.receive()
             except BadFrameError as error:
                 raise DisconnectedError(str(error)) from None
-            self._heard(beat)
+            await self._heard(beat)
             if beat.state == FAREWELL:
                 return

@@ -73,7 +73,7 @@ class Position(_message.Message):
     def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("reason", "detail", "keys", "durable")
+    __slots__ = ("reason", "detail", "keys", "durable", "settings")
     class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[Refusal.Reason]
@@ -100,14 +100,16 @@ class Refusal(_message.Message):
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     reason: Refusal.Reason
     detail: str
     keys: _containers.RepeatedScalarFieldContainer[str]
     durable: int
-    def __init__(self, reason: _Optional[_Union[Refusal.Reason, str]] = ..., detail: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., durable: _Optional[int] = ...) -> None: ...
+    settings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, reason: _Optional[_Union[Refusal.Reason, str]] = ..., detail: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., durable: _Optional[int] = ..., settings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("durable", "round", "state", "resources", "taken", "others")
+    __slots__ = ("durable", "round", "state", "resources", "taken", "others", "obstacle")
     class OthersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -121,13 +123,23 @@ class Beat(_message.Message):
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
+    OBSTACLE_FIELD_NUMBER: _ClassVar[int]
     durable: int
     round: int
     state: str
     resources: Resources
     taken: int
     others: _containers.ScalarMap[str, int]
-    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ..., others: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    obstacle: Obstacle
+    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ..., others: _Optional[_Mapping[str, int]] = ..., obstacle: _Optional[_Union[Obstacle, _Mapping]] = ...) -> None: ...
+
+class Obstacle(_message.Message):
+    __slots__ = ("address", "reason")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    reason: str
+    def __init__(self, address: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Resources(_message.Message):
     __slots__ = ("cpus", "free_cpus", "memory_bytes", "free_memory_bytes", "gpu", "gpu_memory_bytes", "free_gpu_memory_bytes", "load", "samples", "bytes_per_second", "gpu_busy")
