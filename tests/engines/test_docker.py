@@ -16,6 +16,7 @@ from docker_images import ROOT, peer_image
 from real_peers import until
 
 from launcher.certificates import make_certificates
+from launcher.cli import main
 from launcher.engines.docker.errors import connect
 from peer.errors import InputError
 from peer.runtime.in_process import run_in_process
@@ -77,6 +78,9 @@ class Launch:
         """By id; also those that have ended."""
         found = self.client.containers.list(all=True, filters={"label": f"dfl.run={self.out}"}, ignore_removed=True)
         return {container.labels["dfl.peer"]: container for container in found}
+
+    def made(self) -> set[str]:
+        return {container.id for container in self.containers().values()}
 
     def networks(self) -> list[Any]:
         networks: list[Any] = self.client.networks.list(filters={"label": f"dfl.run={self.out}"})
@@ -178,10 +182,25 @@ def look_inside(container: Any, id: str) -> None:
     assert container.exec_run(["/opt/dfl/.venv/bin/python", "/opt/dfl/health.py"]).output == b"SERVING\n"
 
 
-def test_nothing_is_left_after_ctrl_c_and_the_run_can_go_on(launch: Launch) -> None:
+def test_what_a_launcher_has_left_is_taken_up_or_ended(launch: Launch) -> None:
+    """By the same command; with --fresh nothing of it is used. After Ctrl-C nothing is left."""
     (launch.place / "fed.yaml").write_text(SPEC.format(rounds=400))
     launch.run("--peers", "3")
-    launch.await_round(2, "peer0", "peer1", "peer2")
+    launch.await_round(1, "peer0", "peer1", "peer2")
+    begun = launch.made()
+    launch.process.send_signal(signal.SIGHUP)
+    assert launch.end() == 129, launch.screen
+    assert "dfl-launch attach" in launch.screen
+
+    launch.run("--peers", "3")
+    until(lambda: launch.screen.count("fibfl++, 3 peers, in") == 2, MINUTES, "the second launcher watches")
+    assert launch.made() == begun
+    launch.process.kill()
+    launch.process.wait()
+
+    launch.run("--peers", "3", "--fresh")
+    until(lambda: len(launch.made()) == 3 and not launch.made() & begun, MINUTES, "other containers are made")
+    launch.await_round(1, "peer0", "peer1", "peer2")
     launch.process.send_signal(signal.SIGINT)
     assert launch.end() == 130, launch.screen
     assert "the same command resumes the run" in launch.screen
@@ -222,14 +241,44 @@ def test_wrong_input_that_only_a_peer_finds_is_tried_once(launch: Launch) -> Non
         ("subnet=10.99.0.0/33", "`subnet`: Input is not a valid IPv4 network"),
     ],
 )
-def test_what_the_engine_lacks_is_said(launch: Launch, option: str, told: str) -> None:
-    (launch.place / "fed.yaml").write_text(SPEC.format(rounds=2))
-    docker0 = launch.client.networks.get("bridge").attrs["IPAM"]["Config"][0]["Subnet"]
-    launch.run("--peers", "3", "--option", option.format(docker0=docker0))
-    assert launch.end() in (1, 2)
-    assert told in launch.screen
-    assert "Traceback" not in launch.screen
-    assert not launch.containers()
+def test_what_the_engine_lacks_is_said(
+    client: Any, image: str, option: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fed.yaml").write_text(SPEC.format(rounds=2))
+    docker0 = client.networks.get("bridge").attrs["IPAM"]["Config"][0]["Subnet"]
+    options = [f"--option=image={image}", f"--option={option.format(docker0=docker0)}"]
+    words = ["run", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(tmp_path / "out"), "--on", "docker"]
+    assert main([*words, *options]) in (1, 2)
+    assert told in capsys.readouterr().err
+    assert not client.containers.list(all=True, filters={"label": f"dfl.run={tmp_path / 'out'}"})
+
+
+CONNECT = """
+import os, sys
+from launcher.engines.docker.errors import connect, docker_sdk
+docker_sdk()
+import requests.adapters, docker.transport, encodings.idna
+user = int(sys.argv[1])
+os.setgroups([]) if user else None
+os.setgid(user), os.setuid(user)
+connect()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize(
+    ("user", "host", "told"),
+    [
+        (0, "unix:///nowhere.sock", "no Docker engine answers here (no such file or directory)"),
+        (0, "tcp://127.0.0.1:9", "no Docker engine answers here (connection refused)"),
+        (70_001, "", "you may not use the Docker engine"),
+    ],
+)
+def test_why_an_engine_cannot_be_used_is_said(client: Any, user: int, host: str, told: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **({"DOCKER_HOST": host} if host else {})}
+    command = [sys.executable, "-c", CONNECT, str(user)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert f"InputError: {told}" in done.stderr
 
 
 def test_an_image_holds_what_a_peer_needs_and_no_more(client: Any, image: str) -> None:

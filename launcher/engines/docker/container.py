@@ -19,6 +19,7 @@ from peer.telemetry.events import Event, Failed, read_event
 from peer.telemetry.results import EVENTS, objects
 
 WRONG_INPUT = 2
+OUT_OF_MEMORY = "the container had no memory left; give its peer more with --option memory=4g"
 REACH = 16384
 """Bytes at the end of the events that hold the last one."""
 ASKED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
@@ -75,6 +76,8 @@ class Container(Process):
                 code = await self._ended()
             if code is not None:
                 await asyncio.to_thread(self._log.end)
+                if self._handle.attrs["State"].get("OOMKilled"):
+                    self._log.say(OUT_OF_MEMORY)
                 return code if code <= 128 or code in ASKED else 128 - code
             await self._news.wait()
 

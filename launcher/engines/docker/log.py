@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 from launcher.engines.docker.errors import docker_sdk
@@ -100,13 +101,21 @@ class Log:
         time = int(seconds) * 1_000_000_000 + int((found[2] or b"0").ljust(9, b"0"))
         if time <= last:
             return last
+        self._append(found[3], time)
+        return time
+
+    def say(self, sentence: str) -> None:
+        """Adds a line to the file that the peer could not write any more."""
+        with suppress(OSError):
+            self._append(sentence.encode(), time_ns())
+
+    def _append(self, line: bytes, time: int) -> None:
         # The container can put a link there.
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with open(descriptor, "ab") as file:
-            file.write(found[3] + b"\n")
+            file.write(line + b"\n")
             file.flush()
             os.utime(descriptor, ns=(time, time))
             size = file.tell()
         if size > LARGEST:
             self._path.replace(self._aside)
-        return time
