@@ -171,6 +171,9 @@ class Heartbeats:
             neighbour.hear_complaint(beat.obstacle if beat.HasField("obstacle") else None, self._clock())
             if beat.HasField("resources"):
                 neighbour.resources = beat.resources
+            if beat.HasField("heard") and beat.heard > neighbour.has_heard:
+                neighbour.has_heard = beat.heard
+                self._node.durability.stir()  # a farewell may wait for it
         self._believe(other, beat)
         if beat.state == FAREWELL and self._node.durability.of(other) < self._last(other):
             self._now(other, "down", "it says farewell before it can have finished")

@@ -182,3 +182,27 @@ async def test_who_is_cut_off_when_a_peer_leaves_is_told_on_the_next_stream() ->
     assert not parting.done()
     theirs.abort()
     await asyncio.wait_for(asyncio.gather(parting, running), 5)
+
+
+async def test_a_farewell_waits_until_the_last_round_has_been_heard_of() -> None:
+    """A stream that breaks in that moment takes both with it, and who was told neither would wait to its `patience`."""
+    transport = Answering()
+    one, node = heart(transport)
+    node.durability.announce(1)
+    running = asyncio.create_task(one.run(node.edges.neighbours["left"]))
+    parting = asyncio.create_task(one.part())
+    for attempt in range(3):
+        theirs = await asyncio.wait_for(transport.dialled.get(), 5)
+        await theirs.receive()
+        await theirs.send(Reply(welcome=Welcome()).SerializeToString())
+        said = Beat.FromString(await theirs.receive())
+        assert (said.durable, said.state) == (1, "training")
+        if attempt < 2:
+            theirs.abort()  # and what it said may be lost
+    await theirs.send(Reply(beat=Beat(state="ready", durable=0, heard=0)).SerializeToString())
+    assert Beat.FromString(await theirs.receive()).heard == 0
+    await theirs.send(Reply(beat=Beat(state="ready", durable=0, heard=1)).SerializeToString())
+    while Beat.FromString(await asyncio.wait_for(theirs.receive(), 5)).state != "done":
+        assert not parting.done()
+    theirs.abort()
+    await asyncio.wait_for(asyncio.gather(parting, running), 5)

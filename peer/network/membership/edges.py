@@ -47,6 +47,8 @@ class Neighbour:
     """It does, and what is sent to it does not arrive."""
     heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """When its last sign of life came, or it became a neighbour, by the loop's clock."""
+    has_heard: int = -1
+    """The last of this peer's rounds of which it says to know that it is on disk here."""
     introduced: set[Direction] = field(default_factory=set)
     """In which directions a handshake has been made."""
     refusal: str | None = None

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from peer.network.membership.durability import NOTHING
 from peer.network.node import Callbacks, Node
 from peer.network.streams.traffic import Counted
 from peer.network.transport import DisconnectedError
@@ -86,8 +87,8 @@ class Conversation:
         clock = asyncio.get_running_loop().time
         advertised = -self._timeouts.resources
         while not self.farewell_said:
-            last = self._leaving.is_set()
             version, listener = self._durability.version, self._beats.pipe.peer
+            last = self._leaving.is_set() and self._is_up_to_date(listener)
             known = self._durability.known(listener)
             state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
@@ -100,11 +101,21 @@ class Conversation:
             if clock() - advertised >= self._timeouts.resources:
                 advertised = clock()
                 beat.resources.CopyFrom(self._callbacks.resources())
+            if (heard := self._durability.of(listener)) > NOTHING:
+                beat.heard = heard
             await self._beats.send(beat)
             self.farewell_said = last
             if not last:
                 await self._until_news(version)
         await self._beats.pipe.finish()
+
+    def _is_up_to_date(self, listener: str) -> bool:
+        """Whether it knows all that this peer has on disk.
+
+        A farewell may be lost with its stream; who had not heard of the last round before would wait to its `patience`.
+        """
+        neighbour = self._node.edges.neighbours.get(listener)
+        return neighbour is None or neighbour.state == "left" or neighbour.has_heard >= self._durability.own
 
     async def _until_news(self, version: int) -> None:
         with suppress(TimeoutError):

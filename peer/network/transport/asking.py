@@ -82,7 +82,8 @@ Answer = PeerStatus | str
 class StatusClient:
     """Asks the members of one federation, each over a connection that stays open.
 
-    members: address by id, None of those that nobody can dial. chain: certificates of any member, None where there are none.
+    members: address by id, None of those that nobody can dial. chain: certificates of any member, None where there
+    are none.
     """
 
     def __init__(

@@ -109,7 +109,7 @@ class Refusal(_message.Message):
     def __init__(self, reason: _Optional[_Union[Refusal.Reason, str]] = ..., detail: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., durable: _Optional[int] = ..., settings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("durable", "round", "state", "resources", "taken", "others", "obstacle")
+    __slots__ = ("durable", "round", "state", "resources", "taken", "others", "obstacle", "heard")
     class OthersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class Beat(_message.Message):
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
     OBSTACLE_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     durable: int
     round: int
     state: str
@@ -131,7 +132,8 @@ class Beat(_message.Message):
     taken: int
     others: _containers.ScalarMap[str, int]
     obstacle: Obstacle
-    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ..., others: _Optional[_Mapping[str, int]] = ..., obstacle: _Optional[_Union[Obstacle, _Mapping]] = ...) -> None: ...
+    heard: int
+    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ..., others: _Optional[_Mapping[str, int]] = ..., obstacle: _Optional[_Union[Obstacle, _Mapping]] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Obstacle(_message.Message):
     __slots__ = ("address", "reason")
