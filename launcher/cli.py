@@ -66,14 +66,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers")
     run.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
     run.add_argument("--on", choices=[*ENGINES], default="local", help="what runs the peers (default: local)")
-    run.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="options",
-        help="a setting of what runs the peers; may be given again",
-    )
+    option_arguments(run)
     run.set_defaults(command=run_federation)
 
     status = commands.add_parser("status", help="ask the peers of a federation what they do", allow_abbrev=False)
@@ -94,6 +87,14 @@ def parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="say what a federation needs, without running it", allow_abbrev=False)
     spec_arguments(check)
     check.set_defaults(command=check_federation)
+
+    compose = commands.add_parser("compose", help="write a federation's docker-compose.yml", allow_abbrev=False)
+    spec_arguments(compose)
+    compose.add_argument("--out", type=Path, default=Path("docker-compose.yml"), metavar="FILE", help="where to")
+    compose.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
+    compose.add_argument("--build", type=Path, metavar="DIR", help="let Compose build the image from this checkout")
+    option_arguments(compose)
+    compose.set_defaults(command=compose_federation)
 
     certs = commands.add_parser("certs", help="make a CA and a certificate for every peer", allow_abbrev=False)
     spec_arguments(certs)
@@ -132,6 +133,17 @@ def spec_arguments(command: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         dest="overrides",
         help="in place of one of the spec's values, such as protocol.gamma=0.3; may be given again",
+    )
+
+
+def option_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="options",
+        help="a setting of what runs the peers; may be given again",
     )
 
 
@@ -209,6 +221,16 @@ def check_federation(arguments: argparse.Namespace) -> int:
     from launcher.commands.check import check
 
     check(resolved(arguments), output())
+    return 0
+
+
+def compose_federation(arguments: argparse.Namespace) -> int:
+    from launcher.commands.compose import ComposeOptions, compose
+    from launcher.engines import engine, settings
+
+    chosen = engine("docker", settings(arguments.options)).settings
+    compose(resolved(arguments), ComposeOptions(arguments.out, chosen, arguments.certs, arguments.build))
+    print(f"{arguments.out}: start it with `docker compose -f {arguments.out} up`")
     return 0
 
 

@@ -19,13 +19,16 @@ KEPT = 256 << 20
 def leaving_at_once() -> Iterator[None]:
     """Until an event loop takes over, Ctrl-C ends the process with 130, with nothing said and nothing cleaned up.
 
-    KeyboardInterrupt in the middle of an import may come out as another error, or be swallowed by the library.
+    KeyboardInterrupt in the middle of an import may come out as another error, or be swallowed by the library. To the
+    first process of a container SIGTERM would do nothing: it ends that one with 143.
     """
-    former = signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    numbers = (signal.SIGINT, signal.SIGTERM) if os.getpid() == 1 else (signal.SIGINT,)
+    former = {number: signal.signal(number, lambda told, _: os._exit(128 + told)) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def tune(threads: int) -> None:

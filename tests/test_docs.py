@@ -13,6 +13,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from launcher import cli as launcher
+from launcher.commands import compose
+from launcher.engines.docker.settings import DockerSettings
 from peer import cli as peer
 from peer.network.wire.frames import HEADER, Heading, Key, encode_frame
 from peer.protocols.peer import Peer
@@ -20,7 +22,8 @@ from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_peer, load_spec
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+COMPOSE = "run `dfl-launch compose examples/demo.yaml --build .`"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TARGETS = re.compile(r"^([\w-]+)[^:]*:", re.MULTILINE)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -162,12 +165,15 @@ def test_python_that_reads_a_run_works(
         assert len(scope["classes"]) == 2  # type: ignore[arg-type]
 
 
-def test_the_compose_file_names_every_peer_of_its_federation() -> None:
-    services = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
-    configs = {id: load_peer(ROOT / "deploy" / "compose" / f"{id}.yaml") for id in services}
-    assert [config.id for config, _ in configs.values()] == [*services]
-    for id, (config, spec) in configs.items():
-        assert services[id]["command"] == [f"/etc/dfl/{id}.yaml"]
-        assert (spec.ids, spec.plaintext) == (tuple(services), True)
-        assert config.out == Path("/runs") / id
-        assert config.listen == f"0.0.0.0:{spec.ring[spec.ids.index(id)].address.rpartition(':')[2]}"
+def test_the_compose_file_is_the_demo_composed(tmp_path: Path) -> None:
+    spec, settings = load_spec(ROOT / "examples" / "demo.yaml"), DockerSettings()
+    made = compose.text(spec, compose.ComposeOptions(ROOT / "docker-compose.yml", settings, build=ROOT))
+    assert (ROOT / "docker-compose.yml").read_text(encoding="utf-8") == made, COMPOSE
+    services = YAML(typ="safe").load(made)["services"]
+    for id, service in services.items():
+        for variable, file in (("DFL_FEDERATION", "federation.yaml"), ("DFL_PEER", "peer.yaml")):
+            (tmp_path / file).write_text(service["environment"][variable])
+        config, there = load_peer(tmp_path / "peer.yaml")
+        assert (config.id, config.out) == (id, Path("/runs") / id)
+        assert [member.address for member in there.ring] == [f"{id}:7700" for id in services]
+        assert there.canonical() == {**spec.canonical(), "plaintext": True}

@@ -80,6 +80,7 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions, console: Con
     options.engine.check(run)
     directory.claim()
     if options.fresh:
+        options.engine.clear(run)
         directory.discard()
     directory.write(spec, {id: options.engine.config(run, id) for id in spec.ids})
     record.write(options.engine, run)

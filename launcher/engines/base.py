@@ -100,6 +100,10 @@ class Engine(ABC, Generic[S]):
             config["tls"] = {name: str(path) for name, path in certificate_files(run.certs, id).items()}
         return config
 
+    def clear(self, run: Run) -> None:
+        """Ends peers that an earlier launch has left running there, before the files of their run are discarded."""
+        return
+
     @abstractmethod
     def deploy(self, run: Run) -> AbstractAsyncContextManager[Deployment]:
         """Prepares the place. At the end of the block no peer that was started in it runs any more.

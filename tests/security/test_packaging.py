@@ -50,10 +50,16 @@ def test_a_package_with_another_hash_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_container_can_write_its_own_directory_only(name: str) -> None:
+def test_a_container_can_write_its_own_volume_only(name: str) -> None:
+    """Where a Swarm reads no limit of threads, it is one of a user's, and each peer is a user of its own."""
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"]
-    assert [volume for volume in service["volumes"] if not volume.endswith(":ro")] == ["runs:/runs"]
-    assert {"mem_limit", "pids_limit"} <= service.keys()
+    own, scratch = service["volumes"]
+    assert own == f"{name}:/runs"
+    assert scratch == {"type": "tmpfs", "target": "/tmp", "tmpfs": {"size": 64 << 20}}
+    assert "memory" in service["deploy"]["resources"]["limits"]
+    assert service["ulimits"]["nproc"] == 512
+    assert [other for other in SERVICES if SERVICES[other]["user"] == service["user"]] == [name]
+    assert not service["user"].startswith("0")
