@@ -74,6 +74,8 @@ def parser() -> argparse.ArgumentParser:
         dest="options",
         help="a setting of what runs the peers; may be given again",
     )
+    run.add_argument("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
+    run.add_argument("--install", action="store_true", help="install dfl there; short for --option install=true")
     run.set_defaults(command=run_federation)
 
     attach = commands.add_parser("attach", help="go on with peers whose launcher is gone", allow_abbrev=False)
@@ -148,13 +150,16 @@ def run_federation(arguments: argparse.Namespace) -> int:
     from launcher.commands.run import RunOptions, run
     from launcher.engines import engine, settings
 
+    given = settings(arguments.options)
+    given |= {"hosts": arguments.hosts} if arguments.hosts else {}
+    given |= {"install": True} if arguments.install else {}
     options = RunOptions(
         spec=resolved(arguments),
         out=arguments.out,
         fresh=arguments.fresh,
         device=arguments.device,
         certs=arguments.certs,
-        engine=engine(arguments.on, settings(arguments.options)),
+        engine=engine(arguments.on, given),
     )
     return run(options, output())
 

@@ -1,0 +1,1 @@
+async def check(run, places, install): pass
