@@ -1,20 +1,17 @@
 """A lab on this machine: hosts in network namespaces, each with its sshd, and a desk from which the launcher runs."""
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
-from real_peers import until
-
 from faults import hosts as namespaces
+from real_peers import until
 
 ROOT = Path(__file__).parents[2]
 HOSTS = 3
@@ -91,7 +88,9 @@ class Lab:
         Path("/run/sshd").mkdir(exist_ok=True)
         command = ["ip", "netns", "exec", self.hosts.names[number], "/usr/sbin/sshd", "-D", "-f", str(file)]
         log = (host / "sshd.log").open("wb")
-        self._servers.append(subprocess.Popen([*command, "-E", str(host / "sshd.log")], stderr=log, stdin=subprocess.DEVNULL))
+        self._servers.append(
+            subprocess.Popen([*command, "-E", str(host / "sshd.log")], stderr=log, stdin=subprocess.DEVNULL)
+        )
 
     def _answers(self, address: str) -> bool:
         dial = f"import socket; socket.create_connection(('{address}', {PORT}), 1).close()"
@@ -104,6 +103,12 @@ class Lab:
         command = ["ip", "netns", "exec", self.hosts.names[HOSTS], *command]
         return subprocess.Popen(command, env=env, text=True, **options)
 
+    @contextmanager
+    def cut(self, number: int) -> Iterator[None]:
+        """No SSH between the desk and a host, as if somebody had pulled a cable; the hosts hear each other."""
+        with self.hosts.rule(number, f"-s {self.hosts.addresses[HOSTS]}"):
+            yield
+
     def pids(self, number: int | None = None) -> list[int]:
         """Peers and whatever else the launcher has left on a host, or on all."""
         wanted = range(HOSTS) if number is None else [number]
@@ -111,9 +116,9 @@ class Lab:
         found = []
         for process in psutil.process_iter(["pid", "cmdline", "status"]):
             line = " ".join(process.info["cmdline"] or [])
-            if process.info["status"] != psutil.STATUS_ZOMBIE and "peer.cli" in line:
-                if any(directory in line for directory in directories):
-                    found.append(process.info["pid"])
+            there = any(directory in line for directory in directories)
+            if process.info["status"] != psutil.STATUS_ZOMBIE and "peer.cli" in line and there:
+                found.append(process.info["pid"])
         return found
 
     def remove(self) -> None:

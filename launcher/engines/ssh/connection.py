@@ -90,7 +90,9 @@ def why(error: Exception, host: str) -> str:
         case asyncssh.HostKeyNotVerifiable():
             return f"its host key is not known here, or has changed; connect once by `ssh {host}`, which shows it"
         case asyncssh.PermissionDenied():
-            return f"it accepts none of your keys; see that `ssh {host}` works without a password (ssh-copy-id, ssh-add)"
+            return (
+                f"it accepts none of your keys; see that `ssh {host}` works without a password (ssh-copy-id, ssh-add)"
+            )
         case TimeoutError() | asyncio.TimeoutError():
             return "timed out"
         case socket.gaierror():

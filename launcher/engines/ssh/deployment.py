@@ -1,11 +1,7 @@
 """The peers of a run on their hosts."""
 
 import asyncio
-import getpass
-import json
-import secrets
 import signal
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +9,11 @@ from typing import Any
 
 from launcher.certificates import certificate_files
 from launcher.engines.base import Deployment, Run
-from launcher.engines.ssh import collection
+from launcher.engines.ssh import collection, identity
 from launcher.engines.ssh.followed import RemotePeer
 from launcher.engines.ssh.link import Link
 from launcher.engines.ssh.placement import Place
-from peer.errors import FailedError, InputError
-from peer.files import write_atomically
+from peer.errors import FailedError
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 
@@ -46,9 +41,9 @@ class SshDeployment(Deployment):
 
     async def prepare(self, configs: Mapping[str, Mapping[str, object]]) -> None:
         """Ships settings and certificates, and finds out who runs already."""
-        whose = identity(self._run, self._places)
+        run = identity.settled(self._run, self._places)
         answers = await self._everywhere(
-            lambda link: link.ask("place", run=whose, ids=self._ids(link), files=self._files(self._ids(link), configs))
+            lambda link: link.ask("place", run=run, ids=self._ids(link), files=self._files(self._ids(link), configs))
         )
         self._roots = {host: answer["root"] for host, answer in answers.items()}
         codes = {id: code for answer in answers.values() for id, code in answer["codes"].items()}
@@ -107,8 +102,9 @@ class SshDeployment(Deployment):
         for link in links:
             if link.running:
                 self._run.say(
-                    f"{link.host.host} could not be reached ({link.why or 'no answer'}): {', '.join(link.running)} may still "
-                    f"run there; when it is back, end them with `dfl-launch attach {self._run.files.path}` and Ctrl-C"
+                    f"{link.host.host} could not be reached ({link.why or 'no answer'}): {', '.join(link.running)} may "
+                    "still run there; when it is back, end them with "
+                    f"`dfl-launch attach {self._run.files.path}` and Ctrl-C"
                 )
 
     async def collect(self) -> None:
@@ -119,27 +115,6 @@ class SshDeployment(Deployment):
             return
         for id in self._ids(link):
             await collection.collect(link, f"{self._roots[link.host.host]}/{id}", self._run.files.out(id))
-
-
-def identity(run: Run, places: Mapping[str, Place]) -> dict[str, str]:
-    """Which run the files on the hosts are of, so that nobody takes another's; it is made at the first launch.
-
-    InputError when a peer is to go on where its checkpoints are not.
-    """
-    hosts = {id: f"{place.host.host}:{place.host.directory}" for id, place in places.items()}
-    owner = f"{getpass.getuser()}@{socket.gethostname()}:{run.files.path}"
-    if not run.files.place.exists():
-        content = {"owner": owner, "token": secrets.token_hex(16), "hosts": hosts}
-        write_atomically(run.files.place, json.dumps(content).encode(), permissions=0o600)
-        return {"owner": owner, "token": str(content["token"])}
-    written = json.loads(run.files.place.read_bytes())
-    for id, host in hosts.items():
-        if written["hosts"].get(id, host) != host:
-            raise InputError(
-                f"--hosts: {id} was on {written['hosts'][id]}, where its checkpoints are, and cannot go on at {host}; "
-                "put it back, or begin again with --fresh"
-            )
-    return {"owner": written["owner"], "token": written["token"]}
 
 
 def shipped(spec: Spec) -> Spec:

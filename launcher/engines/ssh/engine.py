@@ -43,7 +43,7 @@ class SshEngine(Engine[SshSettings]):
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
         places = self._places(run.spec)
         hosts = {place.host.host: place.host for place in places.values()}
-        links = {name: Link(host, f"{host.directory}/{run.files.path.name}", run.say) for name, host in hosts.items()}
+        links = {name: Link(host, host.run(run.files.path.name), run.say) for name, host in hosts.items()}
         deployment = SshDeployment(run, places, links)
         async with background() as tasks:
             for link in links.values():

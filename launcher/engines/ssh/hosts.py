@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, field_validator, model_validator
 
 from peer.errors import InputError
 from peer.settings import Settings
@@ -11,11 +11,13 @@ from peer.spec.document import Document, plain, validate
 from peer.spec.federation import Address, Id
 from peer.spec.peer import FIRST_PORT, MAX_PORT
 
+ADDRESS: TypeAdapter[str] = TypeAdapter(Address)
+
 
 def _interface(text: str) -> str:
     if ":" in text.strip("[]"):
         text = f"[{text.strip('[]')}]"
-    Address.__metadata__[0].func(f"{text}:1")
+    ADDRESS.validate_python(f"{text}:1")
     return text
 
 
@@ -37,12 +39,16 @@ class Host(Settings):
     port: Annotated[int, Field(ge=1, le=MAX_PORT)] = FIRST_PORT
     """Of the first peer there; the next has the next."""
     python: Annotated[str, Field(min_length=1, max_length=4096)] = "python3"
-    """The command of the Python there that has dfl, such as ~/dfl/.venv/bin/python. With --install, of one that makes the
-    environment."""
+    """The command of the Python there that has dfl, such as ~/dfl/.venv/bin/python; with --install, of one that makes
+    such an environment."""
     directory: Annotated[str, Field(min_length=1, max_length=4096)] = "dfl"
     """Where runs lie there, each in a directory of its name; relative to the home directory."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] | None = None
     """auto, cpu, mps, cuda or cuda:N. Not given: as --device has it."""
+
+    def run(self, name: str) -> str:
+        """The directory there of the run of that name."""
+        return f"{self.directory.rstrip('/')}/{name}"
 
 
 class HostsFile(Settings):

@@ -41,7 +41,7 @@ def say(**notice: Any) -> None:
         sys.stdout.flush()
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """The order cannot be obeyed; the message says why."""
 
 
@@ -177,11 +177,10 @@ class Peer:
             time.sleep(LOOK)
 
     def _tell(self, name: str, offset: int) -> int:
-        try:
-            file = open(os.path.join(self.out, name), "rb")
-        except FileNotFoundError:
+        path = os.path.join(self.out, name)
+        if not os.path.exists(path):
             return offset
-        with file:
+        with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size < offset:
                 offset = 0
             file.seek(offset)
@@ -258,7 +257,9 @@ def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, 
         old = read(path) if os.path.exists(path) else None
         if old != text:
             if running and name.endswith(".yaml"):
-                raise Refused(f"{', '.join(running)} still run by other settings; take them up with `dfl-launch attach`")
+                raise Refused(
+                    f"{', '.join(running)} still run by other settings; take them up with `dfl-launch attach`"
+                )
             write(path, text, mode)
             if name.endswith(".yaml"):
                 forget(directory, [id for id in ids if name in ("federation.yaml", f"{id}.yaml")])
@@ -326,7 +327,7 @@ def dial(address: str, token: str, seconds: float) -> str:
             return "" if heard == token.encode() else "somebody else answers there"
     except socket.gaierror:
         return "no such host name there"
-    except (TimeoutError, socket.timeout):
+    except socket.timeout:  # noqa: UP041 (an old Python knows no other)
         return "timed out"
     except OSError as error:
         return (error.strerror or str(error)).lower()
