@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,7 @@ class Lab:
     def __init__(self, base: Path) -> None:
         self.base, self.home = base, base / "desk"
         self.hosts = namespaces.Hosts(HOSTS + 1)
-        self._servers: list[subprocess.Popen[bytes]] = []
+        self._servers: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -56,10 +57,11 @@ class Lab:
         ssh.mkdir(parents=True, mode=0o700)
         key(ssh / "id_ed25519")
         config, known = [], []
+        for number, name in enumerate(self.hosts.names):
+            namespaces.sh(f"ip -n {name} address add fd77::{number + 1}/64 dev cable nodad")
         for number, address in enumerate(self.addresses):
             host = self.directory(number)
             host.mkdir()
-            namespaces.sh(f"ip -n {self.hosts.names[number]} address add fd77::{number + 1}/64 dev cable nodad")
             key(host / "host_key")
             known.append(f"{address},fd77::{number + 1} {' '.join((host / 'host_key.pub').read_text().split()[:2])}")
             config.append(f"Host lab{number}\n  HostName {address}\n  User root")
@@ -81,16 +83,14 @@ class Lab:
             "PermitRootLogin": "yes",
             "PasswordAuthentication": "no",
             "Subsystem": "sftp internal-sftp",
-            "SetEnv": f"PYTHONPATH={ROOT} LAB={number} OMP_NUM_THREADS=1",
+            "SetEnv": f"PYTHONPATH={ROOT}:{sysconfig.get_path('purelib')} OMP_NUM_THREADS=1",
         }
         file = host / "sshd_config"
         file.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         Path("/run/sshd").mkdir(exist_ok=True)
         command = ["ip", "netns", "exec", self.hosts.names[number], "/usr/sbin/sshd", "-D", "-f", str(file)]
-        log = (host / "sshd.log").open("wb")
-        self._servers.append(
-            subprocess.Popen([*command, "-E", str(host / "sshd.log")], stderr=log, stdin=subprocess.DEVNULL)
-        )
+        command += ["-E", str(host / "sshd.log")]
+        self._servers[number] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def _answers(self, address: str) -> bool:
         dial = f"import socket; socket.create_connection(('{address}', {PORT}), 1).close()"
@@ -105,9 +105,18 @@ class Lab:
 
     @contextmanager
     def cut(self, number: int) -> Iterator[None]:
-        """No SSH between the desk and a host, as if somebody had pulled a cable; the hosts hear each other."""
+        """Nothing from the desk reaches a host, as if somebody had pulled a cable; the hosts hear each other."""
         with self.hosts.rule(number, f"-s {self.hosts.addresses[HOSTS]}"):
             yield
+
+    @contextmanager
+    def shut(self, number: int) -> Iterator[None]:
+        """Without its sshd, and without the connections that it had."""
+        self._stop(self._servers[number])
+        try:
+            yield
+        finally:
+            self._serve(number)
 
     def pids(self, number: int | None = None) -> list[int]:
         """Peers and whatever else the launcher has left on a host, or on all."""
@@ -124,12 +133,15 @@ class Lab:
     def remove(self) -> None:
         for pid in self.pids():
             psutil.Process(pid).kill()
-        for server in self._servers:
-            for child in psutil.Process(server.pid).children(recursive=True):
-                child.kill()
-            server.kill()
-            server.wait()
+        for server in self._servers.values():
+            self._stop(server)
         self.hosts.remove()
+
+    def _stop(self, server: subprocess.Popen[bytes]) -> None:
+        for process in (*psutil.Process(server.pid).children(recursive=True), psutil.Process(server.pid)):
+            if "sshd" in process.name():
+                process.kill()
+        server.wait()
 
 
 def key(path: Path) -> None:

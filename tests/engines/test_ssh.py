@@ -1,4 +1,4 @@
-"""`dfl-launch run --on ssh` with real sshd: three hosts in network namespaces, cut, blocked, killed and taken up again."""
+"""`dfl-launch run --on ssh` with real sshd: three hosts in network namespaces, cut off, blocked, killed, taken up."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,21 +83,9 @@ class Desk:
         path.write_text(json.dumps({"hosts": listed}))
         return path
 
-    def run(self, *arguments: str, hosts: Path | None = None) -> None:
-        found = str(hosts or self.hosts())
-        self._launch(
-            "run",
-            str(self.spec),
-            "--peers",
-            str(HOSTS),
-            "--on",
-            "ssh",
-            "--hosts",
-            found,
-            "--out",
-            str(self.out),
-            *arguments,
-        )
+    def run(self, *arguments: str, hosts: Path | None = None, peers: int = HOSTS) -> None:
+        place = ["--on", "ssh", "--hosts", str(hosts or self.hosts()), "--out", str(self.out)]
+        self._launch("run", str(self.spec), "--peers", str(peers), *place, *arguments)
 
     def attach(self) -> None:
         self._launch("attach", str(self.out))
@@ -131,6 +120,16 @@ class Desk:
         rounds = re.findall(r'"event": ?"round".*?"round": ?(\d+)', path.read_text()) if path.exists() else []
         return int(rounds[-1]) if rounds else 0
 
+    @contextmanager
+    def held(self, number: int) -> Iterator[None]:
+        """One peer stands still, so that nobody finishes meanwhile."""
+        pid = self.pid(number)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def pid(self, number: int) -> int:
         """Of the peer that runs on a host."""
         return int((self.lab.directory(number) / self.out.name / f".peer{number}.lock").read_text())
@@ -139,12 +138,18 @@ class Desk:
         summary = json.loads((self.out / "summary.json").read_text())
         return {peer["id"]: peer["model_sha256"] for peer in summary["per_peer"]}
 
+    def nothing_created(self) -> bool:
+        """Neither here nor on the hosts."""
+        there = [self.lab.directory(number) / self.out.name for number in range(HOSTS)]
+        return not any(path.exists() for path in (self.out, *there))
+
     def end(self) -> None:
         if self.launcher and self.launcher.poll() is None:
             self.launcher.kill()
             self.launcher.wait()
         for pid in self.lab.pids():
-            psutil.Process(pid).kill()
+            with suppress(psutil.NoSuchProcess):  # one ends with its keeper
+                psutil.Process(pid).kill()
 
 
 @pytest.fixture
@@ -171,7 +176,7 @@ def test_the_models_are_those_of_a_local_run(desk: Desk, expected: dict[str, str
     desk.until_round("peer0", 2)
     os.kill(desk.pid(0), signal.SIGKILL)
     until(lambda: "peer0 starts again" in desk.said, 20, "peer0 starts again")
-    with desk.lab.cut(1):
+    with desk.held(2), desk.lab.shut(1):
         until(lambda: "lab1 cannot be reached" in desk.said, 40, "the desk tells that it cannot reach lab1")
     assert desk.code() == 0
     assert "lab1 can be reached again" in desk.said
@@ -192,20 +197,37 @@ def brought(out: Path) -> dict[str, bytes]:
     return {name: (out / name).read_bytes() for name in names}
 
 
-def test_a_killed_launcher_is_followed_by_another(desk: Desk, expected: dict[str, str]) -> None:
-    """And Ctrl-C at that one leaves no process on any host; the same command resumes the run."""
+def test_the_peers_go_on_without_a_launcher(desk: Desk, expected: dict[str, str]) -> None:
+    """One whose terminal is closed, one that is killed, one that finds them all done. A host is reached by IPv6."""
+    desk.run("--set", "plaintext=true", hosts=desk.hosts(lab2={"host": "root@[fd77::3]"}))
+    desk.until_round("peer1", 2)
+    with desk.held(0):
+        desk.signal(signal.SIGHUP)
+        assert desk.code() == 129
+        pids, reached = desk.lab.pids(), desk.round("peer0")
+        desk.attach()
+        until(lambda: desk.said.count("fibfl, 3 peers") == 2, 60, "another launcher is there")
+        assert desk.lab.pids() == pids
+    desk.until_round("peer0", reached + 1)
+    desk.signal(signal.SIGKILL)
+    desk.code()
+    all_gone(pids, 60)
+    desk.attach()
+    assert desk.code() == 0
+    assert desk.digests() == expected
+    assert json.loads((desk.out / "summary.json").read_text())["restarts"] == 0
+
+
+def test_ctrl_c_while_a_host_cannot_be_reached(desk: Desk, expected: dict[str, str]) -> None:
+    """Its peer ends, too, as soon as it can be; the same command resumes the run."""
     desk.run("--set", "plaintext=true")
     desk.until_round("peer1", 2)
-    os.kill(desk.pid(0), signal.SIGSTOP)  # so that nobody finishes meanwhile
-    desk.signal(signal.SIGKILL)
-    assert desk.code() == -signal.SIGKILL
-    pids = desk.lab.pids()
-    desk.attach()
-    desk.until_round("peer2", 3)
-    os.kill(desk.pid(0), signal.SIGCONT)
-    desk.until_round("peer0", 6)
-    assert desk.lab.pids() == pids
-    desk.signal(signal.SIGINT)
+    with desk.lab.cut(2):
+        with desk.held(0):
+            until(lambda: "lab2 cannot be reached" in desk.said, 60, "the desk tells that it cannot reach lab2")
+            desk.signal(signal.SIGINT)
+            until(lambda: not desk.lab.pids(1), 20, "a peer on another host ends")
+        assert desk.lab.pids(2)
     assert desk.code() == 130
     assert not desk.lab.pids()
     desk.run("--set", "plaintext=true")
@@ -214,36 +236,10 @@ def test_a_killed_launcher_is_followed_by_another(desk: Desk, expected: dict[str
     assert desk.said.count("resumed") == HOSTS
 
 
-def test_the_peers_finish_without_a_launcher(desk: Desk, expected: dict[str, str]) -> None:
-    desk.run("--set", "plaintext=true")
-    desk.until_round("peer1", 2)
-    desk.signal(signal.SIGHUP)
-    assert desk.code() == 129
-    all_gone(desk.lab.pids(), 60)
-    desk.attach()
-    assert desk.code() == 0
-    assert desk.digests() == expected
-
-
-def test_ctrl_c_while_a_host_cannot_be_reached(desk: Desk) -> None:
-    desk.run("--set", "plaintext=true")
-    desk.until_round("peer1", 2)
-    with desk.lab.cut(2):
-        until(lambda: "lab2 cannot be reached" in desk.said, 40, "the desk tells that it cannot reach lab2")
-        desk.signal(signal.SIGINT)
-        until(lambda: not desk.lab.pids(0) + desk.lab.pids(1), 20, "the peers of the other hosts end")
-        assert desk.lab.pids(2)
-    assert desk.code() == 130
-    assert not desk.lab.pids()
-
-
 def test_what_is_wrong_is_named_at_once_and_nothing_is_created(desk: Desk) -> None:
-    """A block of one direction, a wrong address and a Python without dfl."""
-    desk.run(hosts=desk.hosts())
-    assert desk.code() == 2
-    assert "plaintext: true" in desk.said
+    """A firewall that blocks one direction, a wrong address and a device that is not there."""
     hosts = desk.hosts(lab0={"address": "10.77.0.99"}, lab2={"device": "cuda:7"})
-    with desk.lab.hosts.rule(1, f"-s {desk.lab.addresses[2]}"):
+    with desk.lab.hosts.rule(1, f"-s {desk.lab.addresses[2]} -p tcp --dport 7700"):
         desk.run("--set", "plaintext=true", hosts=hosts)
         assert desk.code() == 2
     for caller in (1, 2):
@@ -251,35 +247,47 @@ def test_what_is_wrong_is_named_at_once_and_nothing_is_created(desk: Desk) -> No
     assert "peer2 on lab2 cannot reach peer1 on lab1 at 10.77.0.2:7700 (timed out): open port 7700 of lab1" in desk.said
     assert "lab2: device `cuda:7`" in desk.said
     assert desk.said.count("cannot reach") == 3
-    assert not desk.out.exists()
-    assert not any((desk.lab.directory(number) / desk.out.name).exists() for number in range(HOSTS))
+    assert desk.nothing_created()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"host": "10.77.0.1", "python": "/nowhere/python"}, "`/nowhere/python` does not run there"),
-        ({"host": "10.77.0.77"}, "10.77.0.77: "),
-        ({"host": "nobody@lab0"}, "it accepts none of your keys; see that `ssh nobody@lab0` works"),
-        ({"host": "[fd77::1]", "port": 22}, "cannot listen at [::]:22"),
-    ],
-    ids=["python", "address", "user", "port"],
-)
-def test_a_host_that_cannot_be_used(desk: Desk, wrong: dict[str, Any], said: str) -> None:
-    desk.run("--set", "plaintext=true", hosts=desk.hosts(lab0=wrong))
-    assert desk.code() == 2
-    assert said in desk.said
-    assert not desk.out.exists()
-
-
-def test_a_host_that_is_not_known_is_refused(desk: Desk) -> None:
+def test_hosts_that_cannot_be_used_are_named_at_once(desk: Desk) -> None:
+    """Without a key that fits, without that Python, with a host key that nobody knows."""
     known = desk.lab.home / ".ssh" / "known_hosts"
     lines = known.read_text()
-    known.write_text("".join(lines.splitlines(keepends=True)[1:]))
+    known.write_text("".join(lines.splitlines(keepends=True)[:2]))
     try:
-        desk.run("--set", "plaintext=true")
+        desk.run(hosts=desk.hosts(lab0={"host": "nobody@lab0"}, lab1={"python": "/nowhere/python"}))
+        assert desk.code() == 2
+        assert "`peer0` has no `tls`" in desk.said  # of this machine's side, which comes first
+        hosts = desk.hosts(lab0={"host": "nobody@lab0"}, lab1={"python": "/nowhere/python"})
+        desk.run("--set", "plaintext=true", hosts=hosts)
         assert desk.code() == 2
     finally:
         known.write_text(lines)
-    assert "lab0: its host key is not known here, or has changed; connect once by `ssh lab0`" in desk.said
-    assert not desk.out.exists()
+    assert "nobody@lab0: it accepts none of your keys; see that `ssh nobody@lab0` works" in desk.said
+    assert "lab1: `/nowhere/python` does not run there (" in desk.said
+    assert "lab2: its host key is not known here, or has changed; connect once by `ssh lab2`" in desk.said
+    assert desk.nothing_created()
+
+
+def test_a_port_that_is_taken_and_a_host_that_is_not_there(desk: Desk) -> None:
+    hosts = desk.hosts(lab0={"host": "10.77.0.77"}, lab1={"host": "[fd77::2]", "port": 22})
+    desk.run("--set", "plaintext=true", hosts=hosts)
+    assert desk.code() == 2
+    assert "10.77.0.77: no route to host" in desk.said
+    assert "peer1 cannot listen at [::]:22 of [fd77::2]: address already in use" in desk.said
+    assert desk.nothing_created()
+
+
+def test_install_makes_an_environment_and_says_so(desk: Desk) -> None:
+    """When it is there, there is nothing to do."""
+    hosts = desk.hosts()
+    only = {"hosts": [{**json.loads(hosts.read_text())["hosts"][0], "directory": str(desk.lab.directory(0) / "home")}]}
+    hosts.write_text(json.dumps(only))
+    for rounds in (1, 2):
+        desk.run("--install", "--set", "protocol=solo", "--set", f"rounds={rounds}", hosts=hosts, peers=1)
+        assert desk.code(100) == 0
+    assert desk.said.count("lab0: makes a Python environment in") == 1
+    assert desk.said.count("lab0: dfl") == 1
+    installed = desk.lab.directory(0) / "home" / ".venv" / "lib"
+    assert [*installed.glob("*/site-packages/peer/cli.py")]

@@ -1,4 +1,4 @@
-"""The launcher's end of `remote.py`, which runs on a host: orders with answers, and what is told unasked."""
+"""The launcher's end of `remote/`, which runs on a host: orders with answers, and what is told unasked."""
 
 import asyncio
 import itertools
@@ -18,8 +18,17 @@ from peer.tasks import background
 if TYPE_CHECKING:
     import asyncssh
 
-HERE = Path(__file__).parent
-BEGIN = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())), 'remote.py', 'exec'))"
+REMOTE = "launcher.engines.ssh.remote"
+PARTS = ("speech", "files", "peer", "installation", "run", "reaching", "obeying")
+"""Of REMOTE, each after those that it imports; the last one's `main` obeys."""
+BEGIN = "import sys, json; loader, parts = json.loads(sys.stdin.buffer.readline()); exec(loader)"
+LOADER = """
+import types
+for name, source in parts:
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), module.__dict__)
+module.main()
+"""
 PAUSE = 20
 """Seconds between two signs that the launcher is there."""
 
@@ -39,8 +48,10 @@ class RefusedError(FailedError):
 class Agent:
     """One connection to one host, and the process there that obeys."""
 
-    def __init__(self, connection: "asyncssh.SSHClientConnection", process: "asyncssh.SSHClientProcess[bytes]") -> None:
-        self.connection, self._process = connection, process
+    def __init__(
+        self, host: Host, connection: "asyncssh.SSHClientConnection", process: "asyncssh.SSHClientProcess[bytes]"
+    ) -> None:
+        self.connection, self._host, self._process = connection, host, process
         self._numbers = itertools.count()
         self._awaited: dict[int, asyncio.Future[Any]] = {}
         self._over = asyncio.Event()
@@ -66,9 +77,10 @@ class Agent:
 
     async def listen(self, hear: Callable[[Notice], None]) -> None:
         """Takes in what the host says, until the connection is lost."""
-        async for line in self._process.stdout:
-            with suppress(ValueError):  # what a login shell says there is none of ours
-                self._take(json.loads(line), hear)
+        with suppress(UnreachableError), telling(self._host):
+            async for line in self._process.stdout:
+                with suppress(ValueError):  # what a login shell says there is none of ours
+                    self._take(json.loads(line), hear)
         self._over.set()
         for answer in self._awaited.values():
             if not answer.done():
@@ -93,17 +105,25 @@ class Agent:
 @asynccontextmanager
 async def agent(host: Host, python: str, hear: Callable[[Notice], None] = lambda _: None) -> AsyncIterator[Agent]:
     """An agent on the host, by the Python there. UnreachableError when there can be none."""
-    script = (HERE / "remote.py").read_bytes()
     order = f"exec {command(python)} -c {shlex.quote(BEGIN)}"
     async with connected(host) as connection, background() as tasks:
         with telling(host):
             process = await connection.create_process(order, encoding=None)
-            process.stdin.write(f"{len(script)}\n".encode() + script)
+            process.stdin.write(script())
             await _hello(process, python)
-        one = Agent(connection, process)
+        one = Agent(host, connection, process)
         tasks.create_task(one.listen(hear))
         tasks.create_task(one.stay_awake())
         yield one
+
+
+def script() -> bytes:
+    """What BEGIN reads."""
+    here = Path(__file__).parent / "remote"
+    return (
+        json.dumps([LOADER, [(f"{REMOTE}.{part}", (here / f"{part}.py").read_text()) for part in PARTS]]).encode()
+        + b"\n"
+    )
 
 
 async def _hello(process: "asyncssh.SSHClientProcess[bytes]", python: str) -> None:

@@ -1,6 +1,7 @@
 """Connections to hosts by SSH, with the user's own keys, agent, ~/.ssh/config and known hosts."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -100,5 +101,5 @@ def why(error: Exception, host: str) -> str:
         case asyncssh.Error():
             return error.reason.rstrip(".") or type(error).__name__
         case OSError():
-            return (error.strerror or str(error)).lower()
+            return (os.strerror(error.errno) if error.errno else str(error)).lower()
     return str(error)

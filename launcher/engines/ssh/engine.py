@@ -8,6 +8,7 @@ from launcher.engines.base import Deployment, Engine, Run
 from launcher.engines.ssh import preflight
 from launcher.engines.ssh.deployment import SshDeployment
 from launcher.engines.ssh.hosts import SshSettings
+from launcher.engines.ssh.installation import install
 from launcher.engines.ssh.link import Link
 from launcher.engines.ssh.placement import Place, placement
 from peer.spec.federation import Spec
@@ -45,8 +46,10 @@ class SshEngine(Engine[SshSettings]):
         hosts = {place.host.host: place.host for place in places.values()}
         links = {name: Link(host, host.run(run.files.path.name), run.say) for name, host in hosts.items()}
         deployment = SshDeployment(run, places, links)
+        if self.settings.install:
+            await install(hosts.values(), self.settings.extras, run.say)
         async with background() as tasks:
             for link in links.values():
-                tasks.create_task(link.keep(link.host.python))
+                tasks.create_task(link.keep(link.host.interpreter(self.settings.install)))
             await deployment.prepare({id: self.config(run, id) for id in places})
             yield deployment

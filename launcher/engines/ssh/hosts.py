@@ -1,7 +1,7 @@
 """hosts.yaml: the machines that peers run on, and what differs there from what is usual."""
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter, field_validator, model_validator
 
@@ -46,6 +46,15 @@ class Host(Settings):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] | None = None
     """auto, cpu, mps, cuda or cuda:N. Not given: as --device has it."""
 
+    @property
+    def environment(self) -> str:
+        """Where --install makes one."""
+        return f"{self.directory.rstrip('/')}/.venv"
+
+    def interpreter(self, installed: bool) -> str:
+        """The Python that peers run by."""
+        return f"{self.environment}/bin/python" if installed else self.python
+
     def run(self, name: str) -> str:
         """The directory there of the run of that name."""
         return f"{self.directory.rstrip('/')}/{name}"
@@ -63,6 +72,8 @@ class SshSettings(Settings):
     hosts: tuple[Host, ...] = ()
     install: bool = False
     """Whether to make a Python environment on each host and to install dfl there."""
+    extras: tuple[Literal["encrypted", "privacy", "tables", "vision"], ...] = ()
+    """Of dfl, to be installed with it."""
 
     @field_validator("hosts", mode="before")
     @classmethod

@@ -73,7 +73,7 @@ def _lacking(answer: Answer, visit: Visit, install: bool) -> Iterator[str]:
         yield f"`{visit.host.python}` has no dfl; name one that has in `python`, or have it installed with --install"
     elif not install and answer["dfl"] != ours:
         yield f"dfl is {answer['dfl']} there and {ours} here; install the same, or give --install"
-    room = INSTALLED if install else ROOM
+    room = INSTALLED if install and not answer["installed"] else ROOM
     if answer["free"] < room:
         free, needed = (f"{bytes / 1e6:,.0f} MB" for bytes in (answer["free"], room))
         yield f"{answer['there']}: {free} are free and {needed} needed; make room, or give another `directory`"
