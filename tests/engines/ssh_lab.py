@@ -83,7 +83,7 @@ class Lab:
             "PermitRootLogin": "yes",
             "PasswordAuthentication": "no",
             "Subsystem": "sftp internal-sftp",
-            "SetEnv": f"PYTHONPATH={ROOT}:{sysconfig.get_path('purelib')} OMP_NUM_THREADS=1",
+            "SetEnv": f"PYTHONPATH={ROOT}:{sysconfig.get_path('purelib')} OMP_NUM_THREADS=1 PIP_NO_INDEX=1",
         }
         file = host / "sshd_config"
         file.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))

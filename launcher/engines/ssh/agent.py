@@ -63,7 +63,7 @@ class Agent:
         number = next(self._numbers)
         answer = self._awaited[number] = asyncio.get_running_loop().create_future()
         try:
-            self._process.stdin.write(json.dumps({"number": number, "do": do, **order}).encode() + b"\n")
+            self._process.stdin.write(json.dumps({"order": number, "do": do, "given": order}).encode() + b"\n")
             return await answer
         except OSError:
             raise LostError(LOST) from None

@@ -30,9 +30,9 @@ ORDERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def obey(number: int, do: str, order: dict[str, Any]) -> None:
+def obey(number: int, do: str, given: dict[str, Any]) -> None:
     try:
-        say(answer=number, result=ORDERS[do](**order))
+        say(answer=number, result=ORDERS[do](**given))
     except Refused as refusal:
         say(answer=number, refused=str(refusal))
     except OSError as error:
@@ -45,6 +45,5 @@ def main() -> None:
     for line in sys.stdin:
         signal.alarm(SILENCE)
         order = json.loads(line)
-        number, do = order.pop("number"), order.pop("do")
-        threading.Thread(target=obey, args=(number, do, order), daemon=True).start()
+        threading.Thread(target=obey, args=(order["order"], order["do"], order["given"]), daemon=True).start()
     os._exit(0)
