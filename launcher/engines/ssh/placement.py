@@ -18,8 +18,8 @@ class Place:
 
     id: str
     host: Host
-    address: str
-    """host:port by which the others reach it."""
+    address: str | None
+    """host:port by which the others reach it; None where it only dials out."""
     listen: str
     """host:port at which it accepts connections there."""
 
@@ -60,8 +60,8 @@ def _place(host: Host, name: str, member: Member, port: int) -> Place:
     if port > MAX_PORT:
         raise InputError(f"--hosts: `{host.host}` has more peers than ports from {host.port}; give another `port`")
     address = f"{name}:{port}"
-    if host.address is None and not is_loopback(member.address):
+    if host.address is None and member.address and not is_loopback(member.address):
         address = member.address
         port = int(address.rpartition(":")[2])
     everywhere = "[::]" if address.startswith("[") else "0.0.0.0"
-    return Place(member.id, host, address, f"{host.listen or everywhere}:{port}")
+    return Place(member.id, host, None if member.dials_out else address, f"{host.listen or everywhere}:{port}")

@@ -16,7 +16,7 @@ DIAL = 5.0
 
 def neighbours(spec: Spec) -> dict[str, list[str]]:
     """Whom each peer dials, by id: all others where the protocol puts the ring in another order."""
-    graph = "complete" if getattr(spec.protocol, "reorders", False) else spec.protocol.graph
+    graph = "complete" if spec.protocol.reorders else spec.protocol.graph
     found = {}
     for id in spec.ids:
         found[id] = [*dict.fromkeys((*receivers(graph, spec.ids, id), *senders(graph, spec.ids, id)))]
@@ -28,11 +28,12 @@ async def unreachable(
 ) -> list[str]:
     """What is wrong between peers on hosts that can be visited; those that run listen at their addresses themselves."""
     met = {id: visits[place.host.host] for id, place in places.items() if place.host.host in visits}
-    tokens = {id: "" if id in running else secrets.token_hex(8) for id in met}
+    tokens = {id: "" if id in running or not places[id].address else secrets.token_hex(8) for id in met}
     refused = await asyncio.gather(*(_listen(met[id], places[id], tokens[id]) for id in met))
     deaf = {id: why for id, why in zip(met, refused, strict=True) if why}
     pairs = [(id, other) for id, others in neighbours(spec).items() for other in others]
     pairs = [(id, other) for id, other in pairs if id in met and other in met and other not in deaf]
+    pairs = [(id, other) for id, other in pairs if places[other].address]
     reasons = await asyncio.gather(*(_dial(met[id], places[other].address, tokens[other]) for id, other in pairs))
     wrong = [f"{id} cannot listen at {places[id].listen} of {places[id].host.host}: {why}" for id, why in deaf.items()]
     return wrong + [
@@ -49,7 +50,7 @@ async def _listen(visit: Visit, place: Place, token: str) -> str:
     return ""
 
 
-async def _dial(visit: Visit, address: str, token: str) -> str:
+async def _dial(visit: Visit, address: str | None, token: str) -> str:
     try:
         why: str = await visit.ask("dial", address=address, token=token, seconds=DIAL)
     except RefusedError as error:
@@ -58,7 +59,7 @@ async def _dial(visit: Visit, address: str, token: str) -> str:
 
 
 def _sentence(caller: Place, called: Place, why: str) -> str:
-    port = called.address.rpartition(":")[2]
+    port = (called.address or "").rpartition(":")[2]
     way_out = f"give {called.host.host} another `address`"
     if "else" not in why and "name" not in why:
         way_out = f"open port {port} of {called.host.host} to {caller.host.host}, or {way_out}"
