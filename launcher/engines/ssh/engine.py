@@ -35,7 +35,8 @@ class SshEngine(Engine[SshSettings]):
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
         place = self._places(run.spec)[id]
-        config = {**super().config(run, id), "listen": place.listen, "device": place.host.device or run.device}
+        config = {**super().config(run, id), "device": place.host.device or run.device}
+        config |= {"listen": place.listen} if place.address else {}
         if run.certs:
             config["tls"] = {"ca": "ca.pem", "cert": f"{id}.pem", "key": f"{id}.key"}
         return config
