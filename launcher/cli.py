@@ -67,6 +67,8 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
     run.add_argument("--on", choices=[*ENGINES], default="local", help="what runs the peers (default: local)")
     option_arguments(run)
+    run.add_argument("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
+    run.add_argument("--install", action="store_true", help="install dfl there; short for --option install=true")
     run.set_defaults(command=run_federation)
 
     status = commands.add_parser("status", help="ask the peers of a federation what they do", allow_abbrev=False)
@@ -186,13 +188,16 @@ def run_federation(arguments: argparse.Namespace) -> int:
     from launcher.commands.run import RunOptions, run
     from launcher.engines import engine, settings
 
+    given = settings(arguments.options)
+    given |= {"hosts": arguments.hosts} if arguments.hosts else {}
+    given |= {"install": True} if arguments.install else {}
     options = RunOptions(
         spec=resolved(arguments),
         out=arguments.out,
         fresh=arguments.fresh,
         device=arguments.device,
         certs=arguments.certs,
-        engine=engine(arguments.on, settings(arguments.options)),
+        engine=engine(arguments.on, given),
     )
     return run(options, output())
 

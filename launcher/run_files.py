@@ -4,6 +4,7 @@ DIR/federation.yaml   the spec as resolved      DIR/<id>.yaml   one peer's confi
 DIR/<id>/             one peer's files          DIR/summary.json
 DIR/.launcher.json    what the launches so far have taken
 DIR/.engine.json      what started the peers, and how, for `dfl-launch attach`
+DIR/.place.json       which run this is, for engines whose peers keep their files elsewhere
 """
 
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ class RunFiles:
     @property
     def engine(self) -> Path:
         return self.path / ".engine.json"
+
+    @property
+    def place(self) -> Path:
+        return self.path / ".place.json"
 
     def config(self, id: str) -> Path:
         return self.path / f"{id}.yaml"

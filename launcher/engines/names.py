@@ -3,5 +3,6 @@
 ENGINES = {
     "local": "launcher.engines.local.engine:LocalEngine",
     "docker": "launcher.engines.docker.engine:DockerEngine",
+    "ssh": "launcher.engines.ssh.engine:SshEngine",
 }
 """`module:Class`, by name; the class has its settings' class as `Settings`."""

@@ -1,0 +1,66 @@
+"""A peer on a host, as the launcher sees it: its files are followed into the run's directory here."""
+
+import asyncio
+import base64
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.engines.base import Process
+
+FOLLOWED = ("events.jsonl", "log.txt")
+
+
+class RemotePeer(Process):
+    """From a start to the end that follows it, however often the connection is lost meanwhile.
+
+    out: the peer's directory here. poke: called when there is a signal to deliver.
+    """
+
+    def __init__(self, id: str, out: Path, poke: Callable[[], None]) -> None:
+        self.id, self._out, self._poke = id, out, poke
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.undelivered: int | None = None
+        """A signal that the host has not been told of yet."""
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def signal(self, number: int) -> None:
+        if not self.ended:
+            self.undelivered = number
+            self._poke()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.done()
+
+    def delivered(self, number: int) -> None:
+        if self.undelivered == number:
+            self.undelivered = None
+
+    def end(self, code: int) -> None:
+        if not self.ended:
+            self._ended.set_result(code)
+        self.undelivered = None
+
+    def offsets(self) -> dict[str, int]:
+        """How many bytes of each file are here."""
+        paths = {name: self._out / name for name in FOLLOWED}
+        return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
+
+    def hear(self, notice: dict[str, Any]) -> None:
+        """What the host tells of the peer."""
+        if "ended" in notice:
+            self.end(notice["ended"])
+        elif notice["file"] in FOLLOWED:
+            self._write(notice["file"], notice["at"], base64.b64decode(notice["data"]))
+
+    def _write(self, name: str, at: int, data: bytes) -> None:
+        descriptor = os.open(self._out / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "wb") as file:
+            if at < os.fstat(descriptor).st_size:  # the file there was begun anew
+                file.truncate(at)
+            file.seek(at)
+            file.write(data)

@@ -1,0 +1,95 @@
+"""The run's directory on a host: what the host has, which peers run there, their settings."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from importlib import metadata
+from typing import Any
+
+from launcher.engines.ssh.remote.files import absolute, read, write
+from launcher.engines.ssh.remote.installation import mark
+from launcher.engines.ssh.remote.peer import Peer
+from launcher.engines.ssh.remote.speech import Refused
+
+
+def survey(directory: str, run: dict[str, str], ids: list[str]) -> dict[str, Any]:
+    """What the host has, and which peers run there. Creates nothing."""
+    root = absolute(directory)
+    there = root
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    codes = {id: Peer(root, id).code() for id in ids}
+    return {
+        "python": [*sys.version_info[:3]],
+        "dfl": version(),
+        "venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),
+        "installed": os.path.exists(mark(os.path.dirname(root))),
+        "free": shutil.disk_usage(there).free,
+        "there": there,
+        "writable": os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK),
+        "obstacles": [why for id in ids if (why := Peer(root, id).obstacle(run))],
+        "running": [id for id in ids if Peer(root, id).runs()],
+        "codes": {id: code for id, code in codes.items() if code is not None},
+    }
+
+
+def version() -> str | None:
+    try:
+        return metadata.version("dfl")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def device(name: str) -> str:
+    """Why the device cannot be used; empty if it can."""
+    look = "import sys; from peer.learning.device import choose_device; choose_device(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-P", "-c", look, name], stdin=subprocess.DEVNULL, capture_output=True)
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return said[-1].partition(": ")[2] if done.returncode and said else ""
+
+
+def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, tuple[str, int]]) -> dict[str, Any]:
+    """Puts the files there, name: (text, permissions), unless peers run by others."""
+    root = absolute(directory)
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    peers = [Peer(root, id) for id in ids]
+    for peer in peers:
+        peer.claim(run)
+    running = [peer.id for peer in peers if peer.runs()]
+    for name, (text, mode) in files.items():
+        path = os.path.join(root, name)
+        old = read(path) if os.path.exists(path) else None
+        if old != text:
+            if running and name.endswith(".yaml"):
+                raise Refused(
+                    f"{', '.join(running)} still run by other settings; take them up with `dfl-launch attach`"
+                )
+            write(path, text, mode)
+            if name.endswith(".yaml"):
+                forget(directory, [id for id in ids if name in ("federation.yaml", f"{id}.yaml")])
+    return {"root": root, **survey(directory, run, ids)}
+
+
+def forget(directory: str, ids: list[str]) -> None:
+    """How peers have ended that are to be started anew."""
+    for peer in (Peer(absolute(directory), id) for id in ids):
+        for path in (peer.exit, peer.lock):
+            if os.path.exists(path) and not peer.runs():
+                os.remove(path)
+
+
+def start(directory: str, id: str, keeper: str) -> None:
+    Peer(absolute(directory), id).start(keeper)
+
+
+def send(directory: str, id: str, number: int) -> bool:
+    return Peer(absolute(directory), id).signal(number)
+
+
+def follow(directory: str, id: str, offsets: dict[str, int]) -> None:
+    threading.Thread(target=Peer(absolute(directory), id).follow, args=(offsets,), daemon=True).start()

@@ -1,0 +1,290 @@
+"""`dfl-launch run --on ssh` with real sshd: three hosts in network namespaces, cut off, blocked, killed, taken up."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from real_peers import all_gone, until
+from ssh_lab import HOSTS, Lab, missing
+
+from peer.runtime.in_process import run_in_process
+from peer.spec.peer import load_spec
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+ROUNDS = 60
+IDS = [f"peer{number}" for number in range(HOSTS)]
+FAULTS = Path(__file__).parents[1] / "faults"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    try:
+        lab.make()
+        yield lab
+    finally:
+        lab.remove()
+
+
+@pytest.fixture(scope="module")
+def spec(lab: Lab) -> Path:
+    """Samples in a file of the desk's; a host that has it elsewhere would have to name it itself."""
+    draw = np.random.default_rng(7)
+    labels = np.tile(np.arange(3), 40)
+    np.savez(lab.base / "samples.npz", x=draw.normal(labels[:, None], 1.0, (120, 4)).astype(np.float32), y=labels)
+    content = {
+        "name": "tiny",
+        "rounds": ROUNDS,
+        "protocol": {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1},
+        "model": "tiny:model",
+        "data": {"name": "npz", "path": str(lab.base / "samples.npz")},
+        "code": str(FAULTS),
+        "patience": 60,
+    }
+    (lab.base / "tiny.yaml").write_text(json.dumps(content))
+    return lab.base / "tiny.yaml"
+
+
+@pytest.fixture(scope="module")
+def expected(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """model_sha256 by id, of the same federation in one process."""
+    runtimes = asyncio.run(run_in_process(load_spec(spec, peers=HOSTS), tmp_path_factory.mktemp("local")))
+    return {id: runtime.setup.model.sha256() for id, runtime in runtimes.items()}
+
+
+class Desk:
+    """Launchers of one run, one after the other."""
+
+    def __init__(self, lab: Lab, spec: Path, out: Path) -> None:
+        self.lab, self.spec, self.out = lab, spec, out
+        self.screen = out.with_suffix(".screen")
+        self.launcher: subprocess.Popen[str] | None = None
+
+    def hosts(self, **others: dict[str, Any]) -> Path:
+        """hosts.yaml, with what is said of single hosts."""
+        usual = {"python": sys.executable, "device": "cpu"}
+        listed = [
+            {"host": name, **usual, "directory": str(self.lab.directory(number)), **others.get(name, {})}
+            for number, name in enumerate(self.lab.names)
+        ]
+        path = self.out.with_suffix(".hosts.yaml")
+        path.write_text(json.dumps({"hosts": listed}))
+        return path
+
+    def run(self, *arguments: str, hosts: Path | None = None, peers: int = HOSTS) -> None:
+        place = ["--on", "ssh", "--hosts", str(hosts or self.hosts()), "--out", str(self.out)]
+        self._launch("run", str(self.spec), "--peers", str(peers), *place, *arguments)
+
+    def attach(self) -> None:
+        self._launch("attach", str(self.out))
+
+    def _launch(self, *arguments: str) -> None:
+        with self.screen.open("a") as screen:
+            command = [sys.executable, "-m", "launcher.cli", *arguments]
+            self.launcher = self.lab.at_desk(command, stdin=subprocess.DEVNULL, stdout=screen, stderr=screen)
+
+    @property
+    def said(self) -> str:
+        return " ".join(self.screen.read_text().split())
+
+    def code(self, seconds: float = 60) -> int:
+        assert self.launcher
+        try:
+            return self.launcher.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self.screen.read_text()) from None
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the launcher itself: `ip netns exec` becomes it."""
+        assert self.launcher
+        self.launcher.send_signal(number)
+
+    def until_round(self, id: str, round: int) -> None:
+        until(lambda: self.round(id) >= round, 60, f"{id} after round {round}; {self.screen.read_text()}")
+
+    def round(self, id: str) -> int:
+        """As far as it is known at the desk."""
+        path = self.out / id / "events.jsonl"
+        rounds = re.findall(r'"event": ?"round".*?"round": ?(\d+)', path.read_text()) if path.exists() else []
+        return int(rounds[-1]) if rounds else 0
+
+    @contextmanager
+    def held(self, number: int) -> Iterator[None]:
+        """One peer stands still, so that nobody finishes meanwhile."""
+        pid = self.pid(number)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def pid(self, number: int) -> int:
+        """Of the peer that runs on a host."""
+        return int((self.lab.directory(number) / self.out.name / f".peer{number}.lock").read_text())
+
+    def digests(self) -> dict[str, str]:
+        summary = json.loads((self.out / "summary.json").read_text())
+        return {peer["id"]: peer["model_sha256"] for peer in summary["per_peer"]}
+
+    def nothing_created(self) -> bool:
+        """Neither here nor on the hosts."""
+        there = [self.lab.directory(number) / self.out.name for number in range(HOSTS)]
+        return not any(path.exists() for path in (self.out, *there))
+
+    def end(self) -> None:
+        if self.launcher and self.launcher.poll() is None:
+            self.launcher.kill()
+            self.launcher.wait()
+        for pid in self.lab.pids():
+            with suppress(psutil.NoSuchProcess):  # one ends with its keeper
+                psutil.Process(pid).kill()
+
+
+@pytest.fixture
+def desk(lab: Lab, spec: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    name = re.sub(r"\W", "-", request.node.name)[:40]
+    desk = Desk(lab, spec, lab.home / name)
+    yield desk
+    try:
+        print(desk.screen.read_text())  # pytest shows it when the test has failed
+    finally:
+        desk.end()
+
+
+def certificates(desk: Desk) -> Path:
+    made = desk.out.with_suffix(".certs")
+    command = [sys.executable, "-m", "launcher.cli", "certs", str(desk.spec), "--peers", str(HOSTS), "--out", str(made)]
+    assert desk.lab.at_desk(command, stdout=subprocess.DEVNULL).wait(60) == 0
+    return made
+
+
+def test_the_models_are_those_of_a_local_run(desk: Desk, expected: dict[str, str]) -> None:
+    """With a peer killed on its host, and the launcher's connection to another cut, in the middle of it."""
+    desk.run("--certs", str(certificates(desk)))
+    desk.until_round("peer0", 2)
+    os.kill(desk.pid(0), signal.SIGKILL)
+    until(lambda: "peer0 starts again" in desk.said, 20, "peer0 starts again")
+    with desk.held(2), desk.lab.shut(1):
+        until(lambda: "lab1 cannot be reached" in desk.said, 40, "the desk tells that it cannot reach lab1")
+    assert desk.code() == 0
+    assert "lab1 can be reached again" in desk.said
+    assert desk.digests() == expected
+    assert json.loads((desk.out / "summary.json").read_text())["restarts"] == 1
+    for number, id in enumerate(IDS):
+        there = desk.lab.directory(number) / desk.out.name
+        assert brought(desk.out / id) == brought(there / id)
+        shipped = {path.name for path in there.iterdir() if not path.name.startswith(".")}
+        assert shipped == {"federation.yaml", f"{id}.yaml", "ca.pem", f"{id}.pem", f"{id}.key", id}
+        assert stat.S_IMODE((there / f"{id}.key").stat().st_mode) == 0o600
+    assert not (desk.out / "peer0" / "checkpoint").exists()
+    assert not desk.lab.pids()
+
+
+def brought(out: Path) -> dict[str, bytes]:
+    names = ("audit.jsonl", "events.jsonl", "log.txt", "model.safetensors", "result.json")
+    return {name: (out / name).read_bytes() for name in names}
+
+
+def test_the_peers_go_on_without_a_launcher(desk: Desk, expected: dict[str, str]) -> None:
+    """One whose terminal is closed, one that is killed, one that finds them all done. A host is reached by IPv6."""
+    desk.run("--set", "plaintext=true", hosts=desk.hosts(lab2={"host": "root@[fd77::3]"}))
+    desk.until_round("peer1", 2)
+    with desk.held(0):
+        desk.signal(signal.SIGHUP)
+        assert desk.code() == 129
+        pids, reached = desk.lab.pids(), desk.round("peer0")
+        desk.attach()
+        until(lambda: desk.said.count("fibfl, 3 peers") == 2, 60, "another launcher is there")
+        assert desk.lab.pids() == pids
+    desk.until_round("peer0", reached + 1)
+    desk.signal(signal.SIGKILL)
+    desk.code()
+    all_gone(pids, 60)
+    desk.attach()
+    assert desk.code() == 0
+    assert desk.digests() == expected
+    assert json.loads((desk.out / "summary.json").read_text())["restarts"] == 0
+
+
+def test_ctrl_c_while_a_host_cannot_be_reached(desk: Desk, expected: dict[str, str]) -> None:
+    """Its peer ends, too, as soon as it can be; the same command resumes the run."""
+    desk.run("--set", "plaintext=true")
+    desk.until_round("peer1", 2)
+    with desk.lab.cut(2):
+        with desk.held(0):
+            until(lambda: "lab2 cannot be reached" in desk.said, 60, "the desk tells that it cannot reach lab2")
+            desk.signal(signal.SIGINT)
+            until(lambda: not desk.lab.pids(1), 20, "a peer on another host ends")
+        assert desk.lab.pids(2)
+    assert desk.code() == 130
+    assert not desk.lab.pids()
+    desk.run("--set", "plaintext=true")
+    assert desk.code() == 0
+    assert desk.digests() == expected
+    assert desk.said.count("resumed") == HOSTS
+
+
+def test_what_is_wrong_is_named_at_once_and_nothing_is_created(desk: Desk) -> None:
+    """A firewall that blocks one direction, a wrong address and a device that is not there."""
+    hosts = desk.hosts(lab0={"address": "10.77.0.99"}, lab2={"device": "cuda:7"})
+    with desk.lab.hosts.rule(1, f"-s {desk.lab.addresses[2]} -p tcp --dport 7700"):
+        desk.run("--set", "plaintext=true", hosts=hosts)
+        assert desk.code() == 2
+    for caller in (1, 2):
+        assert f"peer{caller} on lab{caller} cannot reach peer0 on lab0 at 10.77.0.99:7700 (" in desk.said
+    assert "peer2 on lab2 cannot reach peer1 on lab1 at 10.77.0.2:7700 (timed out): open port 7700 of lab1" in desk.said
+    assert "lab2: device `cuda:7`" in desk.said
+    assert desk.said.count("cannot reach") == 3
+    assert desk.nothing_created()
+
+
+def test_hosts_that_cannot_be_used_are_named_at_once(desk: Desk) -> None:
+    """Without a key that fits, without that Python, with a host key that nobody knows."""
+    known = desk.lab.home / ".ssh" / "known_hosts"
+    lines = known.read_text()
+    known.write_text("".join(lines.splitlines(keepends=True)[:2]))
+    try:
+        desk.run(hosts=desk.hosts(lab0={"host": "nobody@lab0"}, lab1={"python": "/nowhere/python"}))
+        assert desk.code() == 2
+        assert "`peer0` has no `tls`" in desk.said  # of this machine's side, which comes first
+        hosts = desk.hosts(lab0={"host": "nobody@lab0"}, lab1={"python": "/nowhere/python"})
+        desk.run("--set", "plaintext=true", hosts=hosts)
+        assert desk.code() == 2
+    finally:
+        known.write_text(lines)
+    assert "nobody@lab0: it accepts none of your keys; see that `ssh nobody@lab0` works" in desk.said
+    assert "lab1: `/nowhere/python` does not run there (" in desk.said
+    assert "lab2: its host key is not known here, or has changed; connect once by `ssh lab2`" in desk.said
+    assert desk.nothing_created()
+
+
+def test_a_port_that_is_taken_and_a_host_that_is_not_there(desk: Desk) -> None:
+    hosts = desk.hosts(lab0={"host": "10.77.0.77"}, lab1={"host": "[fd77::2]", "port": 22})
+    desk.run("--set", "plaintext=true", hosts=hosts)
+    assert desk.code() == 2
+    assert "10.77.0.77: no route to host" in desk.said
+    assert "peer1 cannot listen at [::]:22 of [fd77::2]: address already in use" in desk.said
+    assert desk.nothing_created()
+
+
+def test_install_makes_an_environment_and_says_so(desk: Desk) -> None:
+    hosts = desk.hosts()
+    home = desk.lab.directory(0) / "home"
+    only = {**json.loads(hosts.read_text())["hosts"][0], "directory": str(home)}
+    hosts.write_text(json.dumps({"hosts": [only]}))
+    desk.run("--install", "--set", "protocol=solo", "--set", "plaintext=true", hosts=hosts, peers=1)
+    assert desk.code(100) == 0
+    assert f"lab0: makes a Python environment in {home}/.venv with dfl" in desk.said
+    assert [*home.glob(".venv/lib/*/site-packages/peer/cli.py")]
