@@ -4,6 +4,7 @@ DIR/federation.yaml   the spec as resolved      DIR/<id>.yaml   one peer's confi
 DIR/<id>/             one peer's files          DIR/summary.json
 DIR/.launcher.json    what the launches so far have taken
 DIR/.engine.json      what started the peers, and how, for `dfl-launch attach`
+DIR/.job/             what a cluster's job says: its output, and the exit codes of the peers in it
 """
 
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ class RunFiles:
     @property
     def engine(self) -> Path:
         return self.path / ".engine.json"
+
+    @property
+    def job(self) -> Path:
+        return self.path / ".job"
 
     def config(self, id: str) -> Path:
         return self.path / f"{id}.yaml"

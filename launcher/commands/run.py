@@ -94,7 +94,7 @@ async def launch(engine: Engine[Any], run: Run, directory: RunDirectory, console
     stop = Stop(engine.outlives_launcher)
     with closing(federation), stop.listening(), display(console) as screen:
         introduce(spec, files.path, screen)
-        async with engine.deploy(run) as deployment:
+        async with engine.deploy(replace(run, say=screen.say)) as deployment:
             supervisor = Supervisor(deployment, files, federation, screen.say)
             if engine.restarts_peers:
                 supervisor.policy = Policy(limit=0)

@@ -12,7 +12,7 @@ rest when it collects.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,8 @@ class Run:
     """The directory of `dfl-launch certs`."""
     lock: int = -1
     """An open file whose lock is held as long as a process of this machine has it open; for peers that are such."""
+    say: Callable[[str], None] = lambda _line: None
+    """Told what a person should know at once, such as a place that cannot be reached for a while."""
 
 
 class Process(ABC):
@@ -63,6 +65,13 @@ class Deployment(ABC):
     @abstractmethod
     async def start(self, id: str) -> Process:
         """Starts the peer, or takes it up where an earlier launch has left it running. FailedError if it cannot."""
+
+    async def end(self) -> None:
+        """Returns when no peer runs any more: all that did have been sent SIGKILL, which not every place hears at once.
+
+        Says so where that cannot be known.
+        """
+        return
 
     async def collect(self) -> None:
         """Brings what the peers have written into the run's directory, unless it is there already."""

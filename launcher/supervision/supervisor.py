@@ -108,6 +108,7 @@ class Supervisor:
             hurried.cancel()
             for process in self._running.values():
                 process.signal(signal.SIGKILL)  # reaches only those that have not ended
+        await self.deployment.end()
 
     async def _everyone(self) -> None:
         """Waits for all that still run; a lost fork server has been reported by the keepers."""
