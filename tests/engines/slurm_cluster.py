@@ -21,7 +21,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 # A job that is queued again waits until the credentials of its last start are void: 2 minutes if not said.
-AuthInfo=socket={base}/munge/socket,cred_expire=2
+AuthInfo=socket={base}/munge/socket,cred_expire=5
 StateSaveLocation={base}/state
 SlurmdSpoolDir={base}/%n
 SlurmctldPidFile={base}/slurmctld.pid
@@ -78,7 +78,9 @@ class Cluster:
         self._daemon("slurmctld", "-D")
         for name in NODES:
             self._daemon("slurmd", "-D", "-N", name)
-        until(lambda: self.ask("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(len(NODES)), 30, "three idle nodes")
+        until(
+            lambda: self.ask("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(len(NODES)), 30, "three idle nodes"
+        )
 
     def _daemon(self, *command: str) -> None:
         with (self.base / f"{len(self._daemons)}-{command[0]}.log").open("wb") as log:

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 PEERS = 4
 """Two nodes have room for all of them; some share one."""
-ROUNDS = 60
+ROUNDS = 150
 LONG = 240.0
 
 
@@ -104,6 +104,9 @@ class Launch:
 
         until(look, LONG, f"peer1 completes round {round}")
 
+    def signal_peer(self, id: str, number: signal.Signals) -> None:
+        os.kill(int((self.out / id / "pid").read_text()), number)
+
     def pids(self) -> list[int]:
         """Of all that runs in the job; processes name the run's directory."""
         return [
@@ -146,13 +149,13 @@ def test_a_job_trains_the_models_of_a_local_run(launch: Launch, local: dict[str,
     assert f"round {ROUNDS}/{ROUNDS}" in said
     launch.nothing_left()
     launch.attach()  # everybody is done: there is nothing to queue for
-    assert "Slurm job" not in launch.ended(0)
+    assert "All peers are done." in launch.ended(0)
 
 
 def test_a_peer_that_is_killed_brings_the_job_into_the_queue_again(launch: Launch, local: dict[str, str]) -> None:
     launch.run()
     launch.reaches(3)
-    os.kill(int((launch.out / "peer2" / "pid").read_text()), signal.SIGKILL)
+    launch.signal_peer("peer2", signal.SIGKILL)
     said = launch.ended(0)
     assert "peer2 was killed by signal 9; queued again (1 of 5 in a row)" in said
     assert "is pending (" in said
@@ -161,9 +164,28 @@ def test_a_peer_that_is_killed_brings_the_job_into_the_queue_again(launch: Launc
     launch.nothing_left()
 
 
+def test_a_job_is_queued_again_only_so_often(launch: Launch) -> None:
+    launch.run("--option=requeues=0")
+    launch.reaches(2)
+    launch.signal_peer("peer0", signal.SIGKILL)
+    said = launch.ended(1)
+    assert "not queued again: 0 times in a row are enough" in said
+    assert "peer0 was killed by SIGKILL" in said
+    launch.nothing_left()
+
+
+def test_a_job_that_somebody_else_cancels_is_over(launch: Launch) -> None:
+    launch.run()
+    launch.reaches(2)
+    launch.cluster.ask("scancel", *launch.cluster.jobs())
+    assert "(CANCELLED)" in launch.ended(1)
+    launch.nothing_left()
+
+
 def test_a_job_goes_on_without_its_launcher_and_through_a_requeue(launch: Launch, local: dict[str, str]) -> None:
     launch.run()
     launch.reaches(2)
+    launch.signal_peer("peer3", signal.SIGSTOP)  # so that it is not done before it is attached to
     launch.launcher.kill()
     launch.launcher.communicate()
     job = launch.cluster.jobs()
@@ -203,7 +225,7 @@ def test_who_waits_in_the_queue_is_told_why_and_can_give_up(launch: Launch) -> N
 
 def test_what_slurm_refuses_leaves_nothing(launch: Launch) -> None:
     launch.run("--option=partition=nowhere")
-    assert "Slurm does not take the job" in launch.ended(2)
+    assert "Slurm would not take the job" in launch.ended(2)
     assert not launch.out.exists()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import suppress
 
 from launcher.engines.base import Deployment, Process, Run
 from launcher.engines.slurm import queue
@@ -90,10 +91,8 @@ class SlurmDeployment(Deployment):
 
     async def _pause(self) -> None:
         """Slurm tells nobody of changes, and neither do file systems of networks."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), self._poll)
-        except TimeoutError:
-            pass
         self._wake.clear()
 
     def _listen(self) -> None:
@@ -145,6 +144,5 @@ class SlurmDeployment(Deployment):
                 f"Slurm has ended job {self._job} ({how}) and its peers with it; see {self._outcome.log}; the same "
                 "command resumes the run"
             )
-        codes = {id: self._outcome.last_seen(id) for id in self._run.spec.ids}
-        ended = {id: -signal.SIGTERM if code is None else code for id, code in codes.items()}
+        ended = {id: self._outcome.last_seen(id, -signal.SIGTERM) for id in self._run.spec.ids}
         return Codes(rounds=self._run.spec.rounds, restarts=0, codes=ended)

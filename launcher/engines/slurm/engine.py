@@ -1,5 +1,6 @@
 """Peers as the tasks of one Slurm job."""
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from launcher.engines.slurm import queue
 from launcher.engines.slurm.deployment import SlurmDeployment
 from launcher.engines.slurm.outcome import Outcome
 from launcher.engines.slurm.settings import SlurmSettings, script
+from launcher.formatting import plural
 from launcher.plan import plan
 from peer.errors import InputError
 from peer.ownership import make_private
@@ -36,6 +38,7 @@ class SlurmEngine(Engine[SlurmSettings]):
                 "--on slurm: peers on several nodes speak over the network; make certificates with `dfl-launch certs` "
                 "and give --certs, or write `plaintext: true` into the spec"
             )
+        queue.check_job(*self._job(run))
         check_certificates(run.spec, run.certs)
         check_room(plan(run.spec), run.files.path)
 
@@ -45,21 +48,26 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
+        job, news = await asyncio.to_thread(self._take_up, run)
+        run.say(news)
         async with background() as tasks:
-            deployment = SlurmDeployment(run, self._job(run), self.settings.poll)
+            deployment = SlurmDeployment(run, job, self.settings.poll)
             tasks.create_task(deployment.watch())
             yield deployment
 
-    def _job(self, run: Run) -> str | None:
-        """The job of this run: one that has it already, or a new one. None if all peers were done in an earlier one."""
+    def _take_up(self, run: Run) -> tuple[str | None, str]:
+        """The job that runs this, or a new one, and what to say of it. None: all peers were done in an earlier one."""
         outcome = Outcome(run.files)
         if job := queue.find(run.files.path):
-            return job.id
+            return job.id, str(job)
         if outcome.finished(run.spec.rounds):
-            return None
+            return None, "All peers are done."
         outcome.forget()
         make_private(run.files.job)
+        id = queue.submit(*self._job(run))
+        return id, f"Slurm job {id}, {plural(len(run.spec.ids), 'task')}; its output: {outcome.log}"
+
+    def _job(self, run: Run) -> tuple[list[str], str]:
+        """The arguments of `sbatch`, and the batch script."""
         inside = [f"--port={self.settings.port}", f"--requeues={self.settings.requeues}", *run.spec.ids]
-        job = queue.submit(self.settings.arguments(run.spec, run.files), script(sys.executable, inside))
-        run.say(f"Slurm job {job}: {len(run.spec.ids)} tasks, output in {run.files.job / 'log.txt'}")
-        return job
+        return self.settings.arguments(run.spec, run.files), script(sys.executable, inside)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from launcher.run_files import RunFiles
 from peer.files import write_atomically
@@ -38,55 +38,65 @@ class Job:
     requeues: int
 
     def run(self) -> int:
-        self.place(self.addresses())
-        if self.stopping:
-            return self.over({id: 143 for id in self.ids})
-        exits = self.peers()
-        if not (why := self.why_again(exits)):
+        exits = self.peers() if self.place() else dict.fromkeys(self.ids, STOPPED[0] if self.stopping else WRONG_INPUT)
+        why = self.why_again(exits)
+        if why is None:
             return self.over(exits)
-        row = self.row()
-        if row > self.requeues:
+        if (row := self.row()) > self.requeues:
             print(f"{why}; not queued again: {self.requeues} times in a row are enough", flush=True)
             return self.over(exits)
-        self.queue_again(exits, f"{why}; queued again ({row} of {self.requeues} in a row)")
+        print(f"{why}; queued again ({row} of {self.requeues} in a row)", flush=True)
+        if subprocess.call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]):
+            return self.over(exits)
+        return 0
 
     @property
     def stopping(self) -> bool:
         """Whether the launcher has asked for the end."""
         return (self.files.job / "stop").exists()
 
-    def addresses(self) -> list[dict[str, Any]]:
+    def place(self) -> bool:
+        """Writes the addresses into the federation's file, and into each peer's where it listens. False: not all have
+        found one, and have said why.
+        """
+        found = self.addresses()
+        if found is None or self.stopping:
+            return False
+        spec = Document.read(self.files.federation).content
+        for id, member, task in zip(self.ids, spec["ring"], found, strict=True):
+            member["address"] = task["address"]
+            config = Document.read(self.files.config(id)).content | {"listen": task["listen"]}
+            write_atomically(self.files.config(id), dump_yaml(config).encode())
+        write_atomically(self.files.federation, dump_yaml(spec).encode())
+        nodes = len({task["node"] for task in found})
+        print(f"{len(found)} peers on {nodes} nodes, {', '.join(task['address'] for task in found)}", flush=True)
+        return True
+
+    def addresses(self) -> list[dict[str, Any]] | None:
         """Of every task, by rank. All hold their ports until the last has one."""
         nodes = node_addresses(os.environ["SLURM_JOB_NODELIST"])
-        command = [*step(len(self.ids)), sys.executable, "-P", str(BESIDE / "address.py")]
+        command = [*step(len(self.ids)), "--kill-on-bad-exit=1", sys.executable, "-P", str(BESIDE / "address.py")]
         command += [str(self.files.path), str(self.port)]
         environment = os.environ | {"DFL_NODES": json.dumps(nodes)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with subprocess.Popen(command, env=environment, text=True, **pipes) as srun:  # type: ignore[call-overload]
             found = [json.loads(srun.stdout.readline() or "null") for _ in self.ids]
             srun.stdin.close()
-        if srun.returncode or None in found:
-            self.over(dict.fromkeys(self.ids, 143 if self.stopping else WRONG_INPUT))
-            sys.exit("the tasks could not find addresses for the peers")
-        return sorted(found, key=lambda one: int(one["rank"]))
-
-    def place(self, found: Sequence[Mapping[str, Any]]) -> None:
-        """Writes the addresses into the federation's file, and into each peer's where it listens."""
-        spec = Document.read(self.files.federation).content
-        for member, task in zip(spec["ring"], found, strict=True):
-            member["address"] = task["address"]
-        write_atomically(self.files.federation, dump_yaml(spec).encode())
-        for id, task in zip(self.ids, found, strict=True):
-            config = Document.read(self.files.config(id)).content | {"listen": task["listen"]}
-            write_atomically(self.files.config(id), dump_yaml(config).encode())
-        print(", ".join(f"{id} at {task['address']} on {task['node']}" for id, task in zip(self.ids, found, strict=True)))
+        return None if srun.returncode or None in found else sorted(found, key=lambda one: int(one["rank"]))
 
     def peers(self) -> Exits:
         """Runs them to their end."""
         exits = self.files.job / "exit"
         shutil.rmtree(exits, ignore_errors=True)
         exits.mkdir()
-        command = [*step(len(self.ids)), "--kill-on-bad-exit=1", "--wait=0", sys.executable, "-P", str(BESIDE / "task.py")]
+        command = [
+            *step(len(self.ids)),
+            "--kill-on-bad-exit=1",
+            "--wait=0",
+            sys.executable,
+            "-P",
+            str(BESIDE / "task.py"),
+        ]
         sys.stdout.flush()
         subprocess.call([*command, str(self.files.path), *self.ids], stdin=subprocess.DEVNULL)
         return {id: int((exits / id).read_text()) if (exits / id).exists() else None for id in self.ids}
@@ -102,12 +112,14 @@ class Job:
         if any(code is None for code in exits.values()):
             return "Slurm has ended the peers"
         if any(exits.values()):
-            return "the job's time is over"
+            return "Slurm has told the peers to end"
         return None
 
     def decided(self, id: str, code: int | None, first: bool) -> bool:
         """A crash is no decision; wrong input is one at the first start only."""
-        return (code == WRONG_INPUT and first) or (code == 1 and last_event(self.files.out(id)).get("event") == "failed")
+        return (code == WRONG_INPUT and first) or (
+            code == 1 and last_event(self.files.out(id)).get("event") == "failed"
+        )
 
     def row(self) -> int:
         """Which requeue this would be, of those since the last completed round."""
@@ -117,13 +129,6 @@ class Job:
         row = before["row"] + 1 if round == before["round"] else 1
         write_atomically(path, json.dumps({"row": row, "round": round}).encode())
         return int(row)
-
-    def queue_again(self, exits: Exits, why: str) -> NoReturn:
-        print(why, flush=True)
-        if subprocess.call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]):
-            print("Slurm does not queue it again", flush=True)
-            sys.exit(self.over(exits))
-        sys.exit(0)
 
     def over(self, exits: Exits) -> int:
         """Tells the launcher; the job's own exit code."""

@@ -39,12 +39,12 @@ class Outcome:
         codes = self.read()
         return codes is not None and codes.rounds >= rounds and not any(codes.codes.values())
 
-    def last_seen(self, id: str) -> int | None:
-        """The exit code of a peer that ended in a job that could not decide any more."""
+    def last_seen(self, id: str, unseen: int) -> int:
+        """The exit code of a peer in a job that could not decide any more; `unseen` if nobody saw the peer's end."""
         try:
             return int((self._path / "exit" / id).read_text())
         except FileNotFoundError:
-            return None
+            return unseen
 
     def ask_to_stop(self) -> None:
         """So that the job knows that peers which end now are not to be started again."""

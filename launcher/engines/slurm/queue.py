@@ -47,12 +47,17 @@ def find(directory: Path) -> Job | None:
     return None
 
 
+def check_job(arguments: Sequence[str], script: str) -> None:
+    """InputError with Slurm's reason if it would not take the job."""
+    try:
+        _answer(["sbatch", "--test-only", *arguments], script)
+    except FailedError as error:
+        raise InputError(f"Slurm would not take the job: {error}; its settings are given by --option") from None
+
+
 def submit(arguments: Sequence[str], script: str) -> str:
-    """The new job's id. InputError with Slurm's reason if it does not take it."""
-    done = subprocess.run(["sbatch", "--parsable", *arguments], input=script, capture_output=True, text=True)
-    if done.returncode:
-        raise InputError(f"Slurm does not take the job: {one_line(done.stderr.strip())}; see --option")
-    return done.stdout.strip().partition(";")[0]
+    """The new job's id. FailedError with Slurm's reason if it does not take it."""
+    return _answer(["sbatch", "--parsable", *arguments], script).strip().partition(";")[0]
 
 
 def cancel(*arguments: str) -> None:
@@ -69,8 +74,8 @@ def end_of(id: str) -> str:
     return fields.get("JobState", "of unknown state")
 
 
-def _answer(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _answer(command: Sequence[str], given: str = "") -> str:
+    done = subprocess.run(command, input=given, capture_output=True, text=True)
     if done.returncode:
         raise FailedError(f"{command[0]} failed: {one_line(done.stderr.strip())}")
     return done.stdout

@@ -34,7 +34,7 @@ class SlurmSettings(Settings):
     """A peer listens at the first port from here on that is free on its node."""
     requeues: Annotated[int, Field(ge=0)] = 5
     """How often in a row the job is queued again after a crash or its time limit, with no round completed between."""
-    poll: Annotated[float, Field(gt=0)] = 2.0
+    poll: Annotated[float, Field(gt=0)] = 5.0
     """Seconds between two questions to Slurm."""
     sbatch: str = ""
     """Further arguments of `sbatch`, such as "--qos=high --constraint=ib"."""
