@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.yaml"
 OVERLAYS = ("base", "overlays/certificates", "overlays/gpu", "overlays/certificates-gpu")
 PRIVATE = "PRIVATE KEY"
-OLDEST = "1.31"
+OLDEST = "1.29"
 """The first Kubernetes in which all that is used is switched on."""
 
 Object = dict[str, Any]

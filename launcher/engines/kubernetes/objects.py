@@ -138,7 +138,7 @@ def network_policy(name: str) -> Object:
 
 
 def collector(name: str, image: str) -> Object:
-    """A pod that does nothing, through which the peers' files can be copied when they are done; it is labelled as none."""
+    """A pod that does nothing, through which the peers' files can be copied when they are done."""
     pod, container = _pod(name, image), _container(image)
     idle = {key: container[key] for key in ("name", "image", "imagePullPolicy", "securityContext")} | {
         "command": ["sleep", "infinity"],

@@ -7,12 +7,12 @@ from contextlib import suppress
 from launcher.engines.base import Deployment, Process, Run
 from launcher.engines.slurm import queue
 from launcher.engines.slurm.outcome import Codes, Outcome
-from launcher.monitor.tail import Tail
 from peer.errors import FailedError
-from peer.text import printable
 
 PATIENCE = 60.0
 """Seconds that Slurm has to end the job when it was told to; it waits itself for half of that (KillWait)."""
+ENDING_POLL = 0.5
+"""Seconds between two questions to Slurm when somebody waits for the end."""
 LOOKS_AFTER_END = 3
 """So often the file of the exit codes is looked for after the job's end: a network's file system may show it late."""
 
@@ -47,7 +47,6 @@ class SlurmDeployment(Deployment):
     def __init__(self, run: Run, job: str | None, poll: float):
         self._run, self._job, self._poll = run, job, poll
         self._outcome = Outcome(run.files)
-        self._log = Tail(self._outcome.log)
         self._asked = 0
         self._wake = asyncio.Event()
         self._told: str | None = None
@@ -76,28 +75,31 @@ class SlurmDeployment(Deployment):
             if not self.ended.done():
                 self.ended.set_result(await self._last())
         except FailedError as error:
+            if self.ended.done():
+                raise
             self.ended.set_exception(error)
             self.ended.exception()  # whoever waits raises it
         finally:
             self._gone.set()
-            self._log.close()
 
     async def end(self) -> None:
-        if not self._gone.is_set() and self._asked:
-            try:
-                await asyncio.wait_for(self._gone.wait(), PATIENCE)
-            except TimeoutError:
-                self._run.say(f"Slurm has not ended job {self._job} yet; `squeue --job={self._job}` shows it")
+        """Until Slurm has put the job away: before, nothing new can begin in the directory."""
+        self._wake.set()
+        try:
+            await asyncio.wait_for(self._gone.wait(), PATIENCE)
+        except TimeoutError:
+            self._run.say(f"Slurm has not ended job {self._job} yet; `squeue --job={self._job}` shows it")
 
     async def _pause(self) -> None:
         """Slurm tells nobody of changes, and neither do file systems of networks."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), self._poll)
+            ending = self.ended.done() or self._asked
+            await asyncio.wait_for(self._wake.wait(), min(self._poll, ENDING_POLL) if ending else self._poll)
         self._wake.clear()
 
     def _listen(self) -> None:
-        for line in self._log.lines():
-            self._run.say(printable(line.decode(errors="replace").rstrip()))
+        for line in self._outcome.news():
+            self._run.say(line)
 
     async def _obey(self, done: int) -> int:
         """Does what was asked since the last time; what has been done by now."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from launcher.run_files import RunFiles
+from peer.text import printable
 
 
 class Codes(BaseModel):
@@ -22,10 +23,23 @@ class Outcome:
 
     def __init__(self, files: RunFiles):
         self._path = files.job
+        self._heard = 0
 
     @property
     def log(self) -> Path:
         return self._path / "log.txt"
+
+    def news(self) -> list[str]:
+        """The whole lines that the job has printed since the last time."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._heard)
+                new = file.read()
+        except FileNotFoundError:
+            return []
+        whole = new[: new.rfind(b"\n") + 1]
+        self._heard += len(whole)
+        return [printable(line) for line in whole.decode(errors="replace").splitlines()]
 
     def read(self) -> Codes | None:
         """None until the job has decided."""
