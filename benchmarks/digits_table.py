@@ -1,13 +1,11 @@
 """FIRMA's table on scikit-learn's digits: the published figure / the mean over model seeds ± their standard deviation.
 
-Run: python benchmarks/digits_table.py [--rows fibfl fibfl+] [--columns iid] [--seeds 1 2 3] [--processes 2]. Five
+Run: python -m benchmarks.digits_table [--rows fibfl fibfl+] [--columns iid] [--seeds 1 2 3] [--processes 2]. Five
 peers, ten rounds; about five minutes of one core a seed. The data and their splits are the same for all seeds; a seed
 gives the initial weights and the order of the batches. The second table compares with an independent
 implementation of the same recipe; a cell that lies further from it than its seeds do from each other is bold.
 """
 
-import argparse
-import asyncio
 import json
 import multiprocessing
 import os
@@ -20,10 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
-
-PEERS, ROUNDS = 5, 10
+from benchmarks.digits import arguments, federate
 
 COLUMNS: dict[str, tuple[str, dict[str, Any]]] = {
     "iid": ("IID", {"kind": "iid"}),
@@ -79,22 +74,10 @@ Cell = tuple[str, str, int]
 def accuracy(cell: Cell) -> float:
     """Mean accuracy of the five peers after the last round, each on its part of the published test split."""
     row, column, seed = cell
-    federation = {
-        "name": "digits-table",
-        "seed": seed,
-        "rounds": ROUNDS,
-        "protocol": ROWS[row],
-        "model": {"name": "mlp"},
-        "data": {"name": "digits", "seed": 42, "partition": COLUMNS[column][1]},
-        "init": "independent",
-        "test": "paper",
-    }
+    keys: dict[str, Any] = {"seed": seed, "protocol": ROWS[row], "init": "independent", "test": "paper"}
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "federation.yaml"
-        path.write_text(json.dumps(federation))
-        out = Path(directory) / "run"
-        asyncio.run(run_in_process(load_spec(path, peers=PEERS), out))
-        results = [json.loads(file.read_text()) for file in sorted(out.glob("*/result.json"))]
+        federate(Path(directory), COLUMNS[column][1], **keys)
+        results = [json.loads(file.read_text()) for file in sorted(Path(directory).glob("run/*/result.json"))]
     return statistics.mean(float(result["accuracy"]["paper"]) for result in results)
 
 
@@ -139,10 +122,7 @@ def apart(difference: float, spread: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS])
-    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=[*COLUMNS])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser = arguments(__doc__, ROWS, COLUMNS, seeds=[1, 2, 3])
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
     began = time.perf_counter()

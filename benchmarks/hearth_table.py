@@ -5,9 +5,6 @@ peers, ten rounds, the same initial weights at all peers; three to ten seconds o
 times as much. A seed gives the weights and the order of the batches; `--data-seed` another test set and other splits.
 """
 
-import argparse
-import asyncio
-import json
 import statistics
 import sys
 import tempfile
@@ -16,13 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.digits import arguments, federate
 from peer.learning.training.evaluation import evaluate
 from peer.learning.training.metrics import gini
-from peer.runtime.in_process import run_in_process
 from peer.runtime.runtime import Runtime
-from peer.spec.peer import load_spec
-
-PEERS, ROUNDS = 5, 10
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "iid": {"kind": "iid"},
@@ -56,20 +50,9 @@ class Outcome(NamedTuple):
 
 
 def outcome(row: str, column: str, seed: int, data_seed: int) -> Outcome:
-    federation = {
-        "name": "hearth-table",
-        "seed": seed,
-        "rounds": ROUNDS,
-        "protocol": ROWS[row],
-        "model": {"name": "mlp"},
-        "data": {"name": "digits", "seed": data_seed, "partition": COLUMNS[column]},
-        "init": "shared",
-    }
+    keys: dict[str, Any] = {"seed": seed, "protocol": ROWS[row], "init": "shared"}
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "federation.yaml"
-        path.write_text(json.dumps(federation))
-        runtimes = asyncio.run(run_in_process(load_spec(path, peers=PEERS), Path(directory) / "run"))
-    return measured(runtimes)
+        return measured(federate(Path(directory), COLUMNS[column], data_seed, **keys))
 
 
 def measured(runtimes: Mapping[str, Runtime]) -> Outcome:
@@ -104,10 +87,7 @@ def line(row: str, cells: Mapping[str, list[Outcome]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS])
-    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=[*COLUMNS])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser = arguments(__doc__, ROWS, COLUMNS, seeds=[0, 1, 2])
     parser.add_argument("--data-seed", type=int, default=42)
     given = parser.parse_args()
     heads = ["", *given.columns, "matched", "worst", "Gini", "global", "global, η"]

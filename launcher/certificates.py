@@ -11,6 +11,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from peer.errors import InputError
 from peer.files import write_atomically
+from peer.network.transport.tls import Certificates
 from peer.spec.federation import Spec
 
 
@@ -54,6 +55,15 @@ def certificate_files(directory: Path, id: str) -> dict[str, Path]:
     """Where `make_certificates` put what a peer's `tls` names; absolute paths."""
     base = directory.resolve()
     return {"ca": base / "ca.pem", "cert": base / f"{id}.pem", "key": base / f"{id}.key"}
+
+
+def any_certificate(directory: Path) -> Certificates:
+    """One that lies there as `make_certificates` writes them, whosever it is; InputError if there is none."""
+    base = directory.resolve()
+    for key in sorted(base.glob("*.key")):
+        if (cert := key.with_suffix(".pem")).exists():
+            return Certificates.of_anybody(base / "ca.pem", cert, key)
+    raise InputError(f"{directory}: holds no certificate; give the directory of ca.pem, and one <id>.pem with <id>.key")
 
 
 def _builder(

@@ -76,6 +76,17 @@ def parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(command=run_federation)
 
+    status = commands.add_parser("status", help="ask the peers of a federation what they do", allow_abbrev=False)
+    spec_arguments(status)
+    certificate_arguments(status)
+    status.add_argument("--json", action="store_true", help="as JSON")
+    status.set_defaults(command=ask_peers)
+
+    watch = commands.add_parser("watch", help="watch peers that run already, to their end", allow_abbrev=False)
+    spec_arguments(watch)
+    certificate_arguments(watch)
+    watch.set_defaults(command=watch_peers)
+
     attach = commands.add_parser("attach", help="go on with peers whose launcher is gone", allow_abbrev=False)
     attach.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
     attach.set_defaults(command=attach_to_run)
@@ -103,6 +114,13 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--json", action="store_true", help="as JSON")
     compare.set_defaults(command=compare_runs)
 
+    summary = commands.add_parser("summary", help="sum up a run from its peers' directories", allow_abbrev=False)
+    summary.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a peer's, or one that holds peers'")
+    summary.add_argument("--json", action="store_true", help="as JSON, like a run's summary.json")
+    summary.add_argument("--out", type=Path, metavar="FILE", help="write it there, as JSON")
+    summary.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
+    summary.set_defaults(command=sum_up)
+
     protocols = commands.add_parser("protocols", help="list the protocols", allow_abbrev=False)
     protocols.add_argument("--json", action="store_true", help="as JSON, with every parameter")
     protocols.set_defaults(command=list_protocols)
@@ -121,6 +139,14 @@ def spec_arguments(command: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         dest="overrides",
         help="in place of one of the spec's values, such as protocol.gamma=0.3; may be given again",
+    )
+
+
+def certificate_arguments(command: argparse.ArgumentParser) -> None:
+    either = command.add_mutually_exclusive_group()
+    either.add_argument("--certs", type=Path, metavar="DIR", help="ask with a certificate that `certs` made there")
+    either.add_argument(
+        "--tls", type=Path, nargs=3, metavar=("CA", "CERT", "KEY"), help="ask with this certificate of the federation"
     )
 
 
@@ -164,6 +190,20 @@ def run_federation(arguments: argparse.Namespace) -> int:
         engine=engine(arguments.on, settings(arguments.options)),
     )
     return run(options, output())
+
+
+def ask_peers(arguments: argparse.Namespace) -> int:
+    from launcher.commands.status import certificates, status
+
+    spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
+    return status(spec, chain, arguments.json, output())
+
+
+def watch_peers(arguments: argparse.Namespace) -> int:
+    from launcher.commands.status import certificates
+    from launcher.commands.watch import watch
+
+    return watch(resolved(arguments), certificates(arguments.certs, arguments.tls), output())
 
 
 def attach_to_run(arguments: argparse.Namespace) -> int:
@@ -210,6 +250,22 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     from launcher.commands.compare import compare
 
     compare(arguments.run, arguments.alone, arguments.json, output())
+    return 0
+
+
+def sum_up(arguments: argparse.Namespace) -> int:
+    from launcher.commands import summary
+
+    if arguments.out:
+        summary.check_out(arguments.out)
+    collected, made = summary.summarise(arguments.directories, arguments.code)
+    if arguments.out:
+        summary.write(made, arguments.out)
+    if arguments.json or not arguments.out:
+        summary.show(collected, made, arguments.json, output())
+    if made.missing:
+        named = ", ".join(f"{id} ({why})" for id, why in made.missing.items())
+        raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")
     return 0
 
 

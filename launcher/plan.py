@@ -10,14 +10,17 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import InputError
-from peer.learning.data.samples import Dataset
-from peer.learning.data.shard import deal
+from peer.learning.data.samples import Dataset, Indices, Samples
+from peer.learning.data.shard import check_public, deal, open_own
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
 from peer.plugins import in_words
-from peer.runtime.dry_run import KNOWN, SAMPLES, DryRun, Rehearsal
+from peer.protocols.base import Protocol
+from peer.runtime.dry_run import KNOWN, DryRun
+from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
+from peer.spec.own_data import own_data
 
 Counts = NDArray[np.int64]
 Calls = list[tuple[int | str, ...]]
@@ -29,23 +32,24 @@ WORK = 2 << 30
 
 @dataclass(frozen=True)
 class Plan:
-    """What a spec comes to: the model, and of each peer by id the positions of its samples in round 1."""
+    """What a spec comes to: the model, and by id each peer's data with the positions of its samples in round 1."""
 
     spec: Spec
-    dataset: Dataset
     model: Model
-    shards: Mapping[str, NDArray[np.int64]]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one input."""
-        return self.dataset.shape
+    datasets: Mapping[str, Dataset]
+    shards: Mapping[str, Indices]
+    own: tuple[str, ...]
+    """Who has data of its own."""
+    public: Samples | None
+    """The federation's validation samples, if it sets some aside."""
 
     @cached_property
     def counts(self) -> dict[str, Counts]:
         """Samples of each class, int64 (classes,), by id."""
-        labels, classes = self.dataset.train_labels, self.dataset.classes
-        return {id: np.bincount(labels[shard], minlength=classes) for id, shard in self.shards.items()}
+        return {
+            id: np.bincount(dataset.train_labels[self.shards[id]], minlength=dataset.classes)
+            for id, dataset in self.datasets.items()
+        }
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -57,8 +61,8 @@ class Plan:
         proportions = {other: torch.from_numpy(count / count.sum()) for other, count in self.counts.items()}
         shard = self.shards[id]
         few = shard[np.linspace(0, len(shard) - 1, min(SAMPLES, len(shard))).astype(np.int64)]
-        data, public = self.dataset.train(few), self.dataset.validation_samples()
-        return Rehearsal(self.model, data, proportions, self.spec.rounds, self.spec.seed, public, self.spec.wire)
+        data, spec = self.datasets[id].train(few), self.spec
+        return Rehearsal(self.model, data, proportions, spec.rounds, spec.seed, self.public, spec.wire)
 
     def rounds(self, peers: int) -> list[int]:
         """The rounds that are counted for so many peers."""
@@ -68,15 +72,47 @@ class Plan:
 
 
 def plan(spec: Spec) -> Plan:
-    """Opens the data, deals it and builds the model; InputError where a peer would refuse to start."""
-    dataset = spec.data.load()
-    dealt = deal(spec.data, dataset, spec.ids)
-    model = build(spec.model.name, dataset.shape, dataset.classes, spec.seed)
-    made = Plan(spec, dataset, model, dict(zip(spec.ids, dealt[1], strict=True)))
-    for shards in dealt.values():
-        for id, shard in zip(spec.ids, shards, strict=True):
+    """Opens the data, deals what is common and builds the model; InputError where a peer would refuse to start."""
+    own = {id: source for id in spec.ids if (source := own_data(id, spec))}
+    datasets = {id: open_own(source, spec.data) for id, source in own.items()}
+    everything = {id: np.arange(len(dataset.train_labels)) for id, dataset in datasets.items()}
+    stages, public = [everything], None
+    if spec.data.validation or len(own) < len(spec.ids):
+        common = spec.data.load()
+        public = common.validation_samples()
+        for dataset in datasets.values() if public else ():
+            check_public(common, dataset)
+        datasets = {id: datasets.get(id, common) for id in spec.ids}
+        if len(own) < len(spec.ids):
+            dealt = deal(spec.data, common, spec.ids).values()
+            stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
+    check_alike(datasets)
+    first = datasets[spec.ids[0]]
+    model = build(spec.model.name, first.shape, first.classes, spec.seed)
+    for shards in stages:
+        for id, shard in shards.items():
             check_batches(model, spec.protocol.local(), len(shard), id)
-    return made
+    return Plan(spec, model, datasets, stages[0], tuple(own), public)
+
+
+def check_alike(datasets: Mapping[str, Dataset]) -> None:
+    """InputError unless the data of all go together: peers refuse each other in the handshake otherwise."""
+    (first, ours), *others = datasets.items()
+    for id, theirs in others:
+        for what, one, another in (
+            ("columns", theirs.names.columns, ours.names.columns),
+            ("inputs of shape", theirs.shape, ours.shape),
+            ("classes", theirs.names.classes or theirs.classes, ours.names.classes or ours.classes),
+        ):
+            if one != another:
+                raise InputError(
+                    f"the data of {id} has {what} {in_brackets(one)}, and that of {first} {in_brackets(another)}; "
+                    "make them alike"
+                )
+
+
+def in_brackets(value: int | Sequence[object]) -> str:
+    return str(value) if isinstance(value, int) else f"({', '.join(map(str, value))})"
 
 
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
@@ -98,6 +134,8 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
             ) from error
         _check_awaited(spec.protocol.name, dry_run)
         calls[id] = dry_run.calls
+        if ":" in spec.protocol.name and len(rounds) == spec.rounds:
+            _check_kept(spec.protocol, dry_run)
     _check_alike(spec.protocol.name, calls)
     return found
 
@@ -106,6 +144,15 @@ def _check_awaited(protocol: str, dry_run: DryRun) -> None:
     """InputError when a protocol calls `peer.exchange` or its like without `await`: it would send nothing."""
     for called in dry_run.never_awaited():
         raise InputError(f"`{protocol}` calls `{called}` and does not wait for it; write `await` before the call")
+
+
+def _check_kept(protocol: Protocol, dry_run: DryRun) -> None:
+    """InputError where a protocol says of a name that it never changes and keeps nothing under it, as if misspelt."""
+    for name in protocol.never_kept(dry_run.state):
+        raise InputError(
+            f"`{protocol.name}` declares {name!r} as unchanging and keeps nothing under that name; write "
+            f"peer.state[{name!r}] = ... or take it out of `unchanging`"
+        )
 
 
 def _check_alike(protocol: str, calls: Mapping[str, Calls]) -> None:

@@ -13,6 +13,8 @@ Row = Mapping[str, str | Text]
 """A cell for each column, by the column's name."""
 TEXTS = ("peer", "state", "waits for")
 """Columns that begin at the left; the others hold numbers."""
+WHOLE = "peer"
+"""The column that is never cut: where there is no room at all, it goes on in a next line."""
 UNBOUNDED = 10_000
 
 
@@ -38,7 +40,10 @@ def _table(rows: Sequence[Row], names: Sequence[str], elastic: str | None) -> Ta
     for name in names:
         width = max(len(name), *(len(_first(row[name])) for row in rows)) if name == elastic else None
         justify: JustifyMethod = "left" if name in TEXTS else "right"
-        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", max_width=width)
+        if name == WHOLE:
+            table.add_column(name, justify=justify, overflow="fold")
+        else:
+            table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", max_width=width)
     for row in rows:
         table.add_row(*(_shown(row[name]) for name in names))
     return table

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from peer.errors import InputError
 from peer.reading import SETTINGS, read_plain
 from peer.spec.document import Document
-from peer.spec.federation import Member, Spec, agreed
+from peer.spec.federation import Id, Spec, agreed
 
 
 class Named(BaseModel):
@@ -18,6 +18,13 @@ class Named(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     name: str
+
+
+class Listed(BaseModel):
+    """An entry of the ring, of which only the id is."""
+
+    model_config = ConfigDict(extra="allow")
+    id: Id
 
 
 class Keys(BaseModel):
@@ -28,7 +35,7 @@ class Keys(BaseModel):
     test: str = "matched"
     protocol: Named
     data: Named
-    ring: tuple[Member, ...]
+    ring: tuple[Listed, ...]
 
 
 @dataclass(frozen=True)

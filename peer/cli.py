@@ -31,14 +31,14 @@ DONE, FAILED, WRONG_INPUT = 0, 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a peer to its end; the exit status: 0 done, 1 failed, 2 wrong input, 128 + n after signal n."""
     with leaving_at_once():
-        return _outcome(_parser().parse_args(argv).config)
+        return _outcome(_parser().parse_args(argv))
 
 
-def _outcome(config: Path) -> int:
+def _outcome(arguments: argparse.Namespace) -> int:
     """The exit status, and what went wrong on stderr."""
     start_logging()
     try:
-        return _run(config)
+        return _check(arguments.check) if arguments.check else _run(arguments.config)
     except InputError as error:
         return _complain(error, WRONG_INPUT)
     except KeyboardInterrupt:
@@ -54,26 +54,48 @@ def _complain(error: Exception, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dfl-peer", description="One client of a decentralised federation.")
-    parser.add_argument("--config", type=Path, required=True, metavar="PEER.YAML", help="this peer's settings")
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--config", type=Path, metavar="PEER.YAML", help="run the peer with these settings")
+    task.add_argument("--check", type=Path, metavar="PEER.YAML", help="say what would keep it from starting here now")
     parser.add_argument("--version", action="version", version=f"dfl {version('dfl')}")
     return parser
 
 
+def _check(config: Path) -> int:
+    """One line for each thing that a start needs."""
+    sys.dont_write_bytecode = True  # nothing is created, also not beside code of the user's
+    from rich.console import Console
+    from rich.text import Text
+
+    from peer.runtime.check import check
+
+    console, wrong = Console(), False
+    marks = {True: ("right", "green"), False: ("WRONG", "bold red"), None: ("-", "dim")}
+    for found in check(config):
+        wrong |= found.right is False
+        line = Text.assemble(f"{one_line(found.what):<17}", (f"{marks[found.right][0]:<7}", marks[found.right][1]))
+        console.print(line.append(one_line(found.said)), soft_wrap=True, highlight=False)
+    return WRONG_INPUT if wrong else DONE
+
+
 def _run(config: Path) -> int:
+    from peer.learning.device import memory_errors
+    from peer.runtime.resources import whole_cores
     from peer.runtime.setup import prepare
     from peer.spec.peer import load_peer
     from peer.telemetry.telemetry import Telemetry
 
     telemetry = Telemetry()
-    setup = prepare(*load_peer(config))
-    tune(setup.config.threads)
-    with private():  # only now: data that were fetched may be of use to others
-        if sys.platform == "win32":
-            return asyncio.run(_live(setup, telemetry))
-        import uvloop
+    with memory_errors():
+        setup = prepare(*load_peer(config))
+        tune(whole_cores() if setup.config.threads == "auto" else setup.config.threads)
+        with private():  # only now: data that were fetched may be of use to others
+            if sys.platform == "win32":
+                return asyncio.run(_live(setup, telemetry))
+            import uvloop
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_live(setup, telemetry))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(_live(setup, telemetry))
 
 
 async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
@@ -107,13 +129,12 @@ async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
 
 def _place(setup: "Setup") -> "Place":
     from peer.network.transport.base import Place
-    from peer.topology.graphs import receivers, senders
+    from peer.topology.graphs import neighbours
 
     config, spec = setup.config, setup.spec
-    addresses = {member.id: member.address for member in spec.ring}
-    around = [edges(spec.protocol.graph, spec.ids, config.id) for edges in (receivers, senders)]
-    neighbours = len({peer for peers in around for peer in peers})
-    return Place(config.listen or addresses[config.id], config.health, tuple(addresses.values()), neighbours)
+    around = neighbours(spec.protocol.graph, spec.ids, config.id)
+    ring = tuple(address for address in spec.addresses.values() if address)
+    return Place(config.listen or spec.addresses[config.id], config.health, ring, len(around))
 
 
 def _security(setup: "Setup", telemetry: "Telemetry") -> "Security | None":
@@ -122,7 +143,7 @@ def _security(setup: "Setup", telemetry: "Telemetry") -> "Security | None":
     tls = setup.config.tls
     if tls is None:
         return None
-    names = {member.address: member.id for member in setup.spec.ring}
+    names = {address: id for id, address in setup.spec.addresses.items() if address}
     return Security(Certificates(setup.config.id, tls.ca, tls.cert, tls.key), names, telemetry.emit)
 
 

@@ -1,5 +1,7 @@
 """What every configurable thing is made of: frozen, validated, unknown keys refused."""
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -13,3 +15,8 @@ class Settings(BaseModel):
         use_attribute_docstrings=True,
         protected_namespaces=(),
     )
+
+
+def kind_of_word(value: Any) -> Any:
+    """`stale` and `{kind: stale}` are the same, where a block has a `kind`."""
+    return {"kind": value} if isinstance(value, str) else value

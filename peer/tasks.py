@@ -38,13 +38,6 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-async def first_of(*work: Coroutine[Any, Any, object]) -> None:
-    """Do all at once until one of them ends."""
-    async with background() as group:
-        tasks = [group.create_task(one) for one in work]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-
-
 async def uninterrupted(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
     """What the function returns; a cancellation waits for its end."""
     async with background() as group:

@@ -3,16 +3,22 @@
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.accidents import Accidents
+from hypothesis import settings
 from proxies import Proxies
 from real_peers import Build, BuildWatched, Nursery, SmallFederation
 
 from peer.network.transport.addresses import why_taken
 from peer.spec.peer import load_spec
+
+# A machine under load is no failure; and who sees one here sees it again.
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.load_profile("suite")
 
 FIRST_PORT, LAST_PORT, WORKERS = 10_000, 32_000, 16
 """Below the ephemeral ports, or an outgoing connection takes a dead peer's; each xdist worker has a part."""
@@ -22,6 +28,14 @@ FIRST_PORT, LAST_PORT, WORKERS = 10_000, 32_000, 16
 def fork_server() -> Iterator[Nursery]:
     """One fork server for the whole session; each worker of pytest-xdist has one."""
     nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="session")
+def accidents() -> Iterator[Nursery]:
+    """Another, whose peers can be told to die at an event, or to lie (faults.injected)."""
+    nursery = Accidents()
     yield nursery
     nursery.close()
 
@@ -45,7 +59,10 @@ def ports(worker_id: str) -> Callable[[int], list[int]]:
 
 @pytest.fixture
 def federation(tmp_path: Path, fork_server: Nursery, ports: Callable[[int], list[int]]) -> Iterator[Build]:
-    """federation("fibfl", peers=3, rounds=2, ...): a tiny one, ready to start; keywords are the spec's keys."""
+    """federation("fibfl", peers=3, rounds=2, ...): a tiny one, ready to start; keywords are the spec's keys.
+
+    Peers with None in place of an address dial out.
+    """
     made: list[SmallFederation] = []
 
     def build(protocol: str | dict[str, Any], peers: int = 3, **spec: Any) -> SmallFederation:
@@ -58,7 +75,10 @@ def federation(tmp_path: Path, fork_server: Nursery, ports: Callable[[int], list
             "protocol": protocol,
             "data": {"name": "digits", "limit": 300},
             "patience": 30,
-            "ring": [{"id": f"peer{i}", "address": address} for i, address in enumerate(addresses)],
+            "ring": [
+                {"id": f"peer{i}", **({"address": address} if address else {"dials_out": True})}
+                for i, address in enumerate(addresses)
+            ],
             **spec,
         }
         (directory / "federation.yaml").write_text(json.dumps(content))
@@ -79,14 +99,21 @@ def federation(tmp_path: Path, fork_server: Nursery, ports: Callable[[int], list
 
 @pytest.fixture
 def watched(federation: Build, ports: Callable[[int], list[int]]) -> Iterator[BuildWatched]:
-    """watched("fibfl", peers=3, ...): as `federation`, and the proxies through which alone its peers talk."""
+    """watched("fibfl", peers=3, ...): as `federation`, and the proxies through which alone its peers talk.
+
+    The peers of the numbers in `dial_out` have no address.
+    """
     made: list[Proxies] = []
 
-    def build(protocol: str | dict[str, Any], peers: int = 3, **spec: Any) -> tuple[SmallFederation, Proxies]:
+    def build(
+        protocol: str | dict[str, Any], peers: int = 3, dial_out: Collection[int] = (), **spec: Any
+    ) -> tuple[SmallFederation, Proxies]:
         dialled, listening = ports(peers), ports(peers)
-        one = federation(protocol, peers, addresses=[f"127.0.0.1:{port}" for port in dialled], **spec)
+        addresses = [None if number in dial_out else f"127.0.0.1:{port}" for number, port in enumerate(dialled)]
+        one = federation(protocol, peers, addresses=addresses, **spec)
         for id, port in zip(one.ids, listening, strict=True):
-            one.configure(id, listen=f"127.0.0.1:{port}")
+            if one.spec.addresses[id]:
+                one.configure(id, listen=f"127.0.0.1:{port}")
         made.append(Proxies(dict(zip(dialled, listening, strict=True))))
         return one, made[-1]
 

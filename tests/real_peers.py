@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psutil
 from proxies import Proxies
 
-from launcher.engines.local.fork_server import Child, ForkServer
+from launcher.engines.local.fork_server import PRELOAD, Child, ForkServer
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 
@@ -50,6 +50,10 @@ class RunningPeer:
 class Nursery:
     """A fork server with an event loop in a thread of its own, so that tests of every kind can use it."""
 
+    entry = "peer.cli:main"
+    preload = (*PRELOAD, "dp_accounting")
+    """Importing the accountant takes more than a second of CPU."""
+
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
@@ -74,7 +78,7 @@ class Nursery:
         self.loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        async with ForkServer(grace=3.0) as server:
+        async with ForkServer(entry=self.entry, preload=self.preload, grace=3.0) as server:
             self._server.set_result(server)
             await self._closing.wait()
 
@@ -95,7 +99,8 @@ class SmallFederation:
         return self.spec.ids
 
     def address(self, id: str) -> str:
-        return next(member.address for member in self.spec.ring if member.id == id)
+        """Empty for one that dials out."""
+        return self.spec.addresses[id] or ""
 
     def configure(self, id: str, **settings: Any) -> Path:
         """Write <id>.yaml."""
@@ -164,7 +169,7 @@ def until(look: Callable[[], T | None], seconds: float, what: str) -> T:
         if found:
             return found
         assert time.monotonic() < deadline, f"within {seconds} s: {what}"
-        time.sleep(0.02)
+        time.sleep(0.02)  # files of other processes tell nobody that they have grown
 
 
 def all_gone(pids: Sequence[int], seconds: float) -> None:

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from launcher import cli as launcher
 from peer import cli as peer
 from peer.network.wire.frames import HEADER, Heading, Key, encode_frame
+from peer.protocols.peer import Peer
 from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_peer, load_spec
 
@@ -47,6 +48,12 @@ def test_the_protocol_in_the_readme_is_the_example() -> None:
     example = (ROOT / "examples" / "my_protocol.py").read_text(encoding="utf-8")
     assert example in blocks(ROOT / "README.md", "python")
     assert sum(bool(line.strip()) for line in example.splitlines()) <= 30
+
+
+def test_all_that_a_protocol_can_do_is_told() -> None:
+    told = (ROOT / "docs" / "own-protocol.md").read_text(encoding="utf-8")
+    names = [name for name in {**Peer.__annotations__, **vars(Peer)} if not name.startswith("_")]
+    assert [name for name in names if not re.search(rf"\b{name}\b", told)] == []
 
 
 @each_page

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peer.tasks import background, first_of, uninterrupted
+from peer.tasks import background, uninterrupted
 
 
 async def for_ever(ended: asyncio.Event | None = None) -> None:
@@ -84,12 +84,6 @@ async def test_a_cancellation_in_the_moment_of_an_error_is_not_forgotten() -> No
     await asyncio.wait_for(asyncio.wait([task]), 2)
     assert task.cancelled()
     assert tries == 1
-
-
-async def test_the_first_to_end_ends_the_others() -> None:
-    await asyncio.wait_for(first_of(for_ever(), asyncio.sleep(0.01)), 2)
-    with pytest.raises(ValueError, match="first"):
-        await first_of(for_ever(), fail("first"))
 
 
 async def test_a_cancellation_waits_for_what_must_not_be_cut_short() -> None:

@@ -1,7 +1,7 @@
 """A caller that speaks the wire by hand: raw gRPC streams, no part of the peer's own network in use."""
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -9,22 +9,23 @@ import grpc
 
 from peer.network.wire.messages import SERVICE, Reply
 
-OVER = (
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.UNAVAILABLE,  # shown out: the connection itself is closed, before or after a reply was read
-)
+OVER = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
+SHOWN_OUT = (*OVER, grpc.StatusCode.UNAVAILABLE)
+"""Of a stranger who sends too many bytes the connection itself is closed, before or after a reply was read."""
 
 
 class Caller:
-    """One stream to a peer; what is said is bytes, right or wrong.
+    """One stream to a peer; what is said is bytes, right or wrong. It is over with one of the codes `over`, or orderly.
 
     with Caller("127.0.0.1:7700") as caller: reply = caller.say(hello)
     """
 
-    def __init__(self, address: str, service: str = "Tensors") -> None:
+    _over: Collection[grpc.StatusCode] = OVER
+
+    def __init__(self, address: str, service: str = "Tensors", over: Collection[grpc.StatusCode] = OVER) -> None:
         # Without a pool of its own it would call over the connection of the caller before, which may be shown out.
         options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        self._over = over
         self.open(grpc.insecure_channel(address, options=options), service)
 
     def open(self, channel: grpc.Channel, service: str) -> None:
@@ -50,7 +51,7 @@ class Caller:
         except StopIteration:
             return None
         except grpc.RpcError as error:
-            if error.code() in OVER:
+            if error.code() in self._over:
                 return None
             raise
 

@@ -43,13 +43,12 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
     rehearsed = rehearse(spec, spec.ids[0], made.rehearsal(spec.ids[0]))
     busiest = max(max(counts) for counts in sent.values())
     disk = disk_needed(spec, made.sizes["model"], rehearsed._replace(busiest=busiest))
-    wire = "" if spec.wire.kind == "float32" else f"; travels as {spec.wire.kind}"
     said = [
         f"{spec.name}: {protocol.name}, {plural(number, 'peer')}, {plural(spec.rounds, 'round')}, seed {spec.seed}",
-        f"data: {spec.data.name}, input {made.shape}, {len(made.counts[spec.ids[0]])} classes, "
-        f"split {spec.data.partition.kind}",
+        f"data: {of_whom(made)}, input {made.datasets[spec.ids[0]].shape}, "
+        f"{made.datasets[spec.ids[0]].classes} classes",
         f"model: {spec.model.name}, {', '.join(parts)}",
-        f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}{wire}",
+        f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}{travels(spec)}",
         f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
         f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",
     ]
@@ -57,6 +56,23 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
         said.append(f"drift: {'; '.join(map(str, spec.data.drift))}")
     said += lacking(spec)
     return [*said, *([str(Misbehaving(peers=in_words(spec.behaviour)))] if spec.behaviour else [])]
+
+
+def of_whom(made: Plan) -> str:
+    """Which data set is split and how; who has data of its own."""
+    data, own = made.spec.data, ", ".join(made.own[:SHOWN]) + (", ..." if len(made.own) > SHOWN else "")
+    if len(made.own) == len(made.spec.ids):
+        return "each peer has its own"
+    return f"{data.name}, split {data.partition.kind}" + (f" (but {own} with data of their own)" if own else "")
+
+
+def travels(spec: Spec) -> str:
+    """In which form, if it is not the plain one."""
+    if spec.wire.kind == "float32":
+        return ""
+    if any(spec.wire.shortens(share) for share in spec.protocol.shares(spec.rounds)):
+        return f"; travels as {spec.wire.kind}"
+    return f"; `wire: {spec.wire.kind}` changes nothing"
 
 
 def lacking(spec: Spec) -> list[str]:

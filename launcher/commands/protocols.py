@@ -10,6 +10,8 @@ from rich.table import Table
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 
+NOTHING = "nothing"
+
 
 def show(as_json: bool, console: Console) -> None:
     entries = [describe(name, protocol_class(name)) for name in PROTOCOLS]
@@ -20,13 +22,14 @@ def show(as_json: bool, console: Console) -> None:
 
 
 def describe(name: str, protocol: type[Protocol]) -> dict[str, Any]:
-    """{name, paper, edges, shares, min_peers, parameters}; edges and shares with the default parameters."""
+    """{name, paper, edges, shares, records, min_peers, parameters}; edges and shares with the default parameters."""
     default = protocol(name=name)
     return {
         "name": name,
         "paper": protocol.paper,
         "edges": default.graph,
-        "shares": ", ".join(share.vector for share in default.shares(rounds=10)) or "nothing",
+        "shares": ", ".join(dict.fromkeys(share.vector for share in default.shares(rounds=10))) or NOTHING,
+        "records": ", ".join(record.name for record in default.records) or NOTHING,
         "min_peers": protocol.min_peers,
         "parameters": parameters(protocol),
     }
@@ -63,5 +66,10 @@ def table(entries: list[dict[str, Any]]) -> Table:
     for heading in ("name", "paper", "edges", "leaves the peer", "min. peers"):
         shown.add_column(heading)
     for entry in entries:
-        shown.add_row(*(str(entry[key]) for key in ("name", "paper", "edges", "shares", "min_peers")))
+        shown.add_row(entry["name"], entry["paper"], entry["edges"], leaving(entry), str(entry["min_peers"]))
     return shown
+
+
+def leaving(entry: dict[str, Any]) -> str:
+    """Vectors and records by their names."""
+    return ", ".join(entry[key] for key in ("shares", "records") if entry[key] != NOTHING) or NOTHING

@@ -114,7 +114,7 @@ async def launch(engine: Engine[Any], run: Run, directory: RunDirectory, console
     totals.write(files.totals)
     if ended:
         way_on = f"The peers go on: `dfl-launch attach {files.path}` takes them up." if stop.leaves else RESUME
-        console.print(way_on, highlight=False)
+        console.print(way_on, highlight=False, soft_wrap=True)  # or nobody could copy the command
         return stop.code
     if codes:
         return 1

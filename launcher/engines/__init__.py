@@ -13,7 +13,9 @@ from peer.spec.document import scalar
 
 
 def engine(name: str, given: Mapping[str, Any]) -> Engine[Any]:
-    """The engine with these settings; InputError names a setting that it does not have or that is wrong."""
+    """The engine with these settings; InputError names what it does not have or what is wrong."""
+    if name not in ENGINES:
+        raise InputError(f"unknown engine `{name}`; {nearest(name, [*ENGINES])}")
     module, _, attribute = ENGINES[name].partition(":")
     kind = getattr(import_module(module), attribute)
     try:

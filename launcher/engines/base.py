@@ -101,8 +101,9 @@ class Engine(ABC, Generic[S]):
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
         """What stands in the peer's config, as plain YAML; paths are as the peer sees them, relative to the config."""
-        address = {member.id: member.address for member in run.spec.ring}[id]
-        config: dict[str, object] = {"federation": "federation.yaml", "id": id, "listen": address}
+        address = run.spec.addresses[id]
+        config: dict[str, object] = {"federation": "federation.yaml", "id": id}
+        config |= {"listen": address} if address else {}
         config |= {"device": run.device, "out": id}
         if run.certs:
             config["tls"] = {name: str(path) for name, path in certificate_files(run.certs, id).items()}

@@ -1,6 +1,6 @@
-"""All peers of a run, as the launcher sees them: by the event files they write."""
+"""All peers of a run, as the launcher sees them: by the events that it hears of them, whoever brings these."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from launcher.accuracy import mean
@@ -10,36 +10,31 @@ from peer.telemetry.events import Event, LinkChanged, read_event
 from peer.telemetry.results import objects
 from peer.text import printable
 
+News = tuple[str, Event]
+"""Whose event, and the event."""
 
-class Federation:
-    """All peers of a run, followed through their `events.jsonl`."""
 
-    def __init__(self, directory: Path, ids: Sequence[str], rounds: int, test: str):
+class FederationView:
+    """All peers of a run by what `take` is told of them."""
+
+    def __init__(self, ids: Sequence[str], rounds: int, test: str):
         self.rounds, self.test, self.ending = rounds, test, False
         self.peers = {id: PeerView(id) for id in ids}
-        self._tails = {id: Tail(directory / id / "events.jsonl") for id in ids}
         self._since: tuple[float, int] | None = None
 
-    def look(self, now: float) -> list[str]:
-        """Reads what is new; what a person should be told of it. `now` in unix seconds."""
-        # All are read before any line is chosen: who has finished may stand in a file read later.
-        news = [one for id in self.peers for one in self._news(id)]
+    def take(self, news: Iterable[News], now: float) -> list[str]:
+        """Takes in what is new of all; what a person should be told of it, and of waits. `now` in unix seconds."""
+        told = self.take_in(news)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
         overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.peers.values()]
-        return self._worth_telling(news) + [printable(line) for line in overdue if line]
+        return told + [printable(line) for line in overdue if line]
 
-    def look_at(self, id: str) -> list[str]:
-        """Reads what is new of one peer."""
-        return self._worth_telling(self._news(id))
-
-    def _news(self, id: str) -> list[tuple[str, Event, str]]:
-        """(whose event, the event, its line) for what is new of one peer and has a line."""
-        peer, events = self.peers[id], map(read_event, objects(self._tails[id].lines()))
-        return [(id, event, line) for event in events if event and (line := peer.hear(event))]
-
-    def _worth_telling(self, news: list[tuple[str, Event, str]]) -> list[str]:
-        told = [line for id, event, line in news if not self._expected(id, event)]
-        return [printable(line) for line in told]  # a refused caller chooses its own words
+    def take_in(self, news: Iterable[News]) -> list[str]:
+        """Takes in some news; what a person should be told of them."""
+        # All are heard before any line is chosen: who has finished may be told later.
+        heard = [(id, event, line) for id, event in news if (line := self.peers[id].hear(event))]
+        # A refused caller chooses its own words.
+        return [printable(line) for id, event, line in heard if not self._expected(id, event)]
 
     def _expected(self, id: str, event: Event) -> bool:
         """Whether it is a link that goes down because one of its two ends has finished."""
@@ -48,20 +43,14 @@ class Federation:
         ends = (self.peers[id], self.peers.get(event.neighbour))
         return self.ending or any(end is None or end.state in ("serving", "done") for end in ends)
 
-    def forget_past(self) -> None:
-        """Takes in what an earlier run left, without telling of it or taking its states for the present."""
-        self.look(0.0)
-        for peer in self.peers.values():
-            peer.start()
-
-    def close(self) -> None:
-        for tail in self._tails.values():
-            tail.close()
-
     @property
     def round(self) -> int:
         """The last round that every peer has completed; 0 before."""
         return min(peer.completed for peer in self.peers.values())
+
+    def rounds_after(self, last: int) -> Sequence[int]:
+        """Those completed by all after the round `last`, of which there is something to tell."""
+        return range(last + 1, self.round + 1)
 
     def mean_accuracy(self, round: int) -> float | None:
         """Mean over the peers that have one of the accuracy after `round`."""
@@ -85,3 +74,33 @@ class Federation:
         begun, first = self._since
         done = self.round - first
         return (now - begun) / done * (self.rounds - self.round) if done else None
+
+
+class Federation(FederationView):
+    """All peers of a run on this machine, followed through their `events.jsonl`."""
+
+    def __init__(self, directory: Path, ids: Sequence[str], rounds: int, test: str):
+        super().__init__(ids, rounds, test)
+        self._tails = {id: Tail(directory / id / "events.jsonl") for id in ids}
+
+    def look(self, now: float) -> list[str]:
+        """Reads what is new; what a person should be told of it. `now` in unix seconds."""
+        return self.take([one for id in self.peers for one in self._news(id)], now)
+
+    def look_at(self, id: str) -> list[str]:
+        """Reads what is new of one peer."""
+        return self.take_in(self._news(id))
+
+    def _news(self, id: str) -> list[News]:
+        events = map(read_event, objects(self._tails[id].lines()))
+        return [(id, event) for event in events if event]
+
+    def forget_past(self) -> None:
+        """Takes in what an earlier run left, without telling of it or taking its states for the present."""
+        self.look(0.0)
+        for peer in self.peers.values():
+            peer.start()
+
+    def close(self) -> None:
+        for tail in self._tails.values():
+            tail.close()

@@ -25,8 +25,8 @@ from peer.telemetry.events import (
 
 PATIENT = 5.0
 """Seconds that a peer may wait for another before a person is told."""
-ENDED = ("done", "failed", "stopped", "restarting")
-"""States in which there is no process."""
+ENDED = ("done", "failed", "stopped", "restarting", "no answer")
+"""States in which there is no process, or none that anybody can ask."""
 
 
 @dataclass

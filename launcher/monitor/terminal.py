@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: a live table on a terminal, lines elsewhere."""
 
+import io
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from launcher.formatting import duration, plural, quantity, share
-from launcher.monitor.federation_view import Federation
-from launcher.monitor.peer_view import PeerView
+from launcher.monitor.federation_view import FederationView
+from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.table import Row, fitting
 from peer.text import printable
 
@@ -35,9 +36,9 @@ class Lines(AbstractContextManager["Lines"]):
     def say(self, text: str) -> None:
         print(text, file=self.console.file, flush=True)
 
-    def show(self, federation: Federation) -> None:
+    def show(self, federation: FederationView) -> None:
         done = federation.round
-        for round in range((done if self._round is None else self._round) + 1, done + 1):
+        for round in federation.rounds_after(done if self._round is None else self._round):
             self.say(round_line(federation, round))
         self._round = done
 
@@ -57,7 +58,7 @@ class LiveTable(AbstractContextManager["LiveTable"]):
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False)
 
-    def show(self, federation: Federation) -> None:
+    def show(self, federation: FederationView) -> None:
         self._live.update(picture(federation, self.console), refresh=True)
 
     def __enter__(self) -> Self:
@@ -74,20 +75,24 @@ Display = Lines | LiveTable
 
 
 def display(console: Console) -> Display:
+    """What suits the console. Characters that its encoding does not know are replaced."""
+    if isinstance(console.file, io.TextIOWrapper):
+        console.file.reconfigure(errors="replace")
     return LiveTable(console) if console.is_terminal else Lines(console)
 
 
-def round_line(federation: Federation, round: int) -> str:
+def round_line(federation: FederationView, round: int) -> str:
     left = federation.seconds_left(time.monotonic())
+    loss = federation.mean_loss(round)
     words = [
         f"round {round}/{federation.rounds}",
         f"mean {federation.test} accuracy {share(federation.mean_accuracy(round))}",
-        f"loss {share(federation.mean_loss(round))}",
+        *([f"loss {share(loss)}"] if loss is not None else []),
     ]
     return ", ".join([*words, f"{duration(left)} left"] if left is not None else words)
 
 
-def picture(federation: Federation, console: Console) -> RenderableType:
+def picture(federation: FederationView, console: Console) -> RenderableType:
     """The table of as many peers as find room and the federation's line below it."""
     shown, hidden = choose(federation, console.height - ROUND_ABOUT)
     rows = [row(federation, peer) for peer in shown]
@@ -99,7 +104,7 @@ def picture(federation: Federation, console: Console) -> RenderableType:
     return Group(*lines, Text(federation_line(federation), style="bold"))
 
 
-def federation_line(federation: Federation) -> str:
+def federation_line(federation: FederationView) -> str:
     done = federation.round
     left = federation.seconds_left(time.monotonic())
     restarts = sum(peer.restarts for peer in federation.peers.values())
@@ -113,14 +118,14 @@ def federation_line(federation: Federation) -> str:
     return ", ".join(words)
 
 
-def choose(federation: Federation, rows: int) -> tuple[list[PeerView], Sequence[PeerView]]:
+def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Sequence[PeerView]]:
     """All peers in ring order if there is room; else those in trouble, then the slowest, then the worst."""
     peers = list(federation.peers.values())
     if len(peers) <= rows:
         return peers, []
 
     def interest(peer: PeerView) -> tuple[bool, bool, bool, int, float]:
-        trouble = peer.state in ("failed", "restarting", "stopped")
+        trouble = peer.state in ENDED and peer.state != "done"
         accuracy = peer.accuracy(federation.test)
         doubted, waits = bool(federation.doubted(peer.id)), bool(peer.waiting)
         return (not trouble, not doubted, not waits, peer.completed, 1.0 if accuracy is None else accuracy)
@@ -129,9 +134,9 @@ def choose(federation: Federation, rows: int) -> tuple[list[PeerView], Sequence[
     return peers[: max(rows, 1)], peers[max(rows, 1) :]
 
 
-def row(federation: Federation, peer: PeerView) -> Row:
+def row(federation: FederationView, peer: PeerView) -> Row:
     doubted = federation.doubted(peer.id)
-    silent = doubted and peer.state not in ("restarting", "failed", "stopped", "done")
+    silent = doubted and peer.state not in ENDED
     named, style = ("silent", "bold red") if silent else (peer.state, STYLES.get(peer.state, ""))
     state = Text(named.ljust(LONGEST_STATE), style=style)
     if peer.restarts:
@@ -157,6 +162,7 @@ STYLES = {
     "serving": "green",
     "done": "green",
     "failed": "bold red",
+    "no answer": "bold red",
     "stopped": "yellow",
     "restarting": "bold yellow",
 }

@@ -1,23 +1,25 @@
 """The audits that the peers of a run have left, read again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
 from peer.reading import lines, open_plain
 from peer.telemetry.results import AUDIT, objects
 
+Count = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+
 
 class Entry(BaseModel):
     """Bytes of one vector or record along one edge."""
 
     vector: str
-    bytes: StrictInt
-    head_bytes: StrictInt = 0
-    scalar_bytes: StrictInt = 0
+    bytes: Count
+    head_bytes: Count = 0
+    scalar_bytes: Count = 0
 
 
 class SentEntry(Entry):
@@ -31,22 +33,22 @@ class ReceivedEntry(Entry):
 class AuditedRound(BaseModel):
     """One round of one peer."""
 
-    round: StrictInt
+    round: Count
     edges: dict[str, list[str]]
     sent: list[SentEntry]
     received: list[ReceivedEntry]
-    told: dict[str, StrictInt] = {}
+    told: dict[str, Count] = {}
 
 
-def audits(directory: Path, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Every peer's audit, by id: {"rounds": [...]}, each round once, as it was last written.
+def audits(places: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
+    """Every peer's audit from its directory, by id: {"rounds": [...]}, each round once, as it was last written.
 
     A line that is spoilt is left out; the round that it told of is then missing.
     """
     found = {}
-    for id in ids:
-        with suppress(OSError), open_plain(directory / id / AUDIT) as file:
-            records = {one["round"]: one for one in objects(lines(file)) if _is_whole(one)}
+    for id, place in places.items():
+        with suppress(OSError), open_plain(place / AUDIT) as file:
+            records = {one["round"]: one for line in lines(file) for one in objects([line]) if _is_whole(one)}
             found[id] = {"rounds": list(records.values())}
     return found
 

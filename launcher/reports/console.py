@@ -1,5 +1,6 @@
 """The end of a run in words: how good, how fair, how private, and where the models are."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,16 +11,26 @@ from launcher.formatting import duration, plural, quantity, share
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.table import fitting
 from peer.spec.federation import Spec
-from peer.text import printable
+from peer.text import one_line
 
 SECONDS = ("train", "communicate", "evaluate")
 
 
 def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> None:
     """Prints the summary of a finished run."""
+    report(summary, spec, console)
+    say(where(summary, spec, directory), console)
+
+
+def report(summary: Summary, spec: Spec, console: Console) -> None:
+    """Prints what it says, and not where anything lies."""
     console.print(per_peer(summary, spec.test, console))
-    for line in lines(summary, spec, directory):
-        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    say(lines(summary, spec), console)
+
+
+def say(said: list[str], console: Console) -> None:
+    for line in said:
+        console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def per_peer(summary: Summary, test: str, console: Console) -> Table:
@@ -36,9 +47,9 @@ def per_peer(summary: Summary, test: str, console: Console) -> Table:
     return fitting(rows, [*reversed(SECONDS), "samples"], console)
 
 
-def lines(summary: Summary, spec: Spec, directory: Path) -> list[str]:
+def lines(summary: Summary, spec: Spec) -> list[str]:
     """Everything but the table, a line each."""
-    test, model = spec.test, spec.model.name
+    test = spec.test
     average = headline(summary.mean_accuracy, test)
     restarts = f", {plural(summary.restarts, 'restart')}" if summary.restarts else ""
     said = [
@@ -53,18 +64,25 @@ def lines(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     before, after = (summary.ring_cost.get(when) for when in ("before", "after"))
     if before is not None:
         said.append(f"ring cost: {share(before)} before, {share(after)} after ordering")
-    said += verdict(summary.privacy)
+    said += verdict(summary.privacy, [*summary.missing])
     if differing := [name for name, same in summary.replicated.items() if not same]:
         said.append(f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal")
-    first = summary.per_peer[0].id
-    said.append(f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json")
-    own = f', user_model="{model}"' if ":" in model else ""
-    load = f'load_model("{directory}/{first}/model.safetensors"{own})'
-    said.append(f"to load one: from peer import load_model; model = {load}")
+    said += [f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items()]
     return said
 
 
-def verdict(privacy: Privacy) -> list[str]:
+def where(summary: Summary, spec: Spec, directory: Path) -> list[str]:
+    """Where a run's models lie, and how one is loaded."""
+    first, model = summary.per_peer[0].id, spec.model.name
+    own = f', user_model="{model}"' if ":" in model else ""
+    load = f'load_model("{directory}/{first}/model.safetensors"{own})'
+    return [
+        f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json",
+        f"to load one: from peer import load_model; model = {load}",
+    ]
+
+
+def verdict(privacy: Privacy, missing: Sequence[str] = ()) -> list[str]:
     """The privacy proof in a line, and each violation in one more (ten at most)."""
     violations = privacy["violations"]
     met = [name for name, holds in privacy["definitions"].items() if holds]
@@ -74,8 +92,11 @@ def verdict(privacy: Privacy) -> list[str]:
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
     said += f"; Definitions met: {', '.join(met) or 'none'}"
     trusted = [f"  on trust, {one['vector']} ({quantity(one['bytes'])}): {one['why']}" for one in privacy["on_trust"]]
-    if privacy["definitions"]["3.1"] is None:
-        said += "; 3.1 can neither be proven nor denied"
+    unknown = [name for name, holds in privacy["definitions"].items() if holds is None]
+    if missing and unknown:
+        said += f"; not known without the whole audits of {', '.join(missing)}: {', '.join(unknown)}"
+    elif unknown:
+        said += f"; {', '.join(unknown)} can neither be proven nor denied"
     shown = [
         f"  {one['reason']}"
         if one["round"] is None

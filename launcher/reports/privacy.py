@@ -11,10 +11,12 @@ Whether the definitions are met is a property of the protocol. A *violation* is 
 protocol's own declaration: an edge not authorised in that round, a head it calls private. What a sender wrote
 down must be what its receiver wrote down: a difference is a violation too, and so is an audit that is missing
 or lacks rounds, for it proves nothing.
+
+Of a run whose peers' audits are not all at hand, a definition can be denied and not proven: then it is None.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.reports.definitions import Edge, fit_on_a_ring, server_free
@@ -26,18 +28,27 @@ Flow = tuple[int, str, str, str]
 """Round, sender, receiver, name of the vector."""
 
 
-def privacy(members: Sequence[str], audits: Mapping[str, Audit], rounds: int, promise: Promise) -> Privacy:
+def privacy(
+    members: Sequence[str],
+    audits: Mapping[str, Audit],
+    rounds: int,
+    promise: Promise,
+    unknown: Collection[str] = (),
+) -> Privacy:
     """The `privacy` block of summary.json from every member's audit of a run of so many rounds.
+
+    unknown: members whose audits nobody has brought, or which have not finished: nothing is said against them.
 
     Returns head_bytes_sent (bytes), edges_used ([from, to] pairs, in the members' order), violations (each
     {round, from, to, vector, bytes, reason}), on_trust (each {vector, why, bytes}) and definitions ({"3.1": met,
-    "3.2": met, "3.3": met}; 3.1 is None where nothing speaks against it but something is on trust).
+    "3.2": met, "3.3": met}; one is None where nothing speaks against it but a member is unknown
+    or, of 3.1, something is on trust).
     """
     private = promise.declared.heads_stay
     on_trust = promise.on_trust(audits)
     carried = [*flows_that_carry(audits)]
     violations = [
-        *(gaps := list(missing(members, audits, rounds))),
+        *(gaps := list(missing([id for id in members if id not in unknown], audits, rounds))),
         *undeclared(members, audits, private),
         *mismatches(audits, "bytes"),
         *mismatches(audits, "scalar_bytes"),
@@ -50,16 +61,19 @@ def privacy(members: Sequence[str], audits: Mapping[str, Audit], rounds: int, pr
     )
     used = edges_by(carried, lambda round, vector: (round,))
     by_vector = edges_by(carried, lambda round, vector: (round, vector))
-    complete = not gaps
+
+    def verdict(holds: bool, *doubts: object) -> bool | None:
+        return None if not gaps and holds and any(doubts) else not gaps and holds
+
     return {
         "head_bytes_sent": head,
         "edges_used": [list(edge) for edge in edges_used],
         "violations": violations,
         "on_trust": on_trust,
         "definitions": {
-            "3.1": None if complete and head == 0 and on_trust else complete and head == 0,
-            "3.2": complete and all(server_free(edges, members) for edges in used),
-            "3.3": complete and all(fit_on_a_ring(edges, members) for edges in by_vector),
+            "3.1": verdict(head == 0, unknown, on_trust),
+            "3.2": verdict(all(server_free(edges, members) for edges in used), unknown),
+            "3.3": verdict(all(fit_on_a_ring(edges, members) for edges in by_vector), unknown),
         },
     }
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -14,6 +14,7 @@ from launcher.reports.summary_json import PeerSummary, Summary
 from launcher.reports.trust import Promise
 from peer.errors import FailedError
 from peer.learning.training import metrics
+from peer.reading import open_plain
 from peer.spec.behaviour import in_words
 from peer.spec.federation import Spec
 from peer.telemetry.results import Result, read_result
@@ -21,22 +22,35 @@ from peer.telemetry.results import Result, read_result
 TESTS = ("matched", "global", "paper")
 
 
-def results(directory: Path, ids: Sequence[str], rounds: int) -> dict[str, Result]:
+class Spent(NamedTuple):
+    """What a run took."""
+
+    wall_seconds: float
+    restarts: int
+
+
+Places = Mapping[str, Path]
+"""Each peer's directory, by id."""
+
+
+def results(places: Places, rounds: int) -> dict[str, Result]:
     """By id, the results that can be read of a run of so many rounds; one of another length is stale."""
-    read = {id: read_result(directory / id) for id in ids}
+    read = {id: read_result(place) for id, place in places.items()}
     return {id: result for id, result in read.items() if result and result.rounds == rounds}
 
 
-def promise(spec: Spec, directory: Path) -> Promise:
+def promise(spec: Spec, places: Places) -> Promise:
     """What the run's protocol promises of heads; of code of a user's own, how many numbers could hold one."""
     protocol = spec.protocol
     declared, own_code = protocol.declarations(spec.rounds), ":" in protocol.name
-    return Promise(declared, own_code, head_size(directory / spec.ids[0] / "model.safetensors") if own_code else 0)
+    first = next(iter(places.values())) / "model.safetensors"
+    return Promise(declared, own_code, head_size(first) if own_code else 0)
 
 
 def head_size(model: Path) -> int:
     """Values of the head in a model's file; FailedError where it is missing or damaged."""
     try:
+        open_plain(model).close()
         with safe_open(model, "np") as file:
             names = [name for name in file.keys() if name.startswith("head.")]  # noqa: SIM118
             shapes = [file.get_slice(name).get_shape() for name in names]
@@ -47,11 +61,21 @@ def head_size(model: Path) -> int:
 
 def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> Summary:
     """The summary of a run that all peers have finished; FailedError names those without a result."""
-    found = results(directory, spec.ids, spec.rounds)
+    places = {id: directory / id for id in spec.ids}
+    found = results(places, spec.rounds)
     without = [id for id in spec.ids if id not in found]
     if without:
         raise FailedError(f"There is no result of {', '.join(without)}; run again to let them finish.")
-    per_peer = [found[id] for id in spec.ids]
+    return summary_of(spec, places, found, Spent(wall_seconds, restarts))
+
+
+def summary_of(
+    spec: Spec, places: Places, found: Mapping[str, Result], spent: Spent, missing: Mapping[str, str] | None = None
+) -> Summary:
+    """The summary of the peers that have a result, one at least. missing: the others, and why each has none."""
+    per_peer = [found[id] for id in spec.ids if id in found]
+    known = {id: places[id] for id in spec.ids if id in places}
+    finished = {id: places[id] for id in known if id in found}
     return Summary(
         name=spec.name,
         protocol=spec.protocol.name,
@@ -59,18 +83,19 @@ def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int
         rounds=spec.rounds,
         seed=spec.seed,
         ring=per_peer[0].ring,
-        wall_seconds=round(wall_seconds, 3),
+        wall_seconds=round(spent.wall_seconds, 3),
         **accuracies([result.accuracy for result in per_peer], spec.test),
         **course(history(per_peer), spec.test),
         ring_cost=per_peer[0].ring_cost,
-        restarts=restarts,
+        restarts=spent.restarts,
         per_peer=tuple(map(PeerSummary.of, per_peer)),
-        privacy=privacy(spec.ids, audits(directory, spec.ids), spec.rounds, promise(spec, directory)),
+        privacy=privacy(spec.ids, audits(known), spec.rounds, promise(spec, finished), missing or ()),
         replicated={
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
         },
         behaviour=in_words(spec.behaviour),
         honest_accuracy=honest_mean(per_peer, spec) if spec.behaviour else None,
+        missing=dict(missing or {}),
     )
 
 

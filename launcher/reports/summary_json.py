@@ -78,21 +78,29 @@ class Summary:
     """By id: how a peer misbehaved because the spec says so; written if any does."""
     honest_accuracy: float | None = None
     """Mean over all other peers, by the spec's test; written with `behaviour`."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """By id: why a peer is in none of the figures; written if any is missing."""
 
 
 SUMMARIES = TypeAdapter(Summary)
 
 
 def read(path: Path) -> Summary | None:
-    """The summary in a file; None if there is none, or none that a launcher wrote like that."""
+    """The summary in a file; None if there is none, or none of a finished run that a launcher wrote like that."""
     try:
-        return SUMMARIES.validate_json(read_plain(path, RECORDS))
+        summary = SUMMARIES.validate_json(read_plain(path, RECORDS))
     except (OSError, ValueError):
         return None
+    return None if summary.missing else summary
+
+
+def dump(summary: Summary) -> str:
+    """As it stands in the file."""
+    unused = set() if summary.replicated else {"replicated"}
+    unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
+    unused |= set() if summary.missing else {"missing"}
+    return json.dumps(SUMMARIES.dump_python(summary, warnings=False, exclude=unused), indent=2) + "\n"
 
 
 def write(path: Path, summary: Summary) -> None:
-    unused = set() if summary.replicated else {"replicated"}
-    unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
-    content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(path, dump(summary).encode())

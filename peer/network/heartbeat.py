@@ -4,7 +4,10 @@ Suspicion is only shown and counted; it never changes the run.
 """
 
 import asyncio
+from collections import Counter
+from contextlib import suppress
 from functools import partial
+from math import inf
 
 from peer.network.link_news import LinkNews
 from peer.network.membership.durability import ImpossibleError
@@ -16,7 +19,8 @@ from peer.network.streams.refusals import Sayings
 from peer.network.streams.retries import Retries
 from peer.network.streams.succession import Succession
 from peer.network.streams.traffic import Counted
-from peer.network.transport import DisconnectedError
+from peer.network.transport import DisconnectedError, GivenUpError
+from peer.network.vigil import Vigil
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat
 from peer.telemetry.events import Refused
@@ -31,12 +35,20 @@ class Heartbeats:
         self._clock = asyncio.get_running_loop().time
         self._accepted = Succession(node.limits, node.timeouts)
         self._news = LinkNews(node.limits, node.timeouts, callbacks.report)
+        self._vigil = Vigil(node, self._now, self._news.catch_up)
+        self._dialled: dict[str, Counted] = {}
+        """Streams that this peer has opened, by neighbour."""
         self._leaving = asyncio.Event()
         self._told: set[str] = set()
         """To whom this peer has written its farewell."""
         self._doubted: set[str] = set()
         """Who has said what cannot be."""
-        self._conversations = 0
+        self._conversations = Counter[str]()
+        """By neighbour: two for a moment, where both have dialled."""
+        self._voices: dict[str, Counted] = {}
+        """On which stream each neighbour last gave a sign of life."""
+        self._began: dict[str, float] = {}
+        """The last of them, by the loop's clock."""
         self._ended = asyncio.Event()
         """Set when one of them ends."""
         self.closing = False
@@ -44,30 +56,63 @@ class Heartbeats:
     async def part(self) -> None:
         """Say farewell to all neighbours and wait for the end of all streams: who hears it ends them."""
         self._leaving.set()
-        while self._conversations or not all(map(self._parted, self._edges.neighbours.values())):
+        self._node.durability.stir()  # each conversation waits there for its next beat
+        while self._conversations.total() or not all(map(self._parted, self._edges.neighbours.values())):
             self._ended.clear()
             await self._ended.wait()
 
     def _parted(self, neighbour: Neighbour) -> bool:
         return self._leaving.is_set() and (neighbour.id in self._told or neighbour.state == "left")
 
+    async def watch(self) -> None:
+        """Who is silent."""
+        await self._vigil.run()
+
     async def run(self, neighbour: Neighbour) -> None:
-        """Keep a heartbeat stream to a neighbour open."""
+        """Keep a heartbeat stream to a neighbour open, as far as that is for this peer to do."""
         retries, sayings = Retries(self._timeouts), Sayings(self._node.limits, self._timeouts)
         while not self._parted(neighbour):
+            await self._turn(neighbour)
             try:
-                async with self._node.stream(neighbour, "Heartbeat") as (pipe, _):
-                    retries.welcomed()
-                    await self._converse(neighbour.id, Dialled(pipe, self._node.foreign))
+                await self._dial(neighbour, retries)
                 pause = self._timeouts.retry[-1]  # it has said farewell: should it come back, that is not now
+            except GivenUpError:
+                pause = retries.cut()
             except DisconnectedError as error:
-                self._now(neighbour.id, "down", sayings.hear(str(error)))
+                why = sayings.hear(str(error))
+                if neighbour.id not in self._dialled:
+                    neighbour.unreachable(why)
+                self._broken(neighbour.id, why)
                 pause = retries.cut()
             except RefusedError as error:
-                self._now(neighbour.id, "down", sayings.hear(str(error)))
+                self._broken(neighbour.id, sayings.hear(str(error)))
                 pause = retries.refused()
+            self._dialled.pop(neighbour.id, None)
             if not self._parted(neighbour):
                 await asyncio.sleep(pause)
+
+    async def _turn(self, neighbour: Neighbour) -> None:
+        """Wait until this peer is to dial: of two that can be dialled the one with the smaller id is the first.
+
+        The other one does it when nothing comes: the way may be free in its direction only.
+        """
+        while self._accepted.present(neighbour.id) or not self._first(neighbour.id):
+            wait = neighbour.heard + self._timeouts.suspect + self._timeouts.probe - self._clock()
+            if wait <= 0 or self._parted(neighbour):
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    self._ended.clear()
+                    await self._ended.wait()
+
+    def _first(self, other: str) -> bool:
+        return self._node.id < other or not self._edges.can_be_dialled(self._node.id)
+
+    async def _dial(self, neighbour: Neighbour, retries: Retries) -> None:
+        async with self._node.stream(neighbour, "Heartbeat") as (pipe, _):
+            retries.welcomed()
+            self._dialled[neighbour.id] = pipe
+            await self._converse(neighbour.id, Dialled(pipe, self._node.foreign))
 
     async def accept(self, pipe: Counted) -> None:
         """The accepting end of such a stream, after its welcome; beside one in use it counts from its first beat on."""
@@ -78,11 +123,11 @@ class Heartbeats:
             await self._converse(caller, Accepted(pipe, self._node.foreign))
         except DisconnectedError as error:
             if self._accepted.present(caller) is pipe:
-                self._now(caller, "down", str(error))
+                self._broken(caller, str(error))
         except asyncio.CancelledError:
             # So a handler learns that its caller is gone, or that this peer closes.
             if self._accepted.present(caller) is pipe and not self.closing:
-                self._now(caller, "down", "connection closed")
+                self._broken(caller, "connection closed")
             raise
         finally:
             self._accepted.leave(pipe)
@@ -95,61 +140,65 @@ class Heartbeats:
         except BadFrameError as error:
             raise DisconnectedError(str(error)) from None
         pipe.unread(beat)
-        neighbour = self._edges.neighbours.get(pipe.peer)
-        silent = neighbour is not None and self._clock() - neighbour.heard >= self._timeouts.suspect
         await self._accepted.succeed(pipe)
-        # The caller gave up a stream of whose end this peer has heard nothing: its own to the caller may be cut
-        # off as silently, and signs of life that come again would keep `watch` from renewing them.
-        if neighbour and silent:
-            await self._node.transport.renew(neighbour.address)
-
-    async def watch(self) -> None:
-        """Say of a neighbour that has been silent for too long that it is suspected; connect anew after longer.
-
-        A connection that was cut off without a word (a NAT that forgot it, a cable) resends ever more seldom:
-        a new one goes through within seconds once the way is free again.
-        """
-        renewed: dict[str, float] = {}
-        while True:
-            await asyncio.sleep(self._timeouts.poll)
-            now = self._clock()
-            for neighbour in [*self._edges.neighbours.values()]:
-                self._news.catch_up(neighbour)
-                if neighbour.state == "up" and now - neighbour.heard > self._timeouts.suspect:
-                    self._now(neighbour.id, "suspected", f"silent for {self._timeouts.suspect} s")
-                silent_since = max(neighbour.heard, renewed.get(neighbour.id, 0.0))
-                # Also of one that is down: its other connection may be cut off without a word.
-                if neighbour.state in ("suspected", "down") and now - silent_since > self._timeouts.renew:
-                    renewed[neighbour.id] = now
-                    await self._node.transport.renew(neighbour.address)
 
     async def _converse(self, other: str, beats: Beats) -> None:
         """One stream to its end."""
-        conversation = Conversation(self._node, self._callbacks, beats, self._leaving, partial(self._heard, other))
-        self._conversations += 1
+        heard = partial(self._heard, other, beats.pipe)
+        conversation = Conversation(self._node, self._callbacks, beats, self._leaving, heard)
+        self._conversations[other] += 1
+        self._began[other] = self._clock()
         try:
             await conversation.run()
         finally:
-            self._conversations -= 1
+            self._conversations[other] -= 1
             if conversation.farewell_said:
                 self._told.add(other)
             self._ended.set()
 
-    def _heard(self, other: str, beat: Beat) -> None:
+    async def _heard(self, other: str, pipe: Counted, beat: Beat) -> None:
+        dialled = self._dialled.get(other)
+        if dialled and pipe is self._accepted.present(other) and not self._first(other):
+            dialled.abort()  # one stream is enough: the first one's
         # It may have ceased to be a neighbour and become one again since the stream was opened.
         if neighbour := self._edges.neighbours.get(other):
-            neighbour.heard, neighbour.doing = self._clock(), f"{beat.state[:20]} in round {beat.round}"
+            await self._spoken(neighbour, pipe)
+            neighbour.alive, neighbour.heard, neighbour.doing = (
+                True,
+                self._clock(),
+                f"{beat.state[:20]} in round {beat.round}",
+            )
+            neighbour.hear_complaint(beat.obstacle if beat.HasField("obstacle") else None, self._clock())
             if beat.HasField("resources"):
                 neighbour.resources = beat.resources
+            if beat.HasField("heard") and beat.heard > neighbour.has_heard:
+                neighbour.has_heard = beat.heard
+                self._node.durability.stir()  # a farewell may wait for it
         self._believe(other, beat)
         if beat.state == FAREWELL and self._node.durability.of(other) < self._last(other):
             self._now(other, "down", "it says farewell before it can have finished")
         elif beat.state == FAREWELL:
             self._now(other, "left", "finished")
-        elif self._node.deliveries.stuck(other, beat.taken if beat.HasField("taken") else None, self._clock()):
+        elif self._stuck(other, beat):
             self._now(other, "suspected", "it gives signs of life, but what is sent to it does not arrive")
         else:
             self._now(other, "up", "")
+
+    def _stuck(self, other: str, beat: Beat) -> bool:
+        taken = beat.taken if beat.HasField("taken") else None
+        stuck = self._node.deliveries.stuck(other, taken, self._clock())
+        if neighbour := self._edges.neighbours.get(other):
+            neighbour.stuck = stuck
+        return stuck
+
+    async def _spoken(self, neighbour: Neighbour, pipe: Counted) -> None:
+        """Signs of life that come again, on another stream: the one before was cut off without a word, and so may be
+        the connection for tensors."""
+        if self._voices.get(neighbour.id) is not pipe:
+            self._voices[neighbour.id] = pipe
+            missed = self._clock() - neighbour.heard > 2 * self._timeouts.beat
+            if missed and neighbour.address and neighbour.state != "joining":
+                await self._node.transport.renew(neighbour.address, "Tensors")
 
     def _last(self, other: str) -> int:
         return self._edges.last(other, self._node.identity.rounds)
@@ -165,16 +214,28 @@ class Heartbeats:
                 self._doubted.add(teller)
                 self._callbacks.report(Refused(caller=teller, reason=f"{error}; compare its code with this peer's"))
 
+    def _broken(self, other: str, reason: str) -> None:
+        """A stream has ended, or there is none; nothing is lost while another one stands."""
+        if not self._conversations[other]:
+            if neighbour := self._edges.neighbours.get(other):
+                neighbour.alive = False
+            self._now(other, "down", reason)
+
     def _now(self, other: str, state: LinkState, reason: str) -> None:
         neighbour = self._edges.neighbours.get(other)
-        if state == "up" and neighbour and neighbour.rejects:
-            state, reason = "suspected", neighbour.rejects
         if neighbour is None or (state in ("down", "suspected") and self._leaving.is_set()):
             return
+        if state == "up" and (trouble := neighbour.trouble(self._settled(other))):
+            state, reason = "suspected", trouble
         if state == "down" and other not in self._edges.current():
             # The ring has another order now: it was the first to forget.
             state, reason = "left", "no neighbour any more"
         if state == "down" and neighbour.state in ("joining", "left"):
             neighbour.unreachable(reason)
-        elif neighbour.state != state:
+        else:
             self._news.change(neighbour, state, reason)
+
+    def _settled(self, other: str) -> float:
+        """Since when something must have been wrong to be told: at first there may be other streams to be opened."""
+        settled = self._clock() - self._timeouts.settle
+        return settled if self._began.get(other, settled) < settled else -inf

@@ -31,8 +31,10 @@ class Timeouts:
     """Silence after which a neighbour is suspected; with two looks' time to spare, so that it is shown within 2 s."""
     deliver: float = 15.0
     """Without a frame that arrives, while some are on their way; a full one takes 8.4 s at 1 Mbit/s."""
+    probe: float = 1.0
+    """For an attempt to connect to one that is silent; a lost packet of it is sent again after a second."""
     renew: float = 10.0
-    """Silence after which connections are made anew."""
+    """Silence of one that can be reached, after which all connections to it are made anew, again and again."""
     resources: float = 5.0
     """Between two reports of resources."""
     leave: float = 5.0

@@ -1,7 +1,7 @@
 """One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any
@@ -12,11 +12,13 @@ from peer.network.membership.durability import NOTHING, ImpossibleError
 from peer.network.membership.edges import Neighbour
 from peer.network.node import Callbacks, Node
 from peer.network.streams.audit import Audit
+from peer.network.streams.fetching import Fetching
 from peer.network.streams.inbox import Inbox, Message
 from peer.network.streams.link import Link
 from peer.network.streams.message_writer import MessageWriter
 from peer.network.streams.outbox import Frames, KeptFrame
 from peer.network.streams.receiver import Receiver
+from peer.network.streams.succession import Succession
 from peer.network.transport import SERVICES, DisconnectedError, Pipe, Service
 from peer.network.wire.call import Call
 from peer.network.wire.frames import Heading, Key, decode
@@ -24,6 +26,7 @@ from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Reply, Welcome
 from peer.tasks import background
 from peer.telemetry.events import Regressed
+from peer.topology.reach import why_not
 
 
 class Network:
@@ -46,6 +49,8 @@ class Network:
         """What went wrong in an incoming stream."""
         self._receiver = Receiver(node, manifest, self.audit, callbacks.report)
         self._heartbeats = Heartbeats(node, callbacks)
+        self._fetching = Succession(node.limits, node.timeouts)
+        """Streams of neighbours that nobody can dial."""
         self._report = callbacks.report
 
     async def listen(self) -> None:
@@ -73,17 +78,31 @@ class Network:
 
     def use(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
         """From this round on, messages go to `receivers` and come from `senders`."""
+        self._check_reach([*receivers, *senders])
         self.edges.use(round, receivers, senders)
         self.audit.authorise(round, receivers, senders)
         self._open_links()
 
+    def _check_reach(self, neighbours: Iterable[str]) -> None:
+        """A protocol may put the ring in another order, and nobody could tell beforehand in which."""
+        me = self.identity.id
+        if not self.edges.can_be_dialled(me):
+            for other in neighbours:
+                if not self.edges.can_be_dialled(other):
+                    raise FailedError(why_not((me, other)))
+
     def _open_links(self) -> None:
-        """A stream of tensors to each receiver; of heartbeats one a pair, whichever way its tensors go."""
+        """A stream of tensors to each receiver; of heartbeats one a pair, whoever opens it."""
         for peer, neighbour in self.edges.neighbours.items():
             if self.edges.has("send", peer) and peer not in self.links:
                 link = self.links[peer] = Link(self._node, neighbour, self._welcomed)
-                self._streams[peer, "Tensors"] = self._tasks.create_task(link.run())
-            if self.identity.id < peer and (peer, "Heartbeat") not in self._streams:
+                if neighbour.address:
+                    self._streams[peer, "Tensors"] = self._tasks.create_task(link.run())
+            dials = not self.edges.can_be_dialled(self.identity.id)
+            if dials and self.edges.has("receive", peer) and (peer, "Fetch") not in self._streams:
+                fetching = Fetching(self._node, neighbour, self._receiver)
+                self._streams[peer, "Fetch"] = self._tasks.create_task(fetching.run())
+            if neighbour.address and (peer, "Heartbeat") not in self._streams:
                 self._streams[peer, "Heartbeat"] = self._tasks.create_task(self._heartbeats.run(neighbour))
 
     def writer(
@@ -214,6 +233,8 @@ class Network:
         try:
             if service == "Tensors":
                 await self._receiver.tensors(pipe)
+            elif service == "Fetch":
+                await self._accept_fetching(pipe)
             else:
                 await self._accept_heartbeat(pipe)
         except DisconnectedError:
@@ -224,6 +245,22 @@ class Network:
 
     async def _watch_incoming(self) -> None:
         await self._failed
+
+    async def _accept_fetching(self, pipe: Pipe) -> None:
+        """A neighbour that nobody can dial has opened the stream on which it is sent tensors."""
+        admitted = await self._receiver.admit(pipe, ("send",))
+        if admitted is None:
+            return
+        first = self._fetching.enter(admitted)
+
+        async def enters() -> None:
+            if not first:
+                await self._fetching.succeed(admitted)
+
+        try:
+            await self.links[admitted.peer].answer(admitted, enters)
+        finally:
+            self._fetching.leave(admitted)
 
     async def _accept_heartbeat(self, pipe: Pipe) -> None:
         admitted = await self._receiver.admit(pipe, ("send", "receive"))
@@ -255,6 +292,8 @@ class Network:
             for peer in self.edges.retire(self.durability.first_hand, self.durability.own):
                 self.links.pop(peer, None)
                 self._node.deliveries.ended(peer)
+                if pipe := self._fetching.present(peer):
+                    pipe.abort()
                 for service in SERVICES:
                     if stream := self._streams.pop((peer, service), None):
                         stream.cancel()

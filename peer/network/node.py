@@ -32,7 +32,7 @@ class Node:
     def __init__(
         self,
         identity: Identity,
-        addresses: Mapping[str, str],
+        addresses: Mapping[str, str | None],
         transport: Transport,
         timeouts: Timeouts = Timeouts(),
         limits: Limits = Limits(),
@@ -53,13 +53,16 @@ class Node:
     @asynccontextmanager
     async def stream(self, neighbour: Neighbour, service: Service) -> AsyncIterator[tuple[Counted, Welcome]]:
         """A stream to a neighbour that has been welcomed, dropped after the block; RefusedError, DisconnectedError."""
+        assert neighbour.address
         pipe = Counted(await self.transport.dial(neighbour.address, service), neighbour.id, self.traffic)
         try:
             hello = self.identity.hello(neighbour.id, self.durability.own, self.round)
-            yield pipe, await introduce(pipe, hello, self.timeouts.answer, self.foreign)
+            welcome = await introduce(pipe, hello, self.timeouts.answer, self.foreign)
+            neighbour.reached()
+            yield pipe, welcome
         except RefusedError as error:
             self._released(neighbour, error.refusal)
-            raise RefusedError(error.refusal, self.identity.data) from None
+            raise RefusedError(error.refusal, self.identity) from None
         except NoAnswerError:
             await self.transport.renew(neighbour.address)
             raise

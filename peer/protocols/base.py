@@ -1,6 +1,7 @@
 """What a protocol is: its hyperparameters, its declarations and one round. All that a protocol's file needs."""
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from peer.errors import InputError
@@ -31,6 +32,8 @@ class Protocol(Settings):
     records: ClassVar[tuple[Record, ...]] = ()
     exact: ClassVar[bool] = False
     """Whether its vectors must arrive as they are: then `wire` is float32."""
+    reorders: ClassVar[bool] = False
+    """Whether it puts the ring in another order: then any two peers may become neighbours."""
     replicated: ClassVar[tuple[str, ...]] = ()
     """Names in `peer.state` that hold the same bits at every peer after each round."""
     by_peer: ClassVar[tuple[str, ...]] = ()
@@ -81,7 +84,12 @@ class Protocol(Settings):
 
     def keeps(self, name: str) -> bool:
         """Whether what stands in `peer.state` under that name never changes."""
-        return any(name == kept or (kept.endswith("/") and name.startswith(kept)) for kept in self.unchanging)
+        return any(_stands_for(kept, name) for kept in self.unchanging)
+
+    def never_kept(self, names: Iterable[str]) -> list[str]:
+        """What of `unchanging` stands for none of these names."""
+        held = [*names]
+        return [kept for kept in self.unchanging if not any(_stands_for(kept, name) for name in held)]
 
     def check_state(self, peer: Peer) -> None:
         """InputError unless the peer's state is as declared, after a round."""
@@ -116,3 +124,7 @@ class Protocol(Settings):
     @abstractmethod
     async def round(self, peer: Peer) -> None:
         """One round: train, communicate, blend."""
+
+
+def _stands_for(kept: str, name: str) -> bool:
+    return name == kept or (kept.endswith("/") and name.startswith(kept))

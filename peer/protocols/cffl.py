@@ -12,8 +12,9 @@ from peer.protocols.base import Init, Peer, Protocol, Record
 from peer.protocols.blocks.largest import largest
 from peer.protocols.blocks.reputation import portions, reputable
 from peer.protocols.blocks.running_statistics import keep_variances
+from peer.protocols.blocks.trainable import trainable_by
 from peer.protocols.blocks.training import Fraction, Rate
-from peer.protocols.blocks.updates import Told, Updates, limited
+from peer.protocols.blocks.updates import Told, Updates
 
 BATCH = 256
 """Validation samples that go through the model at a time."""
@@ -63,7 +64,7 @@ class CFFL(Updates, Protocol):
         assert peer.validation
         me, remaining = peer.members.index(peer.id), peer.state["remaining"].cpu()
         change = await self.change(peer)
-        upload = limited(peer.layout, change, self.uploaded)
+        upload = trainable_by(self.uploaded, change, peer.layout)
         told = await self.tell(peer, upload if remaining[me] else torch.zeros_like(upload), self.uploaded)
         scores = await peer.compute(self.scores, peer, told, remaining, peer.validation)
         credit = self.credited(peer.state["credit"].cpu(), scores, remaining, (peer.round - 1) / peer.rounds)

@@ -30,7 +30,6 @@ class DefKT(Protocol):
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
     """E: local epochs of those who train, and of those who learn together with what they received."""
     batch_size: BatchSize = 64
-    """Samples in a batch; the last, smaller one is kept."""
 
     paper: ClassVar[str] = "Li et al. 2022, Algorithm 1 (FedISP's baseline)"
 

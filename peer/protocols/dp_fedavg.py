@@ -7,13 +7,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peer.errors import FailedError
 from peer.protocols.base import Init, Peer, Protocol, Record, Share
 from peer.protocols.blocks.accountant import dp_accounting, gaussian_epsilon, sampled_epsilon
+from peer.protocols.blocks.common_secret import COMMITMENT, PART, common_secret
 from peer.protocols.blocks.common_start import common_start
 from peer.protocols.blocks.noise import SECRET, as_secret, draw_secret, standard_normal, stream, uniform
 from peer.protocols.blocks.running_statistics import keep_variances
-from peer.protocols.blocks.training import BatchSize, Fraction, PlainSGD
+from peer.protocols.blocks.training import BatchSize, Fraction, KeepMomentum, PlainSGD
 from peer.topology.graphs import Graph
 
 
@@ -38,13 +38,11 @@ class DPFedAvg(PlainSGD, Protocol):
     seed can subtract the noise."""
     momentum: Fraction = 0.0
     """Momentum of SGD."""
-    keep_momentum: bool = False
-    """Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."""
+    keep_momentum: KeepMomentum = False
     batch_size: BatchSize = 128
-    """Samples in a batch; the last, smaller one is kept."""
 
     paper: ClassVar[str] = "McMahan et al. 2018, Algorithm 1 (RI-FedAvg's baseline)"
-    records: ClassVar[tuple[Record, ...]] = (Record("sampling", SECRET),)
+    records: ClassVar[tuple[Record, ...]] = (COMMITMENT, PART)
     exact: ClassVar[bool] = True  # what the accountant speaks of is the sum as it was noised
     replicated: ClassVar[tuple[str, ...]] = ("sampling",)
 
@@ -59,12 +57,8 @@ class DPFedAvg(PlainSGD, Protocol):
         dp_accounting()
         peer.state["secret"] = await peer.once(lambda: self.secret(peer))
         # The seed stands in the spec and is easily guessed: a sample drawn from it would be hidden from nobody.
-        mine = torch.tensor([*stream(peer.state["secret"], "part of the sampling", 0, SECRET)])
-        parts = await peer.gather("sampling", mine.double())
-        for id, part in parts.items():
-            if not bool(((part >= 0) & (part < 256) & (part == part.round())).all()):
-                raise FailedError(f"{id} sent what are no bytes as its part of the sampling; see what it runs")
-        peer.state["sampling"] = as_secret(b"".join(bytes(part.int().tolist()) for part in parts.values()))
+        part = stream(peer.state["secret"], "part of the sampling", 0, SECRET)
+        peer.state["sampling"] = await common_secret(peer, part)
         peer.state["exposure"] = torch.zeros((), dtype=torch.float64)
         await common_start(peer, init)
 

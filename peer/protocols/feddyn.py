@@ -7,12 +7,12 @@ from pydantic import Field
 from torch import Tensor
 
 from peer.protocols.base import Init, Peer, Share
-from peer.protocols.blocks.fresh_sgd import FreshSGD
+from peer.protocols.blocks.corrected_sgd import CorrectedSGD
 from peer.protocols.blocks.global_model import GlobalModel
 from peer.protocols.blocks.trainable import trainable_only
 
 
-class FedDyn(FreshSGD, GlobalModel):
+class FedDyn(CorrectedSGD, GlobalModel):
     """Each drawn peer trains on f_k(w) + α⟨w, h_k − w_t⟩ + (α/2)‖w‖² and adds its w_k − w_t to its h_k.
 
     w_t ← the plain mean of the drawn w_k + the mean h over *all* peers of h_k. So at rest Σ ∇f_k = 0: the plain mean of

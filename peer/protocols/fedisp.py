@@ -34,7 +34,6 @@ class FedISP(Participation, Protocol):
     weight_decay: Fraction = 1e-5
     """Weight decay of SGD."""
     batch_size: BatchSize = 64
-    """Samples in a batch; the last, smaller one is kept."""
 
     paper: ClassVar[str] = "FedISP, Algorithm 1"
 

@@ -6,11 +6,11 @@ from pydantic import Field
 from torch import Tensor
 
 from peer.protocols.base import Peer
-from peer.protocols.blocks.fresh_sgd import FreshSGD
+from peer.protocols.blocks.corrected_sgd import CorrectedSGD
 from peer.protocols.blocks.global_model import GlobalModel
 
 
-class FedProx(FreshSGD, GlobalModel):
+class FedProx(CorrectedSGD, GlobalModel):
     """Each drawn peer trains on f_k(w) + (μ/2)‖w − w_t‖²; then w_t ← Σ n_k·w_k / Σ n_k over those drawn.
 
     With μ = 0 it is FedAvg, bit for bit.

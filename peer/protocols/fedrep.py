@@ -4,13 +4,13 @@ from typing import ClassVar, Literal
 
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
-from peer.protocols.base import Init, Peer, Protocol, Share
+from peer.protocols.base import Init, Peer
+from peer.protocols.blocks.mean_extractor import MeanExtractor
 from peer.protocols.blocks.participation import Participation
 from peer.protocols.blocks.training import BatchSize, Epochs, Fraction, Rate
-from peer.topology.graphs import Graph
 
 
-class FedRep(Participation, Protocol):
+class FedRep(Participation, MeanExtractor):
     """Train the head, then the extractor; average the extractors; keep the head.
 
     There is no global model, so with `init: independent` the extractors first meet after round 1.
@@ -29,17 +29,9 @@ class FedRep(Participation, Protocol):
     extractor_epochs: Epochs = 2
     """Local epochs of the extractor, the head frozen."""
     batch_size: BatchSize = 64
-    """Samples in a batch; the last, smaller one is kept."""
 
     paper: ClassVar[str] = "Collins et al. 2021, Algorithm 1"
     init: ClassVar[Init] = "independent"
-
-    @property
-    def graph(self) -> Graph:
-        return "directed ring"
-
-    def shares(self, rounds: int) -> tuple[Share, ...]:
-        return (Share("extractor"),)
 
     def local(self) -> tuple[Phase, ...]:
         sgd, kept = SGD(self.lr, self.momentum), self.keep_momentum

@@ -42,6 +42,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     paper: ClassVar[str] = "FIRMA, Algorithm 3"
     min_peers: ClassVar[int] = 3
     init: ClassVar[Init] = "independent"
+    reorders: ClassVar[bool] = True
     records: ClassVar[tuple[Record, ...]] = (Record("proportions", "classes"), Record("order"))
 
     def shares(self, rounds: int) -> tuple[Share, ...]:

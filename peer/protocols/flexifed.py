@@ -10,7 +10,7 @@ from peer.protocols.base import Peer, Protocol, Received, Record, ResourceSource
 from peer.protocols.blocks.blend import blend
 from peer.protocols.blocks.cosine import cosine
 from peer.protocols.blocks.resource_links import Capacity, links
-from peer.protocols.blocks.training import Epochs, Fraction, PlainSGD
+from peer.protocols.blocks.training import Epochs, Fraction, KeepMomentum, PlainSGD
 from peer.topology.graphs import Graph
 
 
@@ -20,8 +20,7 @@ class FlexiFed(PlainSGD, Protocol):
     name: Literal["flexifed"] = "flexifed"
     epochs: Epochs = 1
     """Local epochs a round."""
-    keep_momentum: bool = False
-    """Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."""
+    keep_momentum: KeepMomentum = False
     alpha: Fraction = 0.5
     """α: how much cores count for a machine's resource level, beside memory."""
     beta: Fraction = 0.5

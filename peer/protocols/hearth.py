@@ -15,10 +15,10 @@ from peer.errors import InputError
 from peer.learning.model.layout import Entry
 from peer.learning.training.optimiser import Adam
 from peer.learning.training.phase import Loss, Phase
-from peer.protocols.base import Init, Peer, Protocol, Share
+from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.common_start import common_start
+from peer.protocols.blocks.mean_extractor import MeanExtractor
 from peer.protocols.blocks.training import BatchSize, Epochs, Rate
-from peer.topology.graphs import Graph
 
 FLOOR = 1e-8
 """Added to the share of a class before its logarithm is taken: a class without samples has about -18."""
@@ -26,7 +26,7 @@ FLOOR = 1e-8
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Hearth(Protocol):
+class Hearth(MeanExtractor):
     """Train θ and η on logits adjusted by the local label prior; θ ← Σ n_k·θ_k / n; then refit a copy of η, ψ, to θ.
 
     η, ψ and the prior never leave. Between rounds η stands in `peer.state["head"]`: training goes on from it, never
@@ -45,19 +45,11 @@ class Hearth(Protocol):
     refit_epochs: Epochs = 5
     """Epochs of ψ after the mean, with θ frozen and a new Adam; 0: ψ is η with the label prior in its bias."""
     batch_size: BatchSize = 64
-    """Samples in a batch; the last, smaller one is kept."""
     predicts: Literal["local", "balanced"] = "local"
     """With which head a peer's model predicts: ψ, for data like its own, or η, for all classes alike."""
 
     paper: ClassVar[str] = "none: a protocol of this project"
     init: ClassVar[Init] = "shared"
-
-    @property
-    def graph(self) -> Graph:
-        return "directed ring"
-
-    def shares(self, rounds: int) -> tuple[Share, ...]:
-        return (Share("extractor"),)
 
     def local(self) -> tuple[Phase, ...]:
         return (Phase("model", self.epochs, self._adam(), self.batch_size, keep="model"),)

@@ -10,8 +10,9 @@ from peer.protocols.base import Init, Peer, Protocol, Record
 from peer.protocols.blocks.largest import largest_of_each
 from peer.protocols.blocks.reputation import judged, portions, reputable
 from peer.protocols.blocks.running_statistics import keep_variances
+from peer.protocols.blocks.trainable import trainable_by
 from peer.protocols.blocks.training import Fraction, Rate
-from peer.protocols.blocks.updates import Updates, limited
+from peer.protocols.blocks.updates import Updates
 
 
 class RFFL(Updates, Protocol):
@@ -44,7 +45,7 @@ class RFFL(Updates, Protocol):
 
     async def round(self, peer: Peer) -> None:
         me, remaining = peer.members.index(peer.id), peer.state["remaining"].cpu()
-        update = limited(peer.layout, await self.change(peer), self.clipped)
+        update = trainable_by(self.clipped, await self.change(peer), peer.layout)
         told = await self.tell(peer, update if remaining[me] else torch.zeros_like(update), self.clipped)
         before = peer.state["reputation"].cpu()
         total, reputation = await peer.compute(judged, told, before, remaining, self.alpha, 0.0)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from peer.protocols.base import Peer
-from peer.protocols.blocks.fresh_sgd import FreshSGD
+from peer.protocols.blocks.corrected_sgd import CorrectedSGD
 from peer.protocols.blocks.global_model import GlobalModel
 from peer.protocols.blocks.roughness import roughness
 from peer.protocols.blocks.trainable import trainable_only
@@ -19,7 +19,7 @@ BATCH = 1024
 """Samples that pass through the model at a time."""
 
 
-class RIFedAvg(FreshSGD, GlobalModel):
+class RIFedAvg(CorrectedSGD, GlobalModel):
     """Each drawn peer trains on f_k(w) + λ·I_k·‖w − w_t‖²; then w_t ← Σ n_k·w_k / Σ n_k over those drawn.
 
     I_k, the Roughness Index of f_k at w_t, is taken once a round on all local samples, in float64 and along the

@@ -28,7 +28,6 @@ class Scaffold(GlobalModel):
     epochs: Epochs = 5
     """E: local epochs a round."""
     batch_size: BatchSize = 128
-    """Samples in a batch; the last, smaller one is kept."""
 
     paper: ClassVar[str] = "Karimireddy et al. 2020, Algorithm 1, Option II (RI-FedAvg's baseline)"
     exact: ClassVar[bool] = True  # c must stay the mean of all c_i

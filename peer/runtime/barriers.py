@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from peer.errors import FailedError
 from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
-from peer.network.membership.edges import ONE_WAY, Edges, Neighbour
+from peer.network.membership.edges import CORRECT, ONE_WAY, Edges, Neighbour
 from peer.network.streams.handshake import MAKE_ALIKE
 from peer.spec.federation import Spec
 from peer.tasks import background
@@ -24,18 +24,19 @@ async def join(edges: Edges, spec: Spec, report: Report) -> None:
     except TimeoutError:
         if not (missing := edges.missing()):
             return  # the last one came in the same moment
-        who = "; ".join(f"{neighbour.id} at {neighbour.address}: {why}" for neighbour, why in missing)
+        who = "; ".join(f"{neighbour.place}: {why}" for neighbour, why in missing)
         raise FailedError(f"gave up after {spec.patience:g} s of waiting for {who}{_way_out(missing)}") from None
     report(_joining([]))
 
 
 def _way_out(missing: list[tuple[Neighbour, str]]) -> str:
     """What to do, unless the reasons say so themselves."""
-    if all(why == ONE_WAY for _, why in missing):
-        return ""
-    if not all("refused:" in why for _, why in missing):
+    reasons = [why for _, why in missing]
+    if not all("refused:" in why or "certificate" in why or why.endswith((ONE_WAY, CORRECT)) for why in reasons):
         return "; start it or correct its address"
-    return "" if any(MAKE_ALIKE in why for _, why in missing) else "; make the peers agree"
+    if all("refused:" in why for why in reasons) and not any(MAKE_ALIKE in why for why in reasons):
+        return "; make the peers agree"
+    return ""
 
 
 async def await_staleness_bound(durability: Durability, spec: Spec, round: int, report: Report, seconds: float) -> None:
@@ -91,7 +92,7 @@ async def _say_for_whom(edges: Edges, report: Report) -> None:
 
 def _behind_bound(behind: dict[str, int], spec: Spec, round: int) -> Waiting:
     """Those who are furthest behind, at most MAX_NAMED, and how many there are besides."""
-    addresses = {member.id: member.address for member in spec.ring}
+    addresses = spec.addresses
     first = sorted(behind, key=lambda id: behind[id])[:MAX_NAMED]
     who = tuple(Awaited(id, addresses[id], _on_disk(behind[id], round)) for id in first)
     others = len(behind) - len(first)

@@ -15,17 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import safetensors.numpy
 import safetensors.torch
 import xxhash
-from safetensors import SafetensorError
 from torch import Tensor
 
 from peer.files import read, sync, write_atomically
 from peer.network.streams.outbox import Frames
-from peer.network.wire.frames import BadFrameError, decode
-from peer.runtime.journal import tensor_digest
+from peer.network.wire.frames import BadFrameError
+from peer.runtime.kept_tensors import KeptTensors, as_file
+from peer.runtime.message_file import check_frames, packed, unpacked
 
 
 @dataclass(frozen=True)
@@ -46,15 +44,15 @@ class Checkpoints:
     """The checkpoints of one peer. Reading and writing block; they run in a thread."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory, self._kept = directory, KeptTensors(directory)
 
     def save(self, snapshot: Snapshot, frames: Frames) -> None:
         """Write a checkpoint and the messages of its round; they are on disk when this returns."""
         self.directory.mkdir(parents=True, exist_ok=True)
         state = safetensors.torch.save(dict(snapshot.tensors))
-        messages = _pack(frames)
+        messages = packed(frames)
         for digest, tensor in snapshot.new.items():
-            write_atomically(self._kept(digest), safetensors.torch.save({"value": tensor}))
+            write_atomically(self._kept.path(digest), as_file(tensor))
         self._write("round", snapshot.round, "safetensors", state)
         self._write("messages", snapshot.round, "safetensors", messages)
         sync(self.directory)
@@ -87,12 +85,12 @@ class Checkpoints:
         tensors = safetensors.torch.load(read(self._path("round", round, "safetensors")))
         damaged = self.damaged_messages(round)
         kept = {
-            at: _unpack(read(self._path("messages", at, "safetensors")))
+            at: unpacked(read(self._path("messages", at, "safetensors")))
             for at in self._message_rounds()
             if at <= round and at not in damaged
         }
         unchanging = seal["unchanging"]
-        tensors |= {name: self._read_kept(digest) for name, digest in unchanging.items()}
+        tensors |= {name: self._kept.read(digest) for name, digest in unchanging.items()}
         return Snapshot(round, tensors, seal["facts"], unchanging), kept
 
     def tidy(self) -> None:
@@ -130,9 +128,7 @@ class Checkpoints:
             sealed = {digest for at in self.rounds() for digest in self._seal(at)["unchanging"].values()}
         except (OSError, ValueError, KeyError):
             return  # a seal that cannot be read may be brought back from a copy
-        for path in self.directory.glob("kept-*.safetensors"):
-            if path.stem.removeprefix("kept-") not in sealed:
-                path.unlink()
+        self._kept.drop_all_but(sealed)
 
     def prune(self, low_watermark: int, wanted: Collection[int]) -> None:
         """Set aside what nobody will ask for: messages, but of `wanted` rounds, and older checkpoints but two."""
@@ -166,12 +162,9 @@ class Checkpoints:
                     continue  # pruned: nobody will ask for them
                 if _digest(read(path)) != seal[part]:
                     return f"the checksum of its {part} is wrong"
-            for digest in seal["unchanging"].values():
-                if tensor_digest(self._read_kept(digest)) != digest:
-                    return f"the checksum of {self._kept(digest).name} is wrong"
+            return self._kept.damage(seal["unchanging"].values())
         except (OSError, ValueError, KeyError) as error:
             return f"it cannot be read ({type(error).__name__})"
-        return None
 
     def _damaged_messages(self, round: int) -> str | None:
         """By the round's seal, or by the frames' own checksums where the seal is what is damaged."""
@@ -180,8 +173,7 @@ class Checkpoints:
             try:
                 sealed = self._seal(round)["messages"]
             except (OSError, ValueError, KeyError):
-                for _, data in _unpack(content):
-                    decode(data)
+                check_frames(content)
                 return None
             if _digest(content) != sealed:
                 raise ValueError("wrong checksum")
@@ -209,35 +201,9 @@ class Checkpoints:
         numbers = {int(number) for path in paths if (number := path.stem.removeprefix(f"{kind}-")).isdecimal()}
         return sorted(at for at in numbers if self._path(kind, at, suffix) in paths)
 
-    def _kept(self, digest: str) -> Path:
-        return self.directory / f"kept-{digest}.safetensors"
-
-    def _read_kept(self, digest: str) -> Tensor:
-        """A tensor that never changes, whole or not; ValueError or KeyError where the file is none of these."""
-        try:
-            return safetensors.torch.load(read(self._kept(digest)))["value"]
-        except SafetensorError as error:
-            raise ValueError(str(error)) from None
-
     def _path(self, kind: str, round: int, suffix: str) -> Path:
         return self.directory / f"{kind}-{round:04d}.{suffix}"
 
 
 def _digest(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(content)
-
-
-def _pack(frames: Frames) -> bytes:
-    tensors = {f"{number:08d}": np.frombuffer(data, np.uint8) for number, (_, data) in enumerate(frames)}
-    receivers = json.dumps([to for to, _ in frames])
-    return safetensors.numpy.save(tensors, {"receivers": receivers})
-
-
-def _unpack(content: bytes) -> Frames:
-    try:
-        tensors = safetensors.numpy.load(content)
-        size = int.from_bytes(content[:8], "little")
-        receivers = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["receivers"])
-    except (SafetensorError, TypeError, RecursionError) as error:
-        raise ValueError(str(error)) from None
-    return [(to, tensors[f"{number:08d}"].tobytes()) for number, to in enumerate(receivers)]

@@ -10,6 +10,7 @@ from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.streams.outbox import Frames
 from peer.runtime.checkpoint import Checkpoints, Snapshot
 from peer.runtime.local_peer import LocalPeer
+from peer.runtime.persistence import Persistence
 from peer.tasks import background, uninterrupted
 from peer.telemetry.events import Damaged, Report, Resumed
 from peer.telemetry.results import sync_lines
@@ -20,6 +21,7 @@ class Checkpointer:
 
     def __init__(self, directory: Path, peer: LocalPeer, report: Report) -> None:
         self._checkpoints, self._peer, self._report = Checkpoints(directory), peer, report
+        self._persistence = Persistence(peer)
         self._writing: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -31,8 +33,8 @@ class Checkpointer:
     async def save(self, round: int) -> None:
         """Take the state as it is now and write it in the background, after the checkpoint before it."""
         await self.settle()
-        unchanging, new = await self._peer.unchanging()
-        tensors, facts = self._peer.state_dict()
+        unchanging, new = await self._persistence.unchanging()
+        tensors, facts = self._persistence.state_dict()
         facts = {"peer": facts, "network": self._peer.network.state_dict()}
         snapshot = Snapshot(round, tensors, facts, unchanging, new)
         frames = self._peer.network.frames(round)
@@ -86,7 +88,7 @@ class Checkpointer:
         snapshot, messages = await asyncio.to_thread(self._checkpoints.load, whole[0])
         await self._do_without(snapshot)
         self._checkpoints.drop_after(whole[0])
-        self._peer.load_state_dict(snapshot.round, snapshot.tensors, snapshot.facts["peer"], snapshot.unchanging)
+        self._persistence.load_state_dict(snapshot.round, snapshot.tensors, snapshot.facts["peer"], snapshot.unchanging)
         self._peer.network.load_state_dict(snapshot.round, snapshot.facts["network"])
         for at in sorted(messages):
             self._peer.network.load_frames(messages[at])

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from peer.errors import InputError
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.protocols.registry import PROTOCOLS
-from peer.runtime.dry_run import DryRun, Rehearsal
+from peer.runtime.dry_run import DryRun
+from peer.runtime.rehearsal import Rehearsal
 from peer.spec.federation import Spec
 
 FLOAT32 = 4

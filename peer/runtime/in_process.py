@@ -18,6 +18,7 @@ from peer.runtime.bounds import Bounds
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
+from peer.spec.own_data import own_data
 from peer.spec.peer import PeerConfig
 from peer.telemetry.telemetry import Telemetry
 
@@ -39,7 +40,7 @@ async def run_in_process(
                 id=member.id,
                 device="cpu",
                 out=out / member.id,
-                data=(own or {}).get(member.id),
+                data=own_data(member.id, spec, (own or {}).get(member.id)),
             )
             transport = partial(network.transport, member.address)
             runtimes[member.id] = Runtime(prepare(config, spec), transport, executor, Telemetry(), bounds)

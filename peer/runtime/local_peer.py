@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict
 from itertools import count
 from typing import Any, TypeVar
 
@@ -12,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.errors import FailedError, InputError
 from peer.learning.data.drift import stage_of
 from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, mix
@@ -20,17 +18,15 @@ from peer.learning.model.layout import Entry
 from peer.learning.randomness import derive
 from peer.learning.training.trainer import Phase, Trainer
 from peer.network.network import Network
-from peer.plugins import in_words
 from peer.protocols.peer import Resources
 from peer.protocols.state import State
-from peer.runtime.communicating import Communicating, Ring, Seconds
-from peer.runtime.journal import Journal, tensor_digest
+from peer.runtime.communicating import Communicating
+from peer.runtime.journal import Journal
 from peer.runtime.lifecycle import State as Activity
 from peer.runtime.notes import noted
 from peer.runtime.setup import Setup, load_shard
 from peer.spec.resources import NOTED, as_noted
 from peer.telemetry.events import DataDrifted, Note, Report
-from peer.telemetry.trace import copy
 
 T = TypeVar("T")
 GIB = 1 << 30
@@ -56,7 +52,6 @@ class LocalPeer(Communicating):
         self.journal = Journal(setup.out / "journal")
         self._given = setup.given
         self.state = State()
-        self._protocol, self._unchanging = spec.protocol, dict[str, str]()
         self.loss: float | None = None
         self.noted: dict[str, Note] = {}
         self.trained_this_round = False
@@ -84,64 +79,6 @@ class LocalPeer(Communicating):
         # What a peer tells of its data is what it trains on, right or wrong.
         self.proportions = torch.from_numpy(mix(shard.train.y, shard.classes))
         self.validation = shard.validation.to(self.trained.device) if shard.validation else None
-
-    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything to go on from: tensors on the CPU, copied as the next round changes them, and plain JSON."""
-        tensors = {"model": copy(self.model)}
-        tensors |= {f"counter/{name}": copy(counter) for name, counter in self.trained.counters.items()}
-        tensors |= {f"optimiser/{name}": tensor for name, tensor in self.trainer.state().items()}
-        changing = {name: tensor for name, tensor in self.state.items() if not self._protocol.keeps(name)}
-        tensors |= {f"protocol/{name}": copy(tensor) for name, tensor in changing.items()}
-        tensors |= {f"wire/{name}": copy(tensor) for name, tensor in self.encoding.state.items()}
-        tensors |= {f"behaviour/{name}": tensor for name, tensor in self.misbehaviour.state_dict().items()}
-        return tensors, {"ring": asdict(self.ring_order), "seconds": asdict(self.seconds), "loss": self.loss}
-
-    async def unchanging(self) -> tuple[dict[str, str], dict[str, Tensor]]:
-        """What the protocol keeps unchanged: checksums by name, and, by checksum, copies of what is new.
-
-        InputError when it was changed or is gone: what is on disk already would be something else.
-        """
-        kept = {f"protocol/{name}": tensor for name, tensor in self.state.items() if self._protocol.keeps(name)}
-        if not kept and not self._unchanging:
-            return {}, {}
-        before, self._unchanging = self._unchanging, await asyncio.to_thread(_digests, kept)
-        for name, digest in before.items():
-            if self._unchanging.get(name) != digest:
-                raise InputError(
-                    f"`{self._protocol.name}` declares peer.state[{name.removeprefix('protocol/')!r}] as unchanging "
-                    f"and changed it in round {self.round}; leave it as it is or take it out of `unchanging`"
-                )
-        new = {digest: copy(kept[name]) for name, digest in self._unchanging.items() if name not in before}
-        return dict(self._unchanging), new
-
-    def load_state_dict(
-        self, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], unchanging: Mapping[str, str]
-    ) -> None:
-        """Go on after `round` from what `state_dict` gave then; FailedError when it gave something else.
-
-        `tensors` are with those that `unchanging`, by their checksums, says are on disk already.
-        """
-        try:
-            self._restore(tensors, facts)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise FailedError(
-                f"the checkpoint of round {round} is not of this model and protocol ({in_words(error)}); put a copy of "
-                "this peer's files in its place, or begin the federation again (`dfl-launch run --fresh`)"
-            ) from error
-        self.round, self._unchanging = round, dict(unchanging)
-
-    def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self.model.copy_(tensors["model"])
-        for name, counter in self.trained.counters.items():
-            counter.copy_(tensors[f"counter/{name}"])
-        self.trainer.load_state(_under("optimiser/", tensors))
-        kept = _under("protocol/", tensors)
-        self.state = State({name: tensor.to(self.trained.device) for name, tensor in kept.items()})
-        self.encoding.state = _under("wire/", tensors)
-        self.misbehaviour.load_state_dict(_under("behaviour/", tensors))
-        self.ring_order = Ring(**{**facts["ring"], "order": tuple(facts["ring"]["order"])})
-        self.seconds = Seconds(**facts["seconds"])
-        self.loss = facts["loss"]
 
     @property
     def samples(self) -> int:  # type: ignore[override]
@@ -177,7 +114,7 @@ class LocalPeer(Communicating):
         return self.trainer.batches(size, self.round, epochs)
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        self.calls.check_function(function, self.round)
+        self.calls.compute(self, function)
         return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)
 
     def forget(self, optimiser: str) -> None:
@@ -187,7 +124,7 @@ class LocalPeer(Communicating):
         number = next(self._onces)
         value = await asyncio.to_thread(self.journal.recall, self.round, number)
         if value is None:
-            made = self.calls.drawn(await self.compute(make), self.round)
+            made = self.calls.once(self, await self.compute(make))
             value = await asyncio.to_thread(self.journal.write, self.round, number, made)
         return value.to(self.trained.device)
 
@@ -212,11 +149,3 @@ class LocalPeer(Communicating):
 
     def note(self, **values: float | Sequence[float]) -> None:
         self.noted |= noted(self.calls.protocol, values, self.round)
-
-
-def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    return {name: tensor_digest(tensor.detach().cpu().contiguous()) for name, tensor in tensors.items()}
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,15 +1,16 @@
 """A peer's life from its files to its result: join, (train, communicate, evaluate)*, serve."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TypeVar
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import cannot_write
+from peer.learning.device import memory_errors
 from peer.learning.export import save_model
 from peer.learning.training.evaluation import Evaluation, evaluate
 from peer.network.network import Network
@@ -26,19 +27,23 @@ from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.manifest import manifest
 from peer.runtime.resources import measure
+from peer.runtime.round_reports import result, round_done, trace_facts
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_lost, watch_stalled
 from peer.spec.behaviour import in_words
+from peer.spec.federation import digests
 from peer.tasks import background
-from peer.telemetry.events import Done, Failed, Left, Misbehaving, RoundDone, StateChanged
+from peer.telemetry.events import Done, Failed, Left, Misbehaving, StateChanged
 from peer.telemetry.line_file import LineFile
-from peer.telemetry.results import AUDIT, EVENTS, Result, append_audit, close_torn_lines, history, write_result
+from peer.telemetry.results import AUDIT, EVENTS, append_audit, close_torn_lines, history, write_result
 from peer.telemetry.telemetry import Telemetry
 from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
 
 T = TypeVar("T")
+WATCHED = 2.0
+"""Seconds for which whoever has asked for this peer's status is taken to go on asking."""
 
 
 class Runtime:
@@ -60,8 +65,14 @@ class Runtime:
         peers, names = len(self._spec.ids), setup.shard.names
         plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
         declared = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
+        agreement = self._spec.agreement()
         identity = Identity(
-            setup.config.id, self._spec.digests(), declared.digest, declared.data, rounds=self._spec.rounds
+            setup.config.id,
+            digests(agreement),
+            declared.digest,
+            declared.data,
+            rounds=self._spec.rounds,
+            settings=agreement,
         )
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
         self.network = Network(node, declared, Callbacks(telemetry.emit, self._doing, self._resources))
@@ -69,19 +80,22 @@ class Runtime:
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, telemetry.emit)
         self._complete = self._out / "complete"
         self._audit = LineFile(self._out / AUDIT)
+        self._asked = float("-inf")
+        """When somebody asked for its status last, by the monotonic clock."""
+        self._seen_serving = asyncio.Event()
 
-    def _addresses(self) -> dict[str, str]:
+    def _addresses(self) -> dict[str, str | None]:
         """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
         alone = self._spec.protocol.graph == "none"
-        ring = self._spec.ring
-        return {m.id: m.address for m in ring if not alone or m.id == self.setup.config.id}
+        return {id: at for id, at in self._spec.addresses.items() if not alone or id == self.setup.config.id}
 
     async def run(self) -> None:
         """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         await self.network.listen()
         try:
-            async with self.network.running():
-                await self._live()
+            with memory_errors():
+                async with self.network.running():
+                    await self._live()
             self._become("done")
             self.telemetry.emit(Done())
         except DivergedError as error:
@@ -146,7 +160,7 @@ class Runtime:
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""
         self.peer.begin(0)
-        with user_code_errors(self._spec.protocol.name):
+        with user_code_errors(self._spec.protocol.name), memory_errors():
             await self._spec.protocol.start(self.peer, self._spec.init)
             self.peer.end()
         self._become("evaluating")
@@ -161,18 +175,18 @@ class Runtime:
         name = self._traced(round)
         shared = self.peer.extractor if name == "extractor" else self.peer.model
         if self._spec.trace:
-            self.peer.trace = Trace(self._out / "trace", round, name, shared)
-        with user_code_errors(self._spec.protocol.name):
+            self.peer.departures.trace = Trace(self._out / "trace", round, name, shared)
+        with user_code_errors(self._spec.protocol.name), memory_errors():
             await self._spec.protocol.round(self.peer)
             self.peer.end()
             self._spec.protocol.check_state(self.peer)
-        if self.peer.trace:
-            await asyncio.to_thread(self.peer.trace.write, shared, self._trace_facts())
+        if trace := self.peer.departures.trace:
+            await asyncio.to_thread(trace.write, shared, trace_facts(self.peer))
         self._become("evaluating")
         began = time.perf_counter()
         self._evaluation = await self._in_thread(self._evaluate)
         self.peer.seconds.evaluate += time.perf_counter() - began
-        self._report_round(round, before)
+        self.telemetry.emit(round_done(self.peer, self._evaluation, before))
         await self._close_round(round)
 
     def _traced(self, round: int) -> str:
@@ -180,36 +194,9 @@ class Runtime:
         shared = [share.part for share in self._declared.travelling(round)]
         return "extractor" if shared[:1] == ["extractor"] else "model"
 
-    def _trace_facts(self) -> dict[str, object]:
-        return {
-            "samples": self.peer.samples,
-            "ring": json.dumps(self.peer.ring),
-            "view": self.network.identity.view,
-            "participated": self.peer.trained_this_round,
-            **self.peer.noted,
-        }
-
     def _evaluate(self) -> Evaluation:
         shard = self.setup.shard
         return evaluate(self.setup.model, shard.test, shard.proportions, paper=shard.paper, own=shard.own)
-
-    def _report_round(self, round: int, before: dict[str, float]) -> None:
-        assert self._evaluation
-        traffic, now = self.network.traffic, asdict(self.peer.seconds)
-        self.telemetry.emit(
-            RoundDone(
-                round=round,
-                accuracy=self._evaluation.as_dict(),
-                loss=self.peer.loss,
-                test_loss=self._evaluation.loss,
-                balanced=self._evaluation.balanced,
-                seconds={name: now[name] - before[name] for name in now},
-                bytes_sent=traffic.sent.total(),
-                bytes_received=traffic.received.total(),
-                tensor_bytes_sent=self.network.audit.tensor_bytes,
-                notes=dict(self.peer.noted),
-            )
-        )
 
     async def _close_round(self, round: int) -> None:
         """Put the round on disk while the next one trains."""
@@ -227,29 +214,7 @@ class Runtime:
         await asyncio.to_thread(save_model, self.setup.model, self._out / "model.safetensors")
         digest = await asyncio.to_thread(self.setup.model.sha256)
         past = await asyncio.to_thread(history, self._out)
-        await asyncio.to_thread(write_result, self._out, self._result(self._evaluation, digest, past))
-
-    def _result(self, evaluation: Evaluation, digest: str, past: tuple[RoundDone, ...]) -> Result:
-        """What the launcher's summary is made of."""
-        traffic, ring = self.network.traffic, self.peer.ring_order
-        return Result(
-            id=self.peer.id,
-            rounds=self._spec.rounds,
-            samples=self.peer.samples,
-            accuracy=evaluation.as_dict(),
-            balanced=evaluation.balanced,
-            test_loss=evaluation.loss,
-            model_sha256=digest,
-            bytes_sent=traffic.sent.total(),
-            bytes_received=traffic.received.total(),
-            tensor_bytes_sent=self.network.audit.tensor_bytes,
-            sent_to=dict(traffic.sent),
-            seconds=asdict(self.peer.seconds),
-            ring=ring.order,
-            ring_cost={"before": ring.cost_before, "after": ring.cost_after},
-            history=past,
-            replicated=self.peer.state.digests(self._spec.protocol.replicated),
-        )
+        await asyncio.to_thread(write_result, self._out, result(self.peer, self._evaluation, digest, past))
 
     async def _serve(self) -> None:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""
@@ -263,6 +228,14 @@ class Runtime:
             else:
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
+        await self._tell_who_watches()
+
+    async def _tell_who_watches(self) -> None:
+        """Whoever asks again and again shall hear of the end, too: from a peer that has gone it could be anything."""
+        if time.monotonic() - self._asked < WATCHED:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCHED):
+                    await self._seen_serving.wait()
 
     def _running(self) -> bool:
         return self._lifecycle.state not in ("joining", "serving")
@@ -281,7 +254,10 @@ class Runtime:
 
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""
-        accuracy = self._evaluation.matched if self._evaluation else None
+        self._asked = time.monotonic()
+        if self._lifecycle.state == "serving":
+            self._seen_serving.set()
+        accuracy = self._evaluation.by(self._spec.test) if self._evaluation else None
         return status_reply(self.network, self._spec, self._lifecycle.state, self.peer, accuracy, self._resources())
 
     async def _in_thread(self, function: Callable[[], T]) -> T:

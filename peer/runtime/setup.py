@@ -7,36 +7,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel
 
 from peer.errors import InputError
 from peer.files import sole_use, why_unwritable, write_atomically
 from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, own_shard, take_shard
-from peer.learning.device import choose_device
+from peer.learning.device import choose_device, limit_memory
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
 from peer.network.wire.messages import VERSION
 from peer.ownership import make_private, refuse_links
 from peer.protocols.peer import Resources
-from peer.reading import SETTINGS, read_plain
 from peer.runtime.behaviour import flip_labels
 from peer.runtime.disk import check_disk, disk_needed, rehearse
-from peer.runtime.dry_run import SAMPLES, Rehearsal
+from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.spec.resources import given
-
-
-class Run(BaseModel):
-    """run.json: whose directory it is, and of which run."""
-
-    version: int = 1
-    id: str
-    rounds: int
-    digests: dict[str, str]
+from peer.spec.run import Run
 
 
 @dataclass
@@ -58,18 +48,32 @@ class Setup:
 def prepare(config: PeerConfig, spec: Spec) -> Setup:
     """Load the data and build the model; InputError when they do not go together. Creates nothing."""
     device = choose_device(config.device)
+    limit_memory(device, config.gpu_memory)
     out = config.out or Path(config.id)
     check_directory(out, config, spec)
     resources = given(config, spec)
     shard = load_shard(config, spec, round=1)
+    model = fitting_model(config, spec, shard, device)
+    check_room(config, spec, shard, model)
+    return Setup(config, spec, shard, model, resources)
+
+
+def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.device) -> Model:
+    """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
     model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
     check_batches(model, spec.protocol.local(), len(shard.train), config.id)
+    return model
+
+
+def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> int:
+    """The bytes on disk that the run needs at most; InputError when there are not as many."""
     everyone = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
     few = shard.train.first(SAMPLES)
     rehearsal = Rehearsal(model, few, everyone, spec.rounds, spec.seed, shard.validation, spec.wire)
-    check_disk(out, disk_needed(spec, model.sizes["model"], rehearse(spec, config.id, rehearsal)))
-    return Setup(config, spec, shard, model, resources)
+    needed = disk_needed(spec, model.sizes["model"], rehearse(spec, config.id, rehearsal))
+    check_disk(config.out or Path(config.id), needed)
+    return needed
 
 
 def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
@@ -91,7 +95,7 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
         with sole_use(out):
             refuse_links(out)
     try:
-        theirs = Run.model_validate_json(read_plain(out / "run.json", SETTINGS))
+        theirs = Run.read(out)
     except FileNotFoundError:
         return
     except (OSError, ValueError):
@@ -109,7 +113,6 @@ def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
     """Create the directory, say in it whose it is, and keep every other process out of it inside the block."""
     make_private(out)
     with sole_use(out):
-        run = Run(version=VERSION, id=config.id, rounds=spec.rounds, digests=spec.digests())
-        write_atomically(out / "run.json", run.model_dump_json().encode())
+        Run.of(spec, config.id, VERSION).write(out)
         write_atomically(out / "pid", f"{os.getpid()}\n".encode())
         yield

@@ -19,7 +19,7 @@ def status_reply(
         neighbours=[
             StatusReply.Neighbour(
                 id=neighbour.id,
-                address=neighbour.address,
+                address=neighbour.address or "",
                 state=neighbour.state,
                 reason=neighbour.reason,
                 durable=network.durability.of(neighbour.id),

@@ -34,7 +34,7 @@ async def watch_lost(
                 continue
             how = "so" if rejecting < neighbour.heard else "silent"
             why = neighbour.rejects or neighbour.reason
-            who = f"{neighbour.id} at {neighbour.address} ({why}), {how} for {lost:.0f} s"
+            who = f"{neighbour.place} ({why}), {how} for {lost:.0f} s"
             if spec.on_loss == "stop":
                 raise FailedError(f"stopped because of {who}; start it again, then this peer")
             if clock() - said.get(neighbour.id, -reminders.lost_again) >= reminders.lost_again:

@@ -6,9 +6,9 @@ Everybody knows it, as it stands in the spec. Who lies without saying so is anot
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from peer.settings import Settings
+from peer.settings import Settings, kind_of_word
 
 
 class LabelFlip(Settings):
@@ -48,7 +48,13 @@ class SignFlip(Settings):
 
 
 Behaviour = LabelFlip | Noise | Stale | SignFlip
-AnyBehaviour = Annotated[Behaviour, Field(discriminator="kind")]
+AnyBehaviour = Annotated[
+    Annotated[Behaviour, Field(discriminator="kind")],
+    BeforeValidator(
+        kind_of_word, json_schema_input_type=Behaviour | Literal["label-flip", "noise", "stale", "sign-flip"]
+    ),
+]
+"""A behaviour's block; a word alone is its kind."""
 
 
 def in_words(behaviours: Mapping[str, Behaviour]) -> dict[str, str]:

@@ -137,10 +137,10 @@ def dump_yaml(content: Mapping[str, Any]) -> str:
     return stream.getvalue()
 
 
-def validate(kind: type[S], content: Any, document: Document, components: Mapping[str, type[Settings]]) -> S:
+def validate(kind: type[S], content: Any, document: Document, components: Mapping[Location, type[Settings]]) -> S:
     """`content` as settings of `kind`; InputError names file, line and the nearest known key.
 
-    components: the class of each block whose class its `name` chooses, by key; their known keys are looked up there.
+    components: the class of each block whose class its `name` chooses, by its place; known keys are looked up there.
     """
     try:
         return kind.model_validate_json(json.dumps(content), strict=True)
@@ -151,14 +151,15 @@ def validate(kind: type[S], content: Any, document: Document, components: Mappin
 
 
 def _sentence(
-    error: ErrorDetails, kind: type[Settings], document: Document, components: Mapping[str, type[Settings]]
+    error: ErrorDetails, kind: type[Settings], document: Document, components: Mapping[Location, type[Settings]]
 ) -> str:
     location = error["loc"]
     where = document.where(location)
     name = ".".join(str(step) for step in location)
     if error["type"] == "extra_forbidden":
-        key, block = str(location[-1]), str(location[0])
-        known = _keys(components[block], location[1:-1]) if block in components else _keys(kind, location[:-1])
+        key = str(location[-1])
+        block = next((place for place in components if location[: len(place)] == place), ())
+        known = _keys(components.get(block, kind), location[len(block) : -1])
         return f"{where}: unknown key `{key}`; {nearest(key, [one for one in known if one != key])}"
     if error["type"] == "union_tag_invalid":
         context = error["ctx"]

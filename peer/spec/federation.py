@@ -20,6 +20,7 @@ from peer.spec.behaviour import AnyBehaviour
 from peer.spec.document import dump_yaml
 from peer.spec.wire import Float32, Wire
 from peer.topology.graphs import Graph
+from peer.topology.reach import unreachable_pair, why_not
 
 MAX_PEERS = 10_000
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
@@ -53,8 +54,26 @@ class Member(Settings):
 
     id: Id
     """Lower-case letters, digits and hyphens."""
-    address: Address
+    address: Address | None = None
     """host:port at which the other peers reach it."""
+    data: AnySource | None = None
+    """This peer's own data instead of its part of the federation's; accuracies are then `local`. Its own file may have
+    another `data`."""
+    dials_out: bool | None = None
+    """`true` in place of an `address` for a peer that nobody can reach, behind a firewall or a NAT: it opens all
+    connections itself, and its neighbours need an `address`. See
+    [deploying.md](deploying.md#sites-that-can-only-dial-out)."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.dials_out and self.address:
+            raise ValueError(f"`{self.id}` has both an `address` and `dials_out`; leave out one of them")
+        if not self.dials_out and not self.address:
+            raise ValueError(
+                f"`{self.id}` has no `address`; write host:port at which the others reach it, or `dials_out: true` "
+                "where nobody can"
+            )
+        return self
 
 
 class Machine(Settings):
@@ -87,7 +106,8 @@ class Spec(Settings):
     model: ModelSettings = ModelSettings()
     """`name` of the model."""
     data: AnySource
-    """`name` of the data set, where it lies and how it is split."""
+    """`name` of the data set, where it lies and how it is split. With `{id}` in its path each peer has its own: the id
+    stands there."""
     init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
     """Whether all peers start from the same weights. Not given: as the protocol's paper has it."""
     wire: Wire = Float32()
@@ -124,7 +144,7 @@ class Spec(Settings):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for what in ("id", "address"):
-            values = [getattr(member, what) for member in self.ring]
+            values = [value for member in self.ring if (value := getattr(member, what))]
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice:
                 raise ValueError(f"two peers of the ring have the {what} `{twice}`; give each its own")
@@ -161,6 +181,8 @@ class Spec(Settings):
                 'records = (Record("name", 3),)'
             )
         _check_kinds(f"`records` of `{self.protocol.name}` is", self.protocol.records, Record)
+        for names in ("replicated", "by_peer", "unchanging"):
+            _check_names(f"`{names}` of `{self.protocol.name}` is", getattr(self.protocol, names))
         for field in type(self.protocol).model_fields:
             if isinstance(getattr(Protocol, field, None), property):
                 raise ValueError(
@@ -175,6 +197,10 @@ class Spec(Settings):
             raise ValueError(
                 f"`resources_from` of `{self.protocol.name}` is {source!r}; it is one of {', '.join(sources)}"
             )
+        # Where the ring is put in another order, any two may become neighbours.
+        around = "complete" if self.protocol.reorders else graph
+        if pair := unreachable_pair(around, self.ids, self.dial_out):
+            raise ValueError(why_not(pair))
         try:
             self.protocol.declarations(self.rounds)
         except ValueError as error:
@@ -184,8 +210,21 @@ class Spec(Settings):
                 f"`{self.protocol.name}` needs its vectors as they are, and `wire` is {self.wire.kind}; leave out "
                 "`wire` or write float32"
             )
+        if self.data.names_peers and (self.data.validation or self.data.partition.kind != "iid"):
+            wrong = "`validation`" if self.data.validation else "a `partition`"
+            raise ValueError(f"`data` with `{{id}}` in its path is each peer's own, so {wrong} cannot be; leave it out")
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
+        return self
+
+    @model_validator(mode="after")
+    def _goes_by_what_is_given(self) -> Self:
+        """What would be ignored is refused."""
+        for key, source in (("machines", "pinned"), ("recording", "replay")):
+            if getattr(self, key) is not None and self.protocol.resources_from != source:
+                choice = "resources" in type(self.protocol).model_fields
+                other = f"write `resources: {source}` into `protocol`, or " if choice else ""
+                raise ValueError(f"`{self.protocol.name}` does not go by `{key}` as it is set; {other}leave it out")
         return self
 
     @field_serializer("code")
@@ -196,13 +235,27 @@ class Spec(Settings):
     def ids(self) -> tuple[str, ...]:
         return tuple(member.id for member in self.ring)
 
+    @property
+    def dial_out(self) -> tuple[str, ...]:
+        """Whom nobody can dial."""
+        return tuple(member.id for member in self.ring if member.dials_out)
+
+    @property
+    def addresses(self) -> dict[str, str | None]:
+        """Where each is dialled, by id."""
+        return {member.id: member.address for member in self.ring}
+
+    def agreement(self) -> dict[str, Any]:
+        """What the two ends of a link must agree on. Who dials may change from one start of a run to the next."""
+        return self.canonical() | ({"dials_out": [*self.dial_out]} if self.dial_out else {})
+
     def canonical(self) -> dict[str, Any]:
         """What peers must agree on, as plain JSON."""
         return agreed(self.model_dump(mode="json"))
 
     def digests(self) -> dict[str, str]:
         """sha256 of every key's canonical JSON, so that a refusal can name the keys that differ."""
-        return {key: _sha256(value) for key, value in self.canonical().items()}
+        return digests(self.canonical())
 
     def digest(self) -> str:
         return _sha256(self.canonical())
@@ -235,11 +288,17 @@ def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
     business, and a key that is not given is none.
 
     Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
-    look different from another network.
+    look different from another network; what data of its own a peer has, and where, is for it alone to know. That the
+    data go together (inputs, classes, columns) is compared in the handshake by what they are.
     """
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download")}
     kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}
     return kept | {"data": data, "ring": [member["id"] for member in content["ring"]]}
+
+
+def digests(canonical: Mapping[str, Any]) -> dict[str, str]:
+    """sha256 of the JSON of every key that peers must agree on."""
+    return {key: _sha256(value) for key, value in canonical.items()}
 
 
 def _check_kinds(told: str, declared: Any, kind: type) -> None:
@@ -248,6 +307,14 @@ def _check_kinds(told: str, declared: Any, kind: type) -> None:
         raise ValueError(f"{told} one {kind.__name__} and no tuple; write a comma behind it: `({kind.__name__}(...),)`")
     if not isinstance(declared, tuple) or not all(isinstance(one, kind) for one in declared):
         raise ValueError(f"{told} {declared!r}, and must be a tuple of {kind.__name__}, such as `()`")
+
+
+def _check_names(told: str, names: Any) -> None:
+    """ValueError unless these are names in `peer.state`, as a tuple."""
+    if isinstance(names, str):
+        raise ValueError(f"{told} the text {names!r} and no tuple; write a comma behind it: `({names!r},)`")
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{told} {names!r}, and must be a tuple of names in `peer.state`, such as `('weights',)`")
 
 
 def _sha256(value: Any) -> str:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from peer.errors import InputError, nearest
 from peer.learning.data.sources import SOURCES, source_type
@@ -13,12 +13,23 @@ from peer.network.transport.addresses import is_loopback
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
-from peer.spec.document import Document, refuse_nul_in, scalar, validate
+from peer.spec.document import Document, Location, refuse_nul_in, scalar, validate
 from peer.spec.federation import MAX_PEERS, Address, AnySource, Id, Machine, Spec
+from peer.spec.own_data import own_data
 
 MAX_PORT = 65_535
 FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
+
+
+def _threads(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return check(given)
+    except ValidationError:
+        raise ValueError("give a number from 1 to 1024, or auto") from None
+
+
+Threads = Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], WrapValidator(_threads)]
 
 
 class TLS(Settings):
@@ -45,8 +56,11 @@ class PeerConfig(Settings):
     """auto, cpu, mps, cuda or cuda:N; auto takes a GPU when there is one."""
     out: Path | None = None
     """Directory for this peer's files, relative to this file. Not given: its id."""
-    threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Threads for training. Same bits in every run are promised for 1."""
+    threads: Threads = 1
+    """Threads for training; auto takes as many as this process may use cores, by its affinity and the container's
+    quota. Same bits in every run are promised for 1."""
+    gpu_memory: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the GPU's memory that this peer may take. Not given: as much as is free when it needs it."""
     tls: TLS | None = None
     """Certificates; without them identity is a claim and nothing is encrypted."""
     health: Address | None = None
@@ -55,7 +69,8 @@ class PeerConfig(Settings):
     """`cores` and `memory` that this peer's machine is taken to have, for protocols with `resources: pinned`. Not
     given: as `machines` in the federation's spec has it."""
     data: AnySource | None = None
-    """This peer's own data instead of its part of the federation's; accuracies are then `local`."""
+    """This peer's own data instead of its part of the federation's; accuracies are then `local`. Not given: as its
+    entry in the ring has it."""
 
 
 def load_spec(
@@ -87,36 +102,66 @@ def load_spec(
             raise InputError(f"{document.where(('code',))}: `code`: there is no directory {content['code']}")
     if isinstance(content.get("recording"), str):
         content["recording"] = str((path.parent / content["recording"]).resolve())
-    content["protocol"] = _component(content.get("protocol"), "protocol", [*PROTOCOLS], document)
-    content["data"] = _component(content.get("data", "digits"), "data", [*SOURCES], document)
-    content["model"] = _component(content.get("model", "mlp"), "model", [*MODELS], document)
-    if isinstance(content["code"], str) and any(":" in content[key]["name"] for key in ("protocol", "data", "model")):
+    content["protocol"] = _component(content.get("protocol"), ("protocol",), [*PROTOCOLS], document)
+    content["data"] = _component(content.get("data", "digits"), ("data",), [*SOURCES], document)
+    content["model"] = _component(content.get("model", "mlp"), ("model",), [*MODELS], document)
+    content["ring"], own = _with_own_data(content["ring"], document)
+    names = [content[key]["name"] for key in ("protocol", "data", "model")] + [*own.values()]
+    if isinstance(content["code"], str) and any(":" in name for name in names):
         # Only then: beside a spec without code of its own a file called pandas.py must not be taken for the library.
         import_from(Path(content["code"]))
-    protocol, source = protocol_class(content["protocol"]["name"]), source_type(content["data"]["name"])
-    spec = validate(Spec, content, document, {"protocol": protocol, "data": source})
-    return spec.model_copy(update={"data": spec.data.relative_to(path.parent.resolve())})
+    components: dict[Location, type[Settings]] = {
+        ("protocol",): protocol_class(content["protocol"]["name"]),
+        ("data",): source_type(content["data"]["name"]),
+        **{place: source_type(name) for place, name in own.items()},
+    }
+    return _relative_to(path.parent.resolve(), validate(Spec, content, document, components))
+
+
+def _with_own_data(ring: Any, document: Document) -> tuple[Any, dict[Location, str]]:
+    """The ring's entries, their `data` as blocks; and the names of these, by their places in the file."""
+    if not isinstance(ring, list):
+        return ring, {}
+    entries, names = [*ring], dict[Location, str]()
+    for number, entry in enumerate(ring):
+        if isinstance(entry, dict) and entry.get("data") is not None:
+            place = ("ring", number, "data")
+            block = _component(entry["data"], place, [*SOURCES], document)
+            entries[number], names[place] = {**entry, "data": block}, block["name"]
+    return entries, names
+
+
+def _relative_to(base: Path, spec: Spec) -> Spec:
+    """Where data lie, taken from the folder `base`."""
+    ring = [member.model_copy(update={"data": member.data and member.data.relative_to(base)}) for member in spec.ring]
+    return spec.model_copy(update={"data": spec.data.relative_to(base), "ring": tuple(ring)})
 
 
 def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
-    """peer3.yaml and the spec it names; paths are made absolute."""
+    """peer3.yaml and the spec it names, as a peer may start by them; paths are made absolute."""
+    config, spec = read_peer(path)
+    check_plaintext(config, spec)
+    return config, spec
+
+
+def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
+    """The same, whether or not the peer would speak in plaintext where it must not."""
     document = Document.read(path)
     content, base = dict(document.content), path.parent.resolve()
     refuse_nul_in(content, document)
-    components: dict[str, type[Settings]] = {}
+    components: dict[Location, type[Settings]] = {}
     if content.get("data") is not None:
-        content["data"] = _component(content["data"], "data", [*SOURCES], document)
-        components["data"] = source_type(content["data"]["name"])
+        content["data"] = _component(content["data"], ("data",), [*SOURCES], document)
+        components["data",] = source_type(content["data"]["name"])
     config = validate(PeerConfig, content, document, components)
-    data = config.data and config.data.relative_to(base)
     tls = config.tls and TLS(**{name: base / file for name, file in config.tls})
     spec = load_spec(base / config.federation)
-    if data and spec.code and ":" in data.name:
-        import_from(spec.code)
     if config.id not in spec.ids:
         where = document.where(("id",))
         raise InputError(f"{where}: `{config.id}` is not in the federation's ring; {nearest(config.id, spec.ids)}")
-    check_plaintext(config, spec)
+    data = own_data(config.id, spec, config.data and config.data.relative_to(base))
+    if data and spec.code and ":" in data.name:
+        import_from(spec.code)
     changes = {"federation": base / config.federation, "out": base / (config.out or config.id)}
     return config.model_copy(update={**changes, "data": data, "tls": tls}), spec
 
@@ -133,14 +178,15 @@ def check_plaintext(config: PeerConfig, spec: Spec) -> None:
             )
 
 
-def _component(raw: Any, key: str, known: Sequence[str], document: Document) -> dict[str, Any]:
+def _component(raw: Any, place: Location, known: Sequence[str], document: Document) -> dict[str, Any]:
     """`protocol: fibfl` and `protocol: {name: fibfl}` are the same; the name must be known or `module:Name`."""
+    key = place[-1]
     content = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(content, dict) or not isinstance(content.get("name"), str):
-        raise InputError(f"{document.where((key,))}: `{key}` wants a `name`; known: {', '.join(sorted(known))}")
+        raise InputError(f"{document.where(place)}: `{key}` wants a `name`; known: {', '.join(sorted(known))}")
     name = content["name"]
     if name not in known and ":" not in name:
-        raise InputError(f"{document.where((key, 'name'))}: unknown {key} `{name}`; {nearest(name, known)}")
+        raise InputError(f"{document.where((*place, 'name'))}: unknown {key} `{name}`; {nearest(name, known)}")
     return content
 
 

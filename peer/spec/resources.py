@@ -18,6 +18,10 @@ NOTED = "resources"
 
 def given(config: PeerConfig, spec: Spec) -> Callable[[int], Resources] | None:
     """A peer's resources by round, or None if they are to be measured; InputError where they are not there."""
+    if config.machine and spec.protocol.resources_from != "pinned":
+        raise InputError(
+            f"`{spec.protocol.name}` does not go by the `machine` of `{config.id}` as it is set; leave it out"
+        )
     match spec.protocol.resources_from:
         case "measured":
             return None

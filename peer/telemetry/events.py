@@ -12,6 +12,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 Note = float | list[float | None] | None
 """What a protocol notes of a round; what is not finite is None."""
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
+"""An accuracy; a weighted mean may come to a little more than 1."""
 Cause = Literal["join", "staleness", "stalled"]
 """Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent."""
 
@@ -28,6 +30,16 @@ class Event:
         """Name and fields as they stand in events.jsonl, without the time."""
         fields = ADAPTERS[self.name].dump_python(self, by_alias=True, exclude={"time"}, warnings=False)
         return {"event": self.name, **fields}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worded(Event):
+    """One whose sentence is made where it happens."""
+
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 Report = Callable[[Event], None]
@@ -51,15 +63,15 @@ class Awaited:
     """Somebody who is waited for, and what is known of why."""
 
     id: str
-    address: str
+    address: str | None
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.id} at {self.address} ({self.reason})"
+        return f"{self.id} at {self.address} ({self.reason})" if self.address else f"{self.id} ({self.reason})"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting(Event):
+class Waiting(Worded):
     """Everybody who is waited for now for this cause: nobody, when that wait is over.
 
     others: how many there are besides, where only some are named.
@@ -69,10 +81,6 @@ class Waiting(Event):
     cause: Cause
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
     others: int = 0
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +142,7 @@ class RoundDone(Event):
 
     name = "round"
     round: int
-    accuracy: dict[str, float | None] = field(default_factory=dict)
+    accuracy: dict[str, Share | None] = field(default_factory=dict)
     loss: float | None = None
     test_loss: float | None = None
     balanced: float | None = None
@@ -189,16 +197,12 @@ class Conflict(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regressed(Event):
+class Regressed(Worded):
     """A neighbour has lost rounds that it had on disk, by its own words."""
 
     name = "regressed"
     level = logging.ERROR
     neighbour: str
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,37 +218,25 @@ class Damaged(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left(Event):
+class Left(Worded):
     """The peer ends without having heard that its neighbours have all they need."""
 
     name = "left"
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost(Event):
+class Lost(Worded):
     """A neighbour has been silent for longer than `patience`."""
 
     name = "lost"
     neighbour: str
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class CertificatesChanged(Event):
+class CertificatesChanged(Worded):
     """New certificates were found: they are used, or it says why not."""
 
     name = "certificates"
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +272,8 @@ class Done(Event):
         return "done"
 
 
-ADAPTERS: dict[str, TypeAdapter[Event]] = {kind.name: TypeAdapter(kind) for kind in Event.__subclasses__()}
+KINDS = [kind for kind in (*Event.__subclasses__(), *Worded.__subclasses__()) if kind is not Worded]
+ADAPTERS: dict[str, TypeAdapter[Event]] = {kind.name: TypeAdapter(kind) for kind in KINDS}
 
 
 def read_event(line: Mapping[str, Any]) -> Event | None:

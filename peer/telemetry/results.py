@@ -4,16 +4,18 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from peer.files import patiently, read, sync, write_atomically
 from peer.reading import RECORDS, read_plain
-from peer.telemetry.events import RoundDone, read_event
+from peer.telemetry.events import RoundDone, Share, read_event
 from peer.telemetry.line_file import LineFile
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,17 +23,17 @@ class Figures:
     """What a peer came to. Accuracies in 0..1, `test_loss` in nats, `bytes_sent` handed to gRPC."""
 
     id: str
-    samples: int
-    accuracy: dict[str, float | None]
+    samples: Count
+    accuracy: dict[str, Share | None]
     balanced: float | None = None
     test_loss: float | None = None
     model_sha256: str
     """Of all parameters and buffers, in the order of their names."""
-    bytes_sent: int
-    bytes_received: int
-    tensor_bytes_sent: int
-    sent_to: dict[str, int]
-    seconds: dict[str, float]
+    bytes_sent: Count
+    bytes_received: Count
+    tensor_bytes_sent: Count
+    sent_to: dict[str, Count]
+    seconds: dict[str, Seconds]
 
 
 @dataclass(frozen=True, kw_only=True)

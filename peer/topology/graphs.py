@@ -33,6 +33,11 @@ def senders(graph: Graph, ring: Sequence[str], peer: str) -> tuple[str, ...]:
     return receivers(graph, ring, peer)
 
 
+def neighbours(graph: Graph, ring: Sequence[str], peer: str) -> tuple[str, ...]:
+    """With whom `peer` is connected, in either direction."""
+    return tuple(dict.fromkeys((*receivers(graph, ring, peer), *senders(graph, ring, peer))))
+
+
 def similarity(proportions: NDArray[np.float64], cost: RingCost) -> NDArray[np.float64]:
     """Pairwise q_i·q_j (`dot`), or divided by the norms (`cosine`, FIRMA Eq. 8); shape (N, N)."""
     if cost == "cosine":

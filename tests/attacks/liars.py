@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import grpc
@@ -135,7 +134,7 @@ def _and_then_wait(messages: list[bytes], held: threading.Event) -> Iterator[byt
 def saying_goodbye(address: str, words: str) -> Iterator[Callable[[], int]]:
     """A server that ends every connection by HTTP/2's GOAWAY with these words; how many there were."""
     host, _, port = address.rpartition(":")
-    debug, times = words.encode(), count()
+    debug, times = words.encode(), list[bytes]()
     settings = bytes.fromhex("000000 04 00 00000000")
     goodbye = (8 + len(debug)).to_bytes(3) + bytes.fromhex("07 00 00000000 00000000 00000002") + debug
 
@@ -143,16 +142,14 @@ def saying_goodbye(address: str, words: str) -> Iterator[Callable[[], int]]:
         with suppress(OSError):
             while True:
                 connection, _ = server.accept()
-                with connection:
-                    connection.settimeout(5)
+                with connection, suppress(ConnectionError):
                     connection.recv(1 << 16)
                     connection.sendall(settings + goodbye)
-                    next(times)
-                    connection.recv(1 << 16)
+                    times.append(connection.recv(1 << 16))
 
     with socket.create_server((host, int(port))) as server:
         threading.Thread(target=serve, args=(server,), daemon=True).start()
-        yield lambda: next(times)
+        yield lambda: len(times)
         with suppress(OSError):
             server.shutdown(socket.SHUT_RDWR)
 
@@ -163,7 +160,7 @@ def impostor(federation: SmallFederation, *messages: bytes, service: str) -> Ite
 
     43 a second for each, four of which it holds open; on each it says hello and then these messages.
     """
-    done, opened = threading.Event(), count()
+    done, opened = threading.Event(), list[str]()
 
     def fool(id: str, to: str) -> None:
         said, held = [hello(federation, id, to), *messages], list[Any]()
@@ -171,7 +168,7 @@ def impostor(federation: SmallFederation, *messages: bytes, service: str) -> Ite
             open = channel.stream_stream(f"/{SERVICE}/{service}")
             while not done.wait(1 / 43):
                 held.append(open(_and_then_wait(said, done), timeout=20))
-                next(opened)
+                opened.append(to)
                 if len(held) > 4:
                     held.pop(0).cancel()
 
@@ -182,4 +179,4 @@ def impostor(federation: SmallFederation, *messages: bytes, service: str) -> Ite
             thread.start()
             ending.callback(thread.join, 10)
         ending.callback(done.set)
-        yield lambda: next(opened)
+        yield lambda: len(opened)

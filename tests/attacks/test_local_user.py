@@ -233,7 +233,7 @@ def test_files_of_a_peer_that_are_pipes_keep_nobody_waiting(tmp_path: Path) -> N
         os.mkfifo(tmp_path / "peer0" / name)
     assert Tail(tmp_path / "peer0" / "events.jsonl").lines() == []
     assert last_lines(tmp_path / "peer0" / "log.txt", 5) == []
-    assert audits(tmp_path, ["peer0"]) == {}
+    assert audits({"peer0": tmp_path / "peer0"}) == {}
 
 
 def test_errors_reach_a_terminal_as_one_plain_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

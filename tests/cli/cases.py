@@ -70,6 +70,20 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key of data": (data(patrition="iid"), "did you mean `partition`?"),
     "unknown key of a split": (split(kind="iid", alpha=0.5), "unknown key `alpha`; known: kind"),
     "unknown key of a member": (content(ring=ring(adress="x")), "did you mean `address`?"),
+    "unknown data of a member": (content(ring=ring(data="digitz")), "unknown data `digitz`; did you mean `digits`?"),
+    "unknown key of a member's data": (
+        content(ring=ring(data={"name": "csv", "path": "x.csv", "labl": "y"})),
+        "unknown key `labl`; did you mean `label`?",
+    ),
+    "no data of a member": (content(ring=ring(data={"name": "npz", "path": "{id}.npz"})), "peer0.npz"),
+    "a split of what is each peer's own": (
+        data("npz", path="{id}.npz", partition={"kind": "dirichlet", "alpha": 1.0}),
+        "is each peer's own, so a `partition` cannot be; leave it out",
+    ),
+    "public samples of what is each peer's own": (
+        data("npz", path="{id}.npz", validation=0.2),
+        "is each peer's own, so `validation` cannot be; leave it out",
+    ),
     "true for a number": (content(rounds=True), "`rounds`: input should be a valid integer (given: true)"),
     "text for a number": (content(rounds="2"), "valid integer"),
     "2.0 for an integer": (content(rounds=2.0), "valid integer"),
@@ -141,6 +155,11 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "an id of a file of the run's": (content(ring=ring(id="federation")), "over federation.yaml; rename it"),
     "a NUL in a path": (data("npz", path="a\0b"), "fed.yaml:1: `data.path` holds a NUL character; remove it"),
     "a NUL in a list": (content(ring=ring(address="a\0b:7")), "`ring.0.address` holds a NUL character"),
+    "neither an address nor dials_out": (
+        content(ring=[{"id": "peer0"}, *content()["ring"][1:]]),
+        "`ring.0`: `peer0` has no `address`; write host:port",
+    ),
+    "an address and dials_out": (content(ring=ring(dials_out=True)), "`peer0` has both an `address` and `dials_out`"),
     "two addresses": (content(ring=ring(address=TAKEN)), f"have the address `{TAKEN}`"),
     "id": (content(ring=ring(id="Peer 0")), "`ring.0.id`"),
     "address without a port": (content(ring=ring(address="127.0.0.1")), "`127.0.0.1` is no host:port"),

@@ -2,7 +2,13 @@
 
 import asyncio
 import json
+import os
+import resource
 import signal
+import struct
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +18,9 @@ from real_peers import Build
 from safetensors.torch import load_file
 
 from peer.errors import InputError
-from peer.learning import encryption
-from peer.learning.encryption import (
+from peer.learning.encryption import ckks, square_mlp
+from peer.learning.encryption.isolation import Worker
+from peer.learning.encryption.square_mlp import (
     ANSWER_BYTES,
     CONTEXT_BYTES,
     FRESH_BYTES,
@@ -25,6 +32,8 @@ from peer.learning.encryption import (
     encrypt,
     evaluate,
 )
+from peer.protocols.base import Peer
+from peer.protocols.blocks import encrypted_predictions
 from peer.runtime.in_process import run_in_process
 from peer.runtime.runtime import Runtime
 from peer.spec.peer import load_spec
@@ -204,7 +213,7 @@ def test_killed_it_says_the_same_again(fault: str, federation: Build, tmp_path: 
 
 
 def test_too_many_samples_are_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encryption, "SLOTS", 8)
+    monkeypatch.setattr(square_mlp, "SLOTS", 8)
     with pytest.raises(InputError, match="holds 8"):
         run(tmp_path, predictions="encrypted")
 
@@ -235,3 +244,145 @@ def test_a_context_of_other_parameters_is_refused(encrypted: Encrypted, model: S
     context = other.serialize(save_public_key=False, save_secret_key=False, save_galois_keys=False)
     with pytest.raises(ValueError, match="other parameters"):
         evaluate(model, context, encrypted.inputs)
+
+
+def seal(kind: int, size: int) -> bytes:
+    """What SEAL writes before `size` bytes: 0 they are as they are, 2 they are packed by zstd."""
+    return b"\x5e\xa1\x10\x04\x03" + bytes([kind, 0, 0]) + struct.pack("<Q", 16 + size)
+
+
+def packed(*pieces: bytes | int) -> bytes:
+    """zstd of some bytes, and of so many zeros, 4 bytes for each 128 KiB of them."""
+    blocks = [(0, piece) if isinstance(piece, bytes) else (1, piece) for piece in pieces]
+    written = b"\x28\xb5\x2f\xfd\x00\x58"
+    for kind, piece in blocks:
+        for length in [len(piece)] if isinstance(piece, bytes) else [1 << 17] * (piece >> 17):
+            content = piece if isinstance(piece, bytes) else b"\0"
+            written += (kind << 1 | length << 3).to_bytes(3, "little") + content
+    return written + b"\1\0\0"
+
+
+def field(number: int, content: bytes) -> bytes:
+    """Of protobuf, with bytes in it."""
+    length, written = len(content), bytes([number << 3 | 2])
+    while length > 0x7F:
+        written, length = written + bytes([length & 0x7F | 0x80]), length >> 7
+    return written + bytes([length]) + content
+
+
+def bomb(keys: int) -> bytes:
+    """A context of the right parameters with so many relinearisation keys of zeros, 2.6 MB each; it needs one."""
+    parameters = bytes.fromhex("e95ec119a03e1e0a345e507d5dba8d007df853ce43585dc906ea57af67840b40")
+    zeros = 2 * 5 * 8192 * 8
+    ciphertext = parameters + struct.pack("<B3QdQ", 1, 2, 8192, 5, 1.0, 1) + seal(0, 8 + zeros)
+    key = seal(0, len(ciphertext) + 8 + zeros) + ciphertext + struct.pack("<Q", zeros // 8)
+    content = packed(parameters + struct.pack("<Q", keys), *[struct.pack("<Q", 4), *[key, zeros] * 4] * keys)
+    scale = b"\x10\x07\x19" + struct.pack("<d", 2.0**30)
+    return ckks.parameters() + field(2, scale + field(4, seal(2, len(content)) + content))
+
+
+def test_a_context_that_unfolds_to_gigabytes_takes_no_memory(encrypted: Encrypted, model: SquareMLP) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    expected = evaluate(model, encrypted.context, encrypted.inputs)
+    hostile = bomb(1000)
+    assert len(hostile) < CONTEXT_BYTES
+    with pytest.raises(ValueError, match=r"has ended: .* more memory or time than there is for it"):
+        evaluate(model, hostile, encrypted.inputs)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+    assert evaluate(model, encrypted.context, encrypted.inputs) == expected
+
+
+def test_what_makes_tenseal_read_beyond_its_memory_ends_no_peer(encrypted: Encrypted, model: SquareMLP) -> None:
+    """Were it not found out before: in a process of its own it may do what it likes."""
+    shape = struct.pack("<3Q", 6, 5, 3)
+    weights = [one.double().numpy().tobytes() for one in model]
+    with suppress(ValueError):
+        Worker("evaluate").ask([shape, *weights, encrypted.context, *[HALF] * 6], 3, ANSWER_BYTES)
+    with suppress(ValueError):
+        Worker("decrypt").ask([encrypted.key, HALF], 1, SLOTS * 8)
+    assert decrypt(encrypted.key, evaluate(model, encrypted.context, encrypted.inputs), 40).shape == (40, 3)
+
+
+def test_another_process_says_what_this_one_would(encrypted: Encrypted, model: SquareMLP) -> None:
+    polynomial = ckks.Polynomial(*(one.double().tolist() for one in model))
+    answer = evaluate(model, encrypted.context, encrypted.inputs)
+    assert answer == ckks.evaluate(polynomial, encrypted.context, encrypted.inputs)
+    assert decrypt(encrypted.key, answer, 40).double().T.tolist() == [
+        torch.tensor(column).double().float().double().tolist() for column in ckks.decrypt(encrypted.key, answer)
+    ]
+
+
+def test_who_evaluates_takes_no_secret_key(encrypted: Encrypted, model: SquareMLP) -> None:
+    with pytest.raises(ValueError, match="a context with a secret key"):
+        evaluate(model, encrypted.key, encrypted.inputs)
+
+
+def test_a_reply_is_no_longer_than_it_may_be() -> None:
+    key, _, ciphertexts = ckks.encrypt([[0.5] * 400])
+    worker = Worker("decrypt")
+    with pytest.raises(ValueError, match="3200 bytes where there are at most 3000"):
+        worker.ask([key, *ciphertexts], 1, 3000)
+    with pytest.raises(ValueError, match="an answer in 1 parts"):
+        worker.ask([key, *ciphertexts], 2, 3200)
+
+
+ASKING = """
+import sys
+from peer.learning.encryption import ckks
+from peer.learning.encryption.isolation import Worker
+
+class Unending(list):
+    def __iter__(self):
+        yield self[0]
+        print("asks", flush=True)
+        sys.stdin.read()
+
+worker, (key, _, ciphertexts) = Worker("decrypt"), ckks.encrypt([[0.25]])
+worker.ask([key, *ciphertexts], 1, 8)
+"""
+
+
+@pytest.mark.parametrize(
+    "then", ["print(worker, flush=True); sys.stdin.read()", "worker.ask(Unending([key, b'']), 1, 8)"]
+)
+def test_a_peer_that_is_killed_leaves_nobody_behind(then: str) -> None:
+    """Whoever lives holds the other end of what is read here."""
+    command = [sys.executable, "-c", ASKING + then]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env=environment, **pipes) as asking:
+        assert asking.stdin
+        assert asking.stdout
+        assert asking.stderr
+        assert asking.stdout.readline()
+        asking.kill()
+        assert asking.stderr.read() == b""
+
+
+def spoilt(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """In place of the context, or of an answer's second ciphertext, one that only begins like it."""
+    return [parts[0], parts[1][:200], *parts[2:]]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("_encrypted", "peer1 sent inputs that cannot be evaluated"),
+        ("_answer", "peer1 sent an answer that cannot be decrypted"),
+    ],
+)
+def test_who_sent_what_tenseal_cannot_read_is_named(
+    made: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = getattr(encrypted_predictions, made)
+
+    def lying(peer: Peer, *who: str) -> torch.Tensor:
+        whole: torch.Tensor = honest(peer, *who)
+        if peer.id != "peer1":
+            return whole
+        return encrypted_predictions._joined(spoilt([*encrypted_predictions._parts(whole)]))
+
+    monkeypatch.setattr(encrypted_predictions, made, lying)
+    with pytest.raises(ExceptionGroup) as failed:
+        run(tmp_path, predictions="encrypted")
+    assert {str(error).partition(" (")[0] for error in failed.value.exceptions} == {told}

@@ -214,11 +214,17 @@ def test_what_cannot_be_written_is_said_and_nothing_is(
 
 
 def test_paths_of_this_machine_stay_here(tmp_path: Path) -> None:
-    (tmp_path / "data.npz").touch()
+    content: dict[str, Any] = {"protocol": "fibfl", "data": {"name": "npz", "path": "sites/{id}/data.npz"}}
+    content["ring"] = [{"id": f"peer{n}", "address": f"127.0.0.1:{7700 + n}"} for n in range(2)]
+    content["ring"].append({"id": "peer2", "dials_out": True, "data": {"name": "npz", "path": "its/own.npz"}})
     spec = tmp_path / "federation.yaml"
-    spec.write_text(json.dumps({"protocol": "fibfl", "data": {"name": "npz", "path": "data.npz"}}))
+    spec.write_text(json.dumps(content))
     out = tmp_path / "out"
-    assert main(["manifests", str(spec), "--peers", "3", "--out", str(out)]) == 0
-    text = (out / "base" / "config" / "federation.yaml").read_text()
-    assert str(tmp_path) not in text
-    assert "/data/data.npz" in text
+    assert main(["manifests", str(spec), "--out", str(out)]) == 0
+    assert str(tmp_path) not in (out / "base" / "config" / "federation.yaml").read_text()
+    made = load_spec(out / "base" / "config" / "federation.yaml").model_dump(mode="json", exclude_none=True)
+    assert made["data"]["path"] == "/data/{id}/data.npz"
+    address = "federation-2.federation:7700"
+    assert made["ring"][2].items() >= {"id": "peer2", "address": address}.items()
+    assert made["ring"][2]["data"]["path"] == "/data/own.npz"
+    assert "dials_out" not in made["ring"][2]

@@ -2,10 +2,10 @@
 
     python -m tests.faults.chaos --minutes 10 --seed 1
 
-Federation after federation runs until the time is over; each must end in the bits of its undisturbed run. In every
-one a peer says wrong things of durable rounds, refuses at random, and lies about its accuracy and its weight (about
-these in the undisturbed run too: they are part of what is computed). Prints what was done to them, how soon a dead peer
-was shown, and how soon the ring moved on.
+Federation after federation runs until the time is over, the protocols in a drawn order; each must end in the bits of
+its undisturbed run. In every one a peer says wrong things of durable rounds, refuses at random, and lies about its
+accuracy and its weight (about these in the undisturbed run too: they are part of what is computed). Prints what was
+done to them, how soon a dead peer was shown, and how soon the ring moved on.
 """
 
 import argparse
@@ -16,36 +16,36 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
+from every_protocol import SETTINGS, keys
 from real_peers import Nursery, SmallFederation, digests
 
 from faults.accidents import Accidents
 from faults.gates import Gates
-from faults.plans import check
+from faults.plans import check, in_peace
 from faults.scenarios import SCENARIOS
 from launcher.certificates import certificate_files, make_certificates
+from peer.protocols.registry import PROTOCOLS
 from peer.spec.peer import load_spec
 
 PEERS = 10
 LIAR = "peer7"
 FIRST_PORT = 21_000
-ONE = {"head_epochs": 1, "extractor_epochs": 1}
-PROTOCOLS: list[dict[str, Any]] = [
-    {"name": "fibfl++", "tau": 0.2, "reorder_every": 5, **ONE},
-    {"name": "fedavg", "epochs": 1, "participation": 0.5},
-    {"name": "fibfl", **ONE},
-    {"name": "gossip-sgd", "topology": "exponential"},
-    {"name": "fedisp"},
-]
+REORDERED = {"fibfl++": {"reorder_every": 5}}
+"""More settings of some protocol."""
 SLOW = 2.0
 """Seconds within which a death must be shown."""
 LONGEST = 300.0
 """Seconds that a federation may take after the last fault."""
+IN_PEACE = 6
+"""Simulated runs of each scenario in which nothing happens."""
 
 
 @dataclass
@@ -94,9 +94,10 @@ class Ordeal:
             "name": "chaos",
             "rounds": rounds,
             "protocol": protocol,
-            "data": {"name": "digits", "limit": 600},
+            "data": {"name": "digits", "limit": 600, "validation": 0.1},
             "patience": 40,
             "ring": [{"id": id, "address": f"127.0.0.1:{port}"} for id, port in self.port.items()],
+            **keys(protocol["name"], [*self.port]),
         }
         (directory / "federation.yaml").write_text(json.dumps(content))
         self.federation = SmallFederation(directory, load_spec(directory / "federation.yaml"), nursery)
@@ -120,15 +121,21 @@ class Ordeal:
         self.federation.start()
         strike, deadline = time.time() + 2.0, until + LONGEST
         while not self.over() and time.time() < deadline:
-            time.sleep(0.02)
+            self.await_next(min([strike, deadline, *(moment for moment, _ in self.due)]))
             now = time.time()
             for moment, work in [entry for entry in self.due if entry[0] <= now]:
                 self.due.remove((moment, work))
                 work()
-            if strike <= now < until and not self.finished():
+            if strike <= now:
                 strike = now + self.random.expovariate(1 / every)
-                self.strike(now)
+                if now < until and not self.finished():
+                    self.strike(now)
         return self.over()
+
+    def await_next(self, moment: float) -> None:
+        """Until that time, or until a peer ends."""
+        ended = [peer.ended for peer in self.federation.peers.values() if peer.running] or [Future[int]()]
+        wait(ended, max(0.0, moment - time.time()), FIRST_COMPLETED)
 
     def over(self) -> bool:
         return not self.due and all(not peer.running for peer in self.federation.peers.values())
@@ -267,9 +274,10 @@ def real(minutes: float, seed: int, every: float, figures: Figures) -> None:
     expected: dict[str, dict[str, str]] = {}
     try:
         with tempfile.TemporaryDirectory(prefix="chaos-") as place:
-            number = 0
-            while time.time() < end - 20:
-                protocol = PROTOCOLS[number % len(PROTOCOLS)]
+            for number, name in enumerate(cycle(random.sample([*PROTOCOLS], len(PROTOCOLS)))):
+                if time.time() > end - 20:
+                    break
+                protocol = {"name": name, **SETTINGS[name], **REORDERED.get(name, {})}
                 if protocol["name"] not in expected:
                     expected[protocol["name"]] = quiet(Path(place) / f"quiet{number}", protocol, nursery)
                 ordeal = Ordeal(Path(place) / f"chaos{number}", protocol, ROUNDS, nursery, random, number % 2 == 1)
@@ -281,7 +289,6 @@ def real(minutes: float, seed: int, every: float, figures: Figures) -> None:
                     ordeal.close()
                 secured = " with certificates" if ordeal.certs else ""
                 print(f"{protocol['name']}{secured}: {time.time() - began:.0f} s, {dict(ordeal.counts)}", flush=True)
-                number += 1
     finally:
         nursery.close()
 
@@ -318,7 +325,11 @@ def judge(ordeal: Ordeal, finished: bool, expected: dict[str, str], figures: Fig
 
 
 def simulated(seeds: int, seed: int, figures: Figures) -> None:
-    """Every scenario with so many seeds."""
+    """Every scenario with so many seeds; and in peace, in each kind of network twice."""
+    for name in SCENARIOS if seeds else ():
+        for number in range(IN_PEACE):
+            figures.counts["simulated runs in peace"] += 1
+            figures.wrong += [f"{name!r} in peace, seed {number}: {what}" for what in in_peace(name, number)]
     for number in range(seed * 100_000, seed * 100_000 + seeds):
         for name in SCENARIOS:
             outcome, wrong = check(name, number)

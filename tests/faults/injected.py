@@ -4,6 +4,7 @@ An entry for the fork server, in place of `peer.cli:main`. Without FAULT it is t
 HOST=name it lives in that network namespace, with LIAR=seed it lies (faults.liars).
 """
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -23,9 +24,11 @@ from peer.network import node
 from peer.network.collectives.all_reduce import AllReduce
 from peer.network.collectives.collectives import Collectives
 from peer.network.collectives.relay import Relay
+from peer.network.heartbeat import Heartbeats
 from peer.network.network import Network
 from peer.network.streams.receiver import Receiver
 from peer.network.transport.dialled import ClientPipe
+from peer.network.wire.messages import Beat
 from peer.runtime.journal import Journal
 from peer.runtime.runtime import Runtime
 
@@ -90,6 +93,37 @@ def mid_frame(fault: Fault) -> None:
         await send(self, data)
 
     ClientPipe.send = replacement  # type: ignore[method-assign]
+
+
+def communicating(fault: Fault) -> None:
+    """When a message that it has waited for is there, and nothing was made of it yet."""
+    after(Network, "message", fault)
+
+
+def evaluating(fault: Fault) -> None:
+    before(Runtime, "_evaluate", fault)
+
+
+def overtaken(fault: Fault) -> None:
+    """While it evaluates, when a neighbour has said that it is in the next round already."""
+    hear, in_thread = Heartbeats._heard, Runtime._in_thread
+    rounds, told = [0], asyncio.Event()
+
+    def heard(self: Heartbeats, other: str, beat: Beat) -> None:
+        hear(self, other, beat)
+        rounds.append(beat.round)
+        told.set()
+
+    async def evaluate_slowly(self: Runtime, function: Callable[[], Any]) -> Any:
+        if function == self._evaluate and fault.due():
+            while max(rounds) <= self.peer.round:
+                told.clear()
+                await told.wait()
+            die()
+        return await in_thread(self, function)
+
+    Heartbeats._heard = heard  # type: ignore[method-assign]
+    Runtime._in_thread = evaluate_slowly  # type: ignore[method-assign]
 
 
 def mid_pass(fault: Fault) -> None:
@@ -160,6 +194,9 @@ def serving(fault: Fault) -> None:
 
 EVENTS: dict[str, Callable[[Fault], None]] = {
     "training": training,
+    "communicating": communicating,
+    "evaluating": evaluating,
+    "overtaken": overtaken,
     "mid-frame": mid_frame,
     "mid-pass": mid_pass,
     "all-reduce": all_reduce,

@@ -57,7 +57,9 @@ class TwoTongued(Pipe):
 
     async def send(self, data: bytes) -> None:
         self._messages += 1
-        if not self._dialled:
+        if self._service == "Fetch" and self._dialled == (self._messages == 1):
+            pass  # a hello, or frames
+        elif not self._dialled or self._service == "Fetch":
             data = self._reply(Reply.FromString(data))
         elif self._service == "Heartbeat" and self._messages > 1:
             data = self._lies.beat(Beat.FromString(data)).SerializeToString()

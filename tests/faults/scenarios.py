@@ -32,6 +32,8 @@ class Scenario:
     secret: bool = False
     """What is drawn in secret differs from run to run: then all peers end in the same bits as one another."""
     wire: str = "float32"
+    dial_out: tuple[str, ...] = ()
+    """Whom nobody can dial."""
 
     @property
     def ids(self) -> list[str]:
@@ -105,6 +107,9 @@ SCENARIOS = {
         Scenario("bfloat16", {"name": "callers:EveryCall", **ONE_EPOCH}, peers=3, rounds=3, wire="bfloat16"),
         Scenario("top-k", {"name": "callers:Updates", **ONE_EPOCH}, peers=3, rounds=3, wire="top-k"),
         Scenario("pair", {"name": "fedavg", "epochs": 1}, peers=2, rounds=6),
+        Scenario("dialling out", {"name": "fibfl", **ONCE}, peers=5, rounds=5, dial_out=("peer1", "peer3")),
+        Scenario("dialling out, directed", {"name": "fedavg", "epochs": 1}, peers=4, dial_out=("peer0", "peer2")),
+        Scenario("dialling out, restless", {"name": "tiny:Restless", **ONCE}, peers=5, rounds=5, dial_out=("peer4",)),
     )
 }
 
@@ -121,7 +126,10 @@ def specification(name: str) -> Spec:
         "patience": PATIENCE,
         "code": str(HERE),
         "wire": scenario.wire,
-        "ring": [{"id": id, "address": f"127.0.0.1:{7000 + i}"} for i, id in enumerate(scenario.ids)],
+        "ring": [
+            {"id": id, **({"dials_out": True} if id in scenario.dial_out else {"address": f"127.0.0.1:{7000 + i}"})}
+            for i, id in enumerate(scenario.ids)
+        ],
         **scenario.keys,
     }
     with tempfile.TemporaryDirectory() as directory:

@@ -11,7 +11,6 @@ from real_peers import Build, Nursery, SmallFederation, digests
 
 from faults.hosts import Hosts, missing
 from peer.network.membership.durability import STALENESS_BOUND
-from peer.network.membership.edges import ONE_WAY
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 PEERS = 3
@@ -87,13 +86,22 @@ def test_one_way_is_blocked_from_the_start(
     wanted = undisturbed(4, expected, federation)
     with hosts.rule(0, f"-s {hosts.addresses[1]}" + (" -p tcp --dport 7700" if what == "connections" else "")):
         one = begin(hosts, federation, fork_server, 4)
-        peer1 = f"waiting for peer1 at {hosts.addresses[1]}:7700"
-        one.await_event("peer1", "waiting", sentence=f"waiting for peer0 at {hosts.addresses[0]}:7700 (timed out)")
-        one.await_event("peer0", "waiting", sentence=f"{peer1} ({ONE_WAY if what == 'connections' else 'timed out'})")
-        time.sleep(6)  # an attempt to connect takes five seconds, and there are two ends of one
+        there = f"peer0 at {hosts.addresses[0]}:7700", f"peer1 at {hosts.addresses[1]}:7700"
+        why = blocked(f"{hosts.addresses[0]}:7700") if what == "connections" else ("timed out", "timed out")
+        one.await_event("peer1", "waiting", sentence=f"waiting for {there[0]} ({why[1]})")
+        one.await_event("peer0", "waiting", sentence=f"waiting for {there[1]} ({why[0]})")
     assert end(one) == wanted
-    reasons = {one["reason"] for event in all_waits(one) for one in event["for"]}
-    assert reasons <= {"not yet connected", "connection refused", "timed out", ONE_WAY}
+    assert all(one["reason"] for event in all_waits(one) for one in event["for"])
+
+
+def blocked(address: str) -> tuple[str, str]:
+    """What peer0, to whose address no connection from peer1 gets through, says of peer1; and peer1 of it."""
+    return (
+        f"it is reached, but it cannot reach this peer at {address}: timed out; open port 7700 here, or correct that "
+        "address",
+        f"it reaches this peer, but this peer cannot reach it at {address}: timed out; open port 7700 at peer0, or "
+        "correct that address",
+    )
 
 
 def all_waits(federation: SmallFederation) -> list[dict[str, Any]]:
@@ -119,11 +127,11 @@ def test_a_link_that_is_dead_for_longer_than_a_round(
     with hosts.rule(1, f"-s {hosts.addresses[0]}") if way == "one way" else hosts.pulled(1):
         reached = newest(one)
         shown = one.await_event("peer1", "link", 5, neighbour="peer0", state="suspected")
-        time.sleep(4)  # the outage itself
+        time.sleep(4)  # how long the outage lasts, not for how long something is awaited
         stuck = newest(one)
     back = time.time()
     assert shown["time"] - cut < 3
     assert max(stuck.values()) <= max(reached.values()) + STALENESS_BOUND < rounds
     moved = one.await_event("peer1", "round", 30, round=stuck["peer1"] + 1)
-    assert moved["time"] - back < 15
+    assert moved["time"] - back < 5
     assert end(one) == wanted

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_peers import Build, Nursery, SmallFederation, digests, until
+from real_peers import Build, SmallFederation, digests, until
+
+from faults.accidents import start_and_die
 
 ONE = {"head_epochs": 1, "extractor_epochs": 1}
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -45,16 +46,9 @@ ROUNDS = 3
 
 
 @pytest.fixture(scope="session")
-def undisturbed(fork_server: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+def undisturbed() -> dict[str, dict[str, str]]:
     """Filled in by `expected`: each protocol runs undisturbed once a session."""
     return {}
-
-
-def start(federation: SmallFederation, nursery: Nursery, faults: dict[str, str]) -> None:
-    for id in federation.ids:
-        argv = ["--config", str(federation.directory / f"{id}.yaml")]
-        env = {"FAULT": faults[id]} if id in faults else None
-        federation.peers[id] = nursery.start(argv, federation.directory / f"{id}.log", env)
 
 
 def expected(undisturbed: dict[str, dict[str, str]], protocol: str, build: Build) -> dict[str, str]:
@@ -63,33 +57,29 @@ def expected(undisturbed: dict[str, dict[str, str]], protocol: str, build: Build
     return undisturbed[protocol]
 
 
-def finish(federation: SmallFederation, killed: Sequence[str]) -> dict[str, str]:
-    """Start again who died, wait for all."""
-    for id in killed:
-        assert federation.peers[id].wait(40) == -signal.SIGKILL, federation.log(id)
-    federation.start(*killed)
+def finish(federation: SmallFederation) -> dict[str, str]:
     codes = federation.wait()
     assert codes == dict.fromkeys(federation.ids, 0), federation.account()
     return digests(federation.results())
 
 
 @pytest.mark.parametrize("fault", ["once:1", "once:2", "once:5", "all-gather:4"])
-def test_what_was_drawn_in_secret_is_sent_once(fault: str, federation: Build, fork_server: Nursery) -> None:
+def test_what_was_drawn_in_secret_is_sent_once(fault: str, federation: Build) -> None:
     """Secrets differ from run to run; but all peers end with the same model, so nobody heard two of one."""
     one = federation({"name": "callers:Secrets", "epochs": 1}, peers=3, rounds=ROUNDS, code=HERE)
-    start(one, fork_server, {"peer1": fault})
-    assert len({*finish(one, ["peer1"]).values()}) == 1
+    start_and_die(one, {"peer1": fault})
+    assert len({*finish(one).values()}) == 1
     assert not [event for id in one.ids for event in one.events(id, "conflict")]
 
 
 @pytest.mark.parametrize(("protocol", "fault"), CASES)
 def test_death_at_an_event(
-    protocol: str, fault: str, federation: Build, fork_server: Nursery, undisturbed: dict[str, dict[str, str]]
+    protocol: str, fault: str, federation: Build, undisturbed: dict[str, dict[str, str]]
 ) -> None:
     wanted = expected(undisturbed, protocol, federation)
     one = federation(PROTOCOLS[protocol], peers=3, rounds=ROUNDS, code=HERE)
-    start(one, fork_server, {"peer1": fault})
-    assert finish(one, ["peer1"]) == wanted
+    start_and_die(one, {"peer1": fault})
+    assert finish(one) == wanted
     audits = [json.loads(line) for line in (one.directory / "peer1" / "audit.jsonl").read_text().splitlines()]
     assert {audit["round"] for audit in audits} == set(range(ROUNDS + 1))
 
@@ -107,7 +97,8 @@ def test_several_deaths_at_once(killed: list[str], federation: Build, undisturbe
     for id in killed:
         one.peers[id].wait(10)
     delete_last_byte(newest(one.directory / "peer0" / "checkpoint"))
-    assert finish(one, killed) == wanted
+    one.start(*killed)
+    assert finish(one) == wanted
 
 
 def newest(checkpoints: Path) -> Path:

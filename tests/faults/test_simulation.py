@@ -1,7 +1,7 @@
 """Random and exhaustive faults in simulated federations: all end in the bits of the undisturbed run.
 
 A failure names its scenario and seed; `python -m tests.faults.plans SCENARIO SEED` replays it.
-`make chaos` runs thousands of other seeds.
+`make chaos` runs all federations with 200 seeds, and with 6 in peace.
 """
 
 import asyncio
@@ -12,24 +12,27 @@ from unittest.mock import patch
 
 import pytest
 
-from faults.plans import check
+from faults.plans import check, in_peace
 from faults.scenarios import SCENARIOS, specification
-from faults.simulation import Kill, Outcome, simulate, undisturbed
+from faults.simulation import Kill, Outcome, Simulation, simulate, undisturbed
 from faults.wires import Stall, Weather
 from peer.network.membership.durability import Durability
 from peer.network.network import Network
 from peer.runtime.in_process import run_in_process
 from peer.runtime.journal import Journal
 
-SEEDS = 3
+SEEDS, IN_PEACE = 3, 2
+"""Of each federation. There were 8 and 6 when there were seventeen: these are as many runs of the forty-one."""
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_random_faults(name: str, seed: int) -> None:
-    """In every second plan somebody lies, up to all but one."""
-    outcome, wrong = check(name, seed)
-    assert not wrong, f"python -m tests.faults.plans {name!r} {seed}: {wrong} after {outcome.kills}"
+def test_random_faults(name: str) -> None:
+    """In every second plan somebody lies, up to all but one. And undisturbed, nobody waits in vain at the end."""
+    for seed in range(SEEDS):
+        outcome, wrong = check(name, seed)
+        assert not wrong, f"python -m tests.faults.plans {name!r} {seed}: {wrong} after {outcome.kills}"
+    for seed in range(IN_PEACE):
+        assert not in_peace(name, seed), (name, seed)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +51,6 @@ def test_faults_that_once_did_harm(name: str, seed: int) -> None:
 def test_the_undisturbed_run_ends_like_the_real_in_process_network(name: str, tmp_path: Path) -> None:
     runtimes = asyncio.run(run_in_process(specification(name), tmp_path))
     assert {id: runtime.setup.model.sha256() for id, runtime in runtimes.items()} == undisturbed(name).digests
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_undisturbed_nobody_waits_in_vain_at_the_end(name: str) -> None:
-    for seed, slowest in enumerate((0.002, 0.2)):
-        outcome = simulate(name, seed, [], Weather(slowest=slowest))
-        assert not outcome.faults, (seed, outcome.faults)
 
 
 def died_at(name: str, kind: str, count: int, **how: Any) -> Outcome:
@@ -100,6 +96,26 @@ def test_a_link_that_is_dead_for_longer_than_several_rounds() -> None:
     assert not outcome.faults
     assert outcome.digests == undisturbed("fibfl").digests
     assert 60 < outcome.seconds < 75, "the ring moves on soon after the link is back"
+
+
+@pytest.mark.parametrize("away", [7, 60])
+@pytest.mark.parametrize("ways", [1, 2])
+def test_after_an_outage_a_link_is_back_within_two_seconds_of_the_network(away: int, ways: int) -> None:
+    """What was lost in it is sent again up to twice as late, and nobody waits for that."""
+    end = 0.8 + away
+    stalls = (Stall("peer0", "peer1", 0.8, end), Stall("peer1", "peer0", 0.8, end))[:ways]
+    states: dict[int, set[str]] = {}
+
+    def look(simulation: Simulation) -> None:
+        at = int(simulation.loop.time() - simulation.began)
+        edges = [runtime.network.edges for runtime in simulation.runtimes.values()]
+        states[at] = {one.state for each in edges for one in each.neighbours.values()}
+
+    outcome = simulate("fibfl", 3, [], Weather(stalls=stalls), look)
+    assert not outcome.faults
+    assert outcome.digests == undisturbed("fibfl").digests
+    assert "suspected" in states[int(end)]
+    assert states[int(end) + 3] <= {"up", "left"}
 
 
 def test_an_outbox_in_memory_only_is_found_out() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from random import Random
@@ -9,7 +10,16 @@ from random import Random
 from faults.clock import LIFE, Life, VirtualLoop, here, in_life
 from faults.liars import UNTIL, Lies, TwoTongued
 from peer.errors import InputError
-from peer.network.transport import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
+from peer.network.transport import (
+    SERVICES,
+    DisconnectedError,
+    GivenUpError,
+    Pipe,
+    Service,
+    StatusHandler,
+    StreamHandler,
+    Transport,
+)
 
 DEPTH = 6
 
@@ -102,8 +112,9 @@ class Way:
 class Wire(Pipe):
     """One end of a pipe."""
 
-    def __init__(self, wires: "Wires", outgoing: Way, incoming: Way, origin: str) -> None:
-        self.wires, self.outgoing, self.incoming, self.origin = wires, outgoing, incoming, origin
+    def __init__(self, wires: "Wires", service: Service, ways: tuple[Way, Way], origin: str) -> None:
+        self.wires, self.service, self.origin = wires, service, origin
+        self.outgoing, self.incoming = ways
 
     async def send(self, data: bytes) -> None:
         if self.wires.cuts():
@@ -159,7 +170,7 @@ class Wires:
         refuses = self.loop.time() < self.began + UNTIL
         return TwoTongued(wire, service, dialled, self.lies[life.id], refuses)
 
-    def transport(self, address: str, life: Life) -> "SimulatedTransport":
+    def transport(self, address: str | None, life: Life) -> "SimulatedTransport":
         return SimulatedTransport(self, address, life)
 
     def gone(self, life: Life) -> None:
@@ -176,15 +187,18 @@ class Wires:
 class SimulatedTransport(Transport):
     """One process's access to the network."""
 
-    def __init__(self, wires: Wires, address: str, life: Life) -> None:
+    def __init__(self, wires: Wires, address: str | None, life: Life) -> None:
         self.wires, self.address, self.life = wires, address, life
         self.accept: StreamHandler | None = None
+        self.anew: dict[str, asyncio.Event] = {}
+        """Set when the attempts to connect to an address are given up."""
 
     async def listen(self, accept: StreamHandler) -> None:
         if self.address in self.wires.listening:
             raise InputError("address in use")
         self.accept = accept
-        self.wires.listening[self.address] = self
+        if self.address:
+            self.wires.listening[self.address] = self
 
     async def run(self) -> None: ...
 
@@ -194,11 +208,15 @@ class SimulatedTransport(Transport):
         if other is None or other.accept is None:
             raise DisconnectedError("connection refused")
         if self.wires.stalled(self.life, other.life) or self.wires.stalled(other.life, self.life):
-            await asyncio.sleep(5)
+            anew = self.anew.setdefault(address, asyncio.Event())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await anew.wait()
+                    raise GivenUpError("the connection was made anew")
             raise DisconnectedError("timed out")
         there, back = Way(self.wires, self.life, other.life), Way(self.wires, other.life, self.life)
-        near = Wire(self.wires, there, back, address)
-        far = Wire(self.wires, back, there, self.address)
+        near = Wire(self.wires, service, (there, back), address)
+        far = Wire(self.wires, service, (back, there), self.address or "")
         self.wires.pipes.append((self.life, other.life, near))
         if len(self.wires.pipes) > 200:
             self.wires.pipes = [pipe for pipe in self.wires.pipes if not pipe[2].outgoing.broken]
@@ -206,10 +224,20 @@ class SimulatedTransport(Transport):
         self.wires.loop.create_task(serve(other.accept, service, theirs), context=in_life(other.life))
         return self.wires.end(near, self.life, service, dialled=True)
 
-    async def renew(self, address: str) -> None:
+    async def reach(self, address: str) -> None:
+        await asyncio.sleep(self.wires.random.expovariate(200))
+        other = self.wires.listening.get(address)
+        if other is None:
+            raise DisconnectedError("connection refused")
+        if self.wires.stalled(self.life, other.life) or self.wires.stalled(other.life, self.life):
+            await asyncio.sleep(60)
+
+    async def renew(self, address: str, *services: Service) -> None:
         """The other end hears of it only if the way is free."""
+        if anew := self.anew.pop(address, None):
+            anew.set()
         for end, other, wire in self.wires.pipes:
-            if end is self.life and wire.origin == address:
+            if end is self.life and wire.origin == address and wire.service in (services or SERVICES):
                 wire.incoming.break_off(drop=True)
                 wire.outgoing.gone = True
                 wire.outgoing.changed.set()
@@ -217,7 +245,7 @@ class SimulatedTransport(Transport):
                     wire.outgoing.break_off(drop=True)
 
     async def close(self) -> None:
-        if self.wires.listening.get(self.address) is self:
+        if self.address and self.wires.listening.get(self.address) is self:
             del self.wires.listening[self.address]
         await asyncio.sleep(0.05)  # gRPC's server gives its handlers some time to end
         for end, other, wire in self.wires.pipes:
@@ -232,7 +260,7 @@ async def serve(accept: StreamHandler, service: Service, pipe: Pipe) -> None:
         await pipe.finish()
 
 
-def factory(wires: Wires, address: str, life: Life) -> "type[Transport]":
+def factory(wires: Wires, address: str | None, life: Life) -> "type[Transport]":
     """What Runtime calls to get its transport."""
 
     def make(_status: StatusHandler) -> Transport:

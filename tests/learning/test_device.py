@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from peer.errors import InputError
-from peer.learning.device import choose_device
+from peer.errors import FailedError, InputError
+from peer.learning.device import choose_device, in_turn, limit_memory, memory_errors
 
 
 @pytest.mark.parametrize(("gpus", "chosen"), [(0, "cpu"), (2, "cuda")])
@@ -23,3 +23,37 @@ def test_a_device_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         choose_device("cuda:2")
     with pytest.raises(InputError, match="device `mps`: this machine has none"):
         choose_device("mps")
+
+
+def test_many_peers_go_round_the_gpus_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name in ("auto", "cuda"):
+        assert [in_turn(name, number) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    for name in ("cpu", "cuda:1", "mps"):
+        assert [in_turn(name, number) for number in range(3)] == [name] * 3
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert [in_turn("auto", number) for number in range(2)] == ["auto", "auto"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [in_turn("auto", number) for number in range(2)] == ["auto", "auto"]
+
+
+@pytest.mark.parametrize(
+    ("device", "share", "set_"), [("cuda:1", 0.25, True), ("cuda:1", None, False), ("cpu", 1, False)]
+)
+def test_a_share_of_a_gpus_memory_is_for_cuda(
+    device: str, share: float | None, set_: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[float, torch.device]] = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: told.append(given))
+    limit_memory(torch.device(device), share)
+    assert told == ([(share, torch.device(device))] if set_ else [])
+
+
+def test_only_a_full_gpu_is_told_as_one() -> None:
+    with pytest.raises(RuntimeError, match="illegal memory access"), memory_errors():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(FailedError, match=r"full \(MPS backend out of memory \(MPS allocated: 5 GB"), memory_errors():
+        raise RuntimeError(
+            "MPS backend out of memory (MPS allocated: 5 GB, max allowed: 6 GB). Tried to allocate 2 GB."
+        )

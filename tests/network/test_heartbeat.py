@@ -30,7 +30,9 @@ class Silent(Transport):
     async def dial(self, address: str, service: Service) -> Pipe:
         return pipes()[0]
 
-    async def renew(self, address: str) -> None:
+    async def reach(self, address: str) -> None: ...
+
+    async def renew(self, address: str, *services: Service) -> None:
         self.renewed.put_nowait(address)
 
     async def close(self) -> None: ...
@@ -53,14 +55,18 @@ IDENTITY = Identity("me", {}, MANIFEST.digest, rounds=1)
 
 
 def heart(transport: Transport, report: Report = lambda event: None) -> tuple[Heartbeats, Node]:
-    node = Node(IDENTITY, {"me": "me:1", "left": "left:1"}, transport, Timeouts(answer=0.05, suspect=0.0))
+    node = Node(
+        IDENTITY, {"me": "me:1", "left": "left:1"}, transport, Timeouts(answer=0.05, suspect=0.0, probe=0.01, beat=0.05)
+    )
     node.edges.use(0, [], ["left"])
     return Heartbeats(node, Callbacks(report, lambda: ("training", 1), Resources)), node
 
 
 async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones() -> None:
     transport = Silent()
-    one, _ = heart(transport)
+    one, node = heart(transport)
+    left = node.edges.neighbours["left"]
+    left.state, left.heard = "up", left.heard - 5
     first = asyncio.create_task(one.accept(Counted(pipes()[1], "left", Traffic())))
     await asyncio.sleep(0)
     assert transport.renewed.empty()
@@ -174,5 +180,29 @@ async def test_who_is_cut_off_when_a_peer_leaves_is_told_on_the_next_stream() ->
     await theirs.send(Reply(welcome=Welcome()).SerializeToString())
     assert Beat.FromString(await theirs.receive()).state == "done"
     assert not parting.done()
+    theirs.abort()
+    await asyncio.wait_for(asyncio.gather(parting, running), 5)
+
+
+async def test_a_farewell_waits_until_the_last_round_has_been_heard_of() -> None:
+    """A stream that breaks in that moment takes both with it, and who was told neither would wait to its `patience`."""
+    transport = Answering()
+    one, node = heart(transport)
+    node.durability.announce(1)
+    running = asyncio.create_task(one.run(node.edges.neighbours["left"]))
+    parting = asyncio.create_task(one.part())
+    for attempt in range(3):
+        theirs = await asyncio.wait_for(transport.dialled.get(), 5)
+        await theirs.receive()
+        await theirs.send(Reply(welcome=Welcome()).SerializeToString())
+        said = Beat.FromString(await theirs.receive())
+        assert (said.durable, said.state) == (1, "training")
+        if attempt < 2:
+            theirs.abort()  # and what it said may be lost
+    await theirs.send(Reply(beat=Beat(state="ready", durable=0, heard=0)).SerializeToString())
+    assert Beat.FromString(await theirs.receive()).heard == 0
+    await theirs.send(Reply(beat=Beat(state="ready", durable=0, heard=1)).SerializeToString())
+    while Beat.FromString(await asyncio.wait_for(theirs.receive(), 5)).state != "done":
+        assert not parting.done()
     theirs.abort()
     await asyncio.wait_for(asyncio.gather(parting, running), 5)

@@ -70,7 +70,7 @@ async def test_connections_cut_again_and_again(watched: BuildWatched, tmp_path: 
     cuts = 0
     while any(peer.running for peer in federation.peers.values()):
         cuts += proxies.cut() > 0
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(0.25)
     assert cuts >= 2
     assert set(federation.wait().values()) == {0}
     results = federation.results()

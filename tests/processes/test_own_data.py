@@ -1,21 +1,24 @@
 """Peers with tables of their own: what must be alike in them, and how a difference is told."""
 
+import json
 import re
 from pathlib import Path
 
 import numpy as np
-from real_peers import Build
+from real_peers import Build, digests
+
+from peer.spec.peer import load_spec
 
 REASON = r"refused: its data has [^;()]+; make the two alike"
 """The whole of it: one difference, one way out."""
 
 
-def table(path: Path, columns: list[str]) -> None:
-    """Forty rows with the columns a, b, c in this order, two classes."""
+def table(path: Path, columns: list[str], rows: int = 40) -> None:
+    """Rows with the columns a, b, c in this order, two classes."""
     draw = np.random.default_rng(1)
-    values = dict(zip("abc", draw.normal(size=(3, 40)), strict=True))
-    rows = [",".join([*(f"{values[name][row]:.4f}" for name in columns), str(row % 2)]) for row in range(40)]
-    path.write_text("\n".join([",".join([*columns, "label"]), *rows]) + "\n")
+    values = dict(zip("abc", draw.normal(size=(3, rows)), strict=True))
+    lines = [",".join([*(f"{values[name][row]:.4f}" for name in columns), str(row % 2)]) for row in range(rows)]
+    path.write_text("\n".join([",".join([*columns, "label"]), *lines]) + "\n")
 
 
 def test_columns_in_another_order_and_of_another_number_are_refused(federation: Build) -> None:
@@ -40,3 +43,37 @@ def test_tables_that_agree_are_learnt_from(federation: Build) -> None:
         table(made.directory / f"{id}.csv", ["a", "b", "c"])
         made.configure(id, data={"name": "csv", "path": f"{id}.csv"})
     made.run()
+
+
+def test_the_spec_gives_the_data_that_the_peers_own_files_would(federation: Build) -> None:
+    """By `{id}` in the federation's path and by an entry of the ring: the same bits, and the same agreement."""
+    by_files = federation({"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}, 3)
+    given = federation({"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}, 3)
+    spec = json.loads((given.directory / "federation.yaml").read_text())
+    spec["data"] = {"name": "csv", "path": "{id}/table.csv"}
+    spec["ring"][2]["data"] = {"name": "csv", "path": "elsewhere/{id}.csv"}
+    (given.directory / "federation.yaml").write_text(json.dumps(spec))
+    for number, id in enumerate(given.ids):
+        path = given.directory / ("elsewhere/peer2.csv" if number == 2 else f"{id}/table.csv")
+        path.parent.mkdir()
+        table(path, ["a", "b", "c"], rows=40 + 10 * number)
+        by_files.configure(id, data={"name": "csv", "path": str(path)})
+    theirs, ours = by_files.run(), given.run()
+    assert digests(ours) == digests(theirs)
+    assert [ours[id]["samples"] for id in given.ids] == [32, 40, 48]
+    for id in given.ids:
+        assert ours[id]["accuracy"]["local"] is not None
+        assert ours[id]["accuracy"]["global"] is None
+
+
+def test_a_site_with_its_data_elsewhere_is_not_refused(federation: Build) -> None:
+    """What data a peer has, and where, is for it alone to know: another copy of the spec may say otherwise."""
+    made = federation("fibfl", 3)
+    content = json.loads((made.directory / "federation.yaml").read_text())
+    content["data"] = {"name": "csv", "path": "{id}.csv"}
+    specs = []
+    for number, ring in enumerate(([{}, {}, {}], [{"data": {"name": "csv", "path": "moved.csv"}}, {}, {}])):
+        told = [entry | own for entry, own in zip(content["ring"], ring, strict=True)]
+        (made.directory / f"spec{number}.yaml").write_text(json.dumps(content | {"ring": told, "name": "tiny"}))
+        specs.append(load_spec(made.directory / f"spec{number}.yaml"))
+    assert specs[0].digests() == specs[1].digests()

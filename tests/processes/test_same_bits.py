@@ -1,69 +1,108 @@
-"""The same spec and seed: the same model, bit for bit, in every run and on both networks; the theory's bytes."""
+"""The same spec and seed: the same model, bit for bit, in every run, whoever is killed, and on both networks.
 
+And the theory's bytes.
+"""
+
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_peers import Build, digests
+from every_protocol import SETTINGS, SGD, keys
+from faults.accidents import start_and_die
+from real_peers import Build, Nursery, SmallFederation, digests
 
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.in_process import run_in_process
 
-SGD = {"epochs": 1}
-ADAM = {"head_epochs": 1, "extractor_epochs": 1}
 EXTRACTOR, HEAD = 4 * 116_352, 4 * 1_290
 """Bytes of mlp's parts for digits."""
 MODEL = EXTRACTOR + HEAD
 ROUNDS = 3
 FAULTS = Path(__file__).parents[1] / "faults"
 """Where the protocols are that make every call."""
-PINNED = {f"peer{i}": {"cores": 2**i, "memory": 4} for i in range(3)}
-CASES: dict[str, tuple[int, dict[str, Any], int | None]] = {
-    # peers, parameters, bytes of tensors that each peer sends; a ring all-reduce is 2(N−1)/N of the vector
-    "fibfl": (3, ADAM, ROUNDS * 2 * EXTRACTOR),
-    "fibfl+": (3, ADAM | {"tau": 0.05}, ROUNDS * 2 * EXTRACTOR),
-    "fibfl++": (4, ADAM | {"tau": 0.05}, EXTRACTOR * 3 // 2 + (ROUNDS - 1) * 2 * 2 * EXTRACTOR),
-    "rdfl": (3, SGD, ROUNDS * 2 * MODEL),
-    "fedavg": (3, SGD | {"participation": 0.5}, (1 + ROUNDS) * MODEL * 4 // 3),
-    "fedprox": (3, SGD | {"participation": 0.5}, ROUNDS * MODEL * 4 // 3),
-    "feddyn": (3, SGD | {"participation": 0.5}, ROUNDS * 2 * MODEL * 4 // 3),
-    "scaffold": (3, SGD | {"participation": 0.5}, ROUNDS * 2 * MODEL * 4 // 3),
-    "ri-fedavg": (3, SGD | {"length": 3, "directions": 2, "intervals": 2}, ROUNDS * MODEL * 4 // 3),
-    "dp-fedavg": (3, SGD | {"insecure_reproducible_noise": True}, ROUNDS * MODEL * 4 // 3),
-    "hearth": (3, SGD, ROUNDS * EXTRACTOR * 4 // 3),
-    "fedrep": (4, ADAM, ROUNDS * EXTRACTOR * 3 // 2),
-    "fedisp": (3, {}, ROUNDS * MODEL),
-    "gossip-sgd": (5, SGD | {"topology": "exponential"}, ROUNDS * 4 * MODEL),
-    "ring-median": (3, ADAM, ROUNDS * 2 * EXTRACTOR),
-    "def-kt": (4, {}, None),  # who sends is drawn
-    "vpdl": (3, {"warmup_epochs": 2}, ROUNDS * 2 * MODEL),
-    "cycle-pdl": (3, {"warmup_epochs": 2, "reputation_every": 2}, None),
-    "cycle-gossip": (3, SGD | {"beta": 0}, (1 + ROUNDS) * 2 * MODEL),
-    "flexifed": (3, SGD | {"resources": "pinned"}, None),
-    "cgsv": (3, SGD, ROUNDS * 2 * MODEL),
-    "rffl": (3, SGD | {"after": 0}, ROUNDS * 2 * MODEL),
-    "cffl": (3, SGD, ROUNDS * 2 * MODEL),
-    "solo": (2, {"like": "rdfl", "settings": SGD}, 0),
+CASES: dict[str, tuple[int, int | None]] = {
+    # peers, bytes of tensors that each peer sends; a ring all-reduce is 2(N−1)/N of the vector
+    "fibfl": (3, ROUNDS * 2 * EXTRACTOR),
+    "fibfl+": (3, ROUNDS * 2 * EXTRACTOR),
+    "fibfl++": (4, EXTRACTOR * 3 // 2 + (ROUNDS - 1) * 2 * 2 * EXTRACTOR),
+    "rdfl": (3, ROUNDS * 2 * MODEL),
+    "fedavg": (3, (1 + ROUNDS) * MODEL * 4 // 3),
+    "fedprox": (3, ROUNDS * MODEL * 4 // 3),
+    "feddyn": (3, ROUNDS * 2 * MODEL * 4 // 3),
+    "scaffold": (3, ROUNDS * 2 * MODEL * 4 // 3),
+    "ri-fedavg": (3, ROUNDS * MODEL * 4 // 3),
+    "dp-fedavg": (3, ROUNDS * MODEL * 4 // 3),
+    "hearth": (3, ROUNDS * EXTRACTOR * 4 // 3),
+    "fedrep": (4, ROUNDS * EXTRACTOR * 3 // 2),
+    "fedisp": (3, ROUNDS * MODEL),
+    "gossip-sgd": (5, ROUNDS * 4 * MODEL),
+    "ring-median": (3, ROUNDS * 2 * EXTRACTOR),
+    "def-kt": (4, None),  # who sends is drawn
+    "vpdl": (3, ROUNDS * 2 * MODEL),
+    "cycle-pdl": (3, None),
+    "cycle-gossip": (3, (1 + ROUNDS) * 2 * MODEL),
+    "flexifed": (3, None),
+    "cgsv": (3, ROUNDS * 2 * MODEL),
+    "rffl": (3, ROUNDS * 2 * MODEL),
+    "cffl": (3, ROUNDS * 2 * MODEL),
+    "solo": (2, 0),
 }
+MOMENTS = ("training:2", "communicating:3", "overtaken:2")
+"""When a peer is killed: in its second batch, at its third message, evaluating round 2 when others are in round 3."""
+
+
+@pytest.fixture(scope="module")
+def fork_server(accidents: Nursery) -> Nursery:
+    return accidents
 
 
 def test_none_is_left_out() -> None:
-    assert {*CASES} == {*PROTOCOLS}
+    assert {*CASES} == {*SETTINGS} == {*PROTOCOLS}
+
+
+def run_with_deaths(federation: SmallFederation, trained: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Its results, though at each of the moments a peer was killed: another in each protocol; one that trains."""
+    ids, first = federation.ids, list(PROTOCOLS).index(federation.spec.protocol.name)
+    order = sorted((ids[(first + k) % len(ids)] for k in range(len(ids))), key=lambda id: id not in (trained or ids))
+    start_and_die(federation, dict(zip(order, MOMENTS, strict=False)))
+    assert federation.wait() == dict.fromkeys(ids, 0), federation.account()
+    assert not [event for id in ids for event in federation.events(id, "conflict")]
+    return federation.results()
 
 
 @pytest.mark.parametrize("name", CASES)
 async def test_every_protocol(name: str, federation: Build, tmp_path: Path) -> None:
-    peers, parameters, sent = CASES[name]
+    """Once in peace, once with deaths of those that share anything, once in process."""
+    peers, sent = CASES[name]
     data = {"name": "digits", "limit": 300, "partition": {"kind": "dirichlet", "alpha": 0.5}, "validation": 0.2}
-    keys = {"machines": PINNED} if name == "flexifed" else {}
-    protocol = {"name": name, **parameters}
-    first, second = (federation(protocol, peers, data=data, rounds=ROUNDS, **keys) for _ in range(2))
+    protocol, beside = {"name": name, **SETTINGS[name]}, keys(name, [f"peer{i}" for i in range(peers)])
+    first, second = (federation(protocol, peers, data=data, rounds=ROUNDS, **beside) for _ in range(2))
     results = first.run()
-    assert digests(second.run()) == digests(results)
+    trained = [id for id, result in results.items() if any(one["loss"] is not None for one in result["history"])]
+    again = run_with_deaths(second, trained) if peers > 2 else second.run()
+    assert digests(again) == digests(results)
     runtimes = await run_in_process(first.spec, tmp_path / "memory")
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
     if sent is not None:
         assert {id: result["tensor_bytes_sent"] for id, result in results.items()} == dict.fromkeys(first.ids, sent)
+
+
+async def test_deaths_where_the_noise_is_secret(federation: Build) -> None:
+    """It differs from run to run; but a round that is replayed has the same, so that all end with one model."""
+    made = federation({"name": "dp-fedavg", **SGD}, 3, data={"name": "digits", "limit": 300}, rounds=ROUNDS)
+    assert len({*digests(run_with_deaths(made)).values()}) == 1
+
+
+async def test_deaths_where_resources_are_measured(federation: Build, tmp_path: Path) -> None:
+    """They differ from run to run; what was told in this one, before a death or after, has these bits once more."""
+    protocol, data = {"name": "flexifed", **SGD}, {"name": "digits", "limit": 300}
+    measured = federation(protocol | {"resources": "measured"}, 3, data=data, rounds=ROUNDS)
+    results = run_with_deaths(measured)
+    replay = protocol | {"resources": "replay"}
+    again = federation(replay, 3, data=data, rounds=ROUNDS, recording=str(measured.directory))
+    runtimes = await run_in_process(again.spec, tmp_path / "memory")
+    assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
 
 
 async def test_every_call_of_the_interface(federation: Build, tmp_path: Path) -> None:

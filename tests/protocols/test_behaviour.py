@@ -203,9 +203,15 @@ def test_flipped_labels_are_others_each_as_likely(rate: float) -> None:
         ({"peer1": {"kind": "noise", "scle": 1}}, "unknown key `scle`; did you mean `scale`"),
         ({"peer1": {"kind": "noise", "scale": 0}}, "greater than 0"),
         ({"peer1": {"kind": "label-flip", "rate": 1.5}}, "less than or equal to 1"),
-        ({"peer1": "stale"}, "`behaviour.peer1`"),
+        ({"peer1": "noize"}, "unknown behaviour `noize`; did you mean `noise`"),
+        ({"peer1": 3}, "`behaviour.peer1`"),
     ],
 )
 def test_wrong_settings(tmp_path: Path, behaviour: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         resolve(tmp_path, GOSSIP, 3, behaviour=behaviour)
+
+
+def test_a_word_alone_is_the_kind(tmp_path: Path) -> None:
+    word, block = (resolve(tmp_path, GOSSIP, 3, behaviour={"peer1": told}) for told in ("stale", {"kind": "stale"}))
+    assert word.digest() == block.digest()

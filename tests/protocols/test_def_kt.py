@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federations import Run, federate, resolve
+from federations import Run, federate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peer.errors import InputError
 from peer.learning.randomness import torch_generator
 from peer.protocols.def_kt import DefKT, towards
 
@@ -188,9 +187,3 @@ def at(run: Run, round: int):  # type: ignore[no-untyped-def]
     peer = run.runtimes["peer0"].peer
     peer.round = round
     return peer
-
-
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"lr": 0}, {"momentum": 2}, {"topology": "ring"}])
-def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        resolve(tmp_path, {"name": "def-kt", **wrong}, 2)

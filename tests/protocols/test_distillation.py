@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import Run, federate, resolve
+from federations import Run, federate
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -214,24 +214,6 @@ def test_a_twin_counts_half(tmp_path: Path) -> None:
     for peer in run.ids:
         told = run.trace(peer, 1).facts["reputation"]
         assert told == [0.0 if other == peer else 0.5 for other in run.ids]
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"tau_opt": 0.8}, "`tau_opt` .0.8. must be below `tau_max` .0.75."),
-        ({"lam": -1}, "lam"),
-        ({"epochs": 0}, "epochs"),
-        ({"temperature": 0}, "temperature"),
-        ({"lr_decay": 1.5}, "lr_decay"),
-        ({"alpha": 2}, "alpha"),
-        ({"reputation_every": 0}, "reputation_every"),
-        ({"predictions": "guessed"}, "predictions"),
-    ],
-)
-def test_wrong_settings(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        resolve(tmp_path, {"name": "cycle-pdl", **settings}, 3)
 
 
 def test_without_tenseal_encrypted_predictions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """DP-FedAvg from its traces: clipping, noise and the division by the expected size; secrets, and what ε counts."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import Run, Vector, federate, resolve
+from federations import Run, Vector, federate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -20,7 +21,7 @@ from launcher.reports.summary import summarise
 from peer.errors import InputError
 from peer.network.transport.memory import MemoryPipe
 from peer.protocols.blocks.accountant import gaussian_epsilon, sampled_epsilon
-from peer.protocols.blocks.noise import as_secret, stream
+from peer.protocols.blocks.noise import as_secret, stream, uniform
 from peer.protocols.dp_fedavg import DPFedAvg
 from peer.runtime.local_peer import LocalPeer
 
@@ -208,12 +209,65 @@ def test_secrets_differ_and_never_leave(secret: tuple[Run, bytes]) -> None:
     assert holding <= {"checkpoint", "journal"}
 
 
+def drawn(parts: dict[str, torch.Tensor], rate: float) -> list[str]:
+    """Round 1's sample if these are everybody's parts."""
+    content = b"".join(bytes(parts[id].int().tolist()) for id in sorted(parts))
+    draws = uniform(as_secret(content), "sample", 1, len(parts))
+    return [id for id, draw in zip(sorted(parts), draws, strict=True) if draw < rate]
+
+
+def test_who_chooses_its_part_after_the_others_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """peer3 hears all other parts first, and looks for one with which peer0 is drawn alone."""
+    gather, parts, complete, chosen = LocalPeer.gather, dict[str, torch.Tensor](), asyncio.Event(), []
+
+    async def last(peer: LocalPeer, record: str, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        if record == "sampling" and peer.id != "peer3":
+            parts[peer.id] = values
+            if len(parts) == 4:
+                complete.set()
+        elif record == "sampling":
+            await complete.wait()
+            for number in range(10_000):
+                values = as_secret(bytes(number)).double()
+                if drawn({**parts, "peer3": values}, RATE) == ["peer0"]:
+                    chosen.append(number)
+                    break
+        return await gather(peer, record, values)
+
+    monkeypatch.setattr(LocalPeer, "gather", last)
+    with pytest.raises(ExceptionGroup) as failed:
+        federate(tmp_path, {**KNOWN, "participation": RATE}, 5, rounds=1)
+    assert chosen
+    assert {str(error) for error in failed.value.exceptions} == {
+        "peer3 told another part of the sampling than committed to; see what runs there, and what relays it"
+    }
+    assert not [*tmp_path.rglob("trace/*")]
+
+
+@pytest.mark.parametrize("record", ["commitment", "sampling"])
+@pytest.mark.parametrize("told", [-1.0, 256.0, 0.5])
+def test_what_is_no_byte_is_refused(told: float, record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gather = LocalPeer.gather
+
+    async def lying(peer: LocalPeer, name: str, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        lies = name == record and peer.id == "peer1"
+        return await gather(peer, name, torch.full_like(values, told) if lies else values)
+
+    monkeypatch.setattr(LocalPeer, "gather", lying)
+    with pytest.raises(ExceptionGroup) as failed:
+        federate(tmp_path, KNOWN, 3, rounds=1)
+    assert {str(error) for error in failed.value.exceptions} == {
+        f"peer1 sent what are no bytes as its {record}; see what it runs"
+    }
+
+
 def test_only_sums_leave_and_only_to_the_right(secret: tuple[Run, bytes]) -> None:
     run, _ = secret
     for peer, right in zip(run.ids, run.ids[1:] + run.ids[:1], strict=True):
         lines = [(record["round"], line) for record in run.audit(peer) for line in record["sent"]]
-        assert {(line["to"], line["vector"]) for _, line in lines} == {(right, "sampling"), (right, "update")}
-        assert {round for round, line in lines if line["vector"] == "sampling"} == {0}
+        left = {(line["to"], line["vector"]) for _, line in lines}
+        assert left == {(right, name) for name in ("commitment", "sampling", "update")}
+        assert {round for round, line in lines if line["vector"] in ("commitment", "sampling")} == {0}
         assert sum(line["bytes"] for _, line in lines) == 3 * 4 * 610 * 8 // 5
 
 
@@ -278,18 +332,3 @@ def test_a_missing_accountant_is_told_before_anything_runs(
     assert "pip install -c constraints.txt 'dfl[privacy]'" in capsys.readouterr().err
     with pytest.raises(InputError, match="dp-accounting"):
         federate(tmp_path / "run", "dp-fedavg", 3)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"clip_norm": 0}, "clip_norm"),
-        ({"noise_multiplier": -1}, "noise_multiplier"),
-        ({"participation": 0}, "participation"),
-        ({"delta": 1}, "delta"),
-        ({"noise": 1}, "noise"),
-    ],
-)
-def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, float], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        resolve(tmp_path, {"name": "dp-fedavg", **wrong}, 3)

@@ -19,6 +19,7 @@ from peer.network.wire.messages import Resources
 from peer.protocols.blocks.resource_links import Capacity, links
 from peer.runtime.in_process import run_in_process
 from peer.runtime.local_peer import LocalPeer
+from peer.spec.federation import Machine
 from peer.spec.peer import PeerConfig, load_peer
 from peer.spec.resources import given as given_resources
 
@@ -223,28 +224,48 @@ def test_pinned_machines_are_the_federation_s_or_the_peer_s_own(tmp_path: Path) 
 
 def test_machines_are_agreed_on_and_recordings_are_not(tmp_path: Path) -> None:
     plain = resolve(tmp_path, PINNED, 3)
-    other = resolve(tmp_path, PINNED, 3, machines=dict.fromkeys(plain.ids, MACHINES["peer3"]), recording="far")
+    other = resolve(tmp_path, PINNED, 3, machines=dict.fromkeys(plain.ids, MACHINES["peer3"]))
     assert {key for key in other.digests() if other.digests()[key] != plain.digests().get(key)} == {"machines"}
-    assert other.recording == tmp_path / "far"
     assert "machines" not in plain.digests()
+    replayed = resolve(tmp_path, {"name": "flexifed", "resources": "replay"}, 3, recording="far")
+    assert replayed.recording == tmp_path / "far"
+    assert "recording" not in replayed.digests()
 
 
 @pytest.mark.parametrize(
-    ("settings", "keys", "sentence"),
+    ("keys", "sentence"),
     [
-        ({"alpha": 1.5}, {}, "`protocol.alpha`"),
-        ({"beta": -0.1}, {}, "`protocol.beta`"),
-        ({"resources": "guessed"}, {}, "`protocol.resources`"),
-        ({}, {"machines": {"peer9": MACHINES["peer0"]}}, "`machines` has `peer9`, which is not in the ring"),
-        ({}, {"machines": {"peer0": {"cores": -1, "memory": 1}}}, "`machines.peer0.cores`"),
-        ({}, {"machines": {"peer0": {"cores": 1, "memori": 1}}}, "memori"),
+        ({"machines": {"peer9": MACHINES["peer0"]}}, "`machines` has `peer9`, which is not in the ring"),
+        ({"machines": {"peer0": {"cores": -1, "memory": 1}}}, "`machines.peer0.cores`"),
+        ({"machines": {"peer0": {"cores": 1, "memori": 1}}}, "memori"),
     ],
 )
-def test_wrong_settings_are_refused(
-    settings: dict[str, Any], keys: dict[str, Any], sentence: str, tmp_path: Path
+def test_wrong_machines_are_refused(keys: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=sentence):
+        resolve(tmp_path, PINNED, 3, **keys)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "keys", "sentence"),
+    [
+        ({"name": "fedavg"}, {"machines": MACHINES}, "`fedavg` does not go by `machines` as it is set; leave it out"),
+        ({"name": "fedavg"}, {"recording": "far"}, "`fedavg` does not go by `recording` as it is set; leave it out"),
+        ({"name": "flexifed"}, {"machines": MACHINES}, "write `resources: pinned` into `protocol`, or leave it out"),
+        (PINNED, {"recording": "far"}, "write `resources: replay` into `protocol`, or leave it out"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(
+    protocol: dict[str, Any], keys: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=sentence):
-        resolve(tmp_path, {"name": "flexifed", **settings}, 3, **keys)
+        resolve(tmp_path, protocol, 6, **keys)
+
+
+def test_a_machine_that_would_be_ignored_is_refused(tmp_path: Path) -> None:
+    spec = resolve(tmp_path, {"name": "flexifed"}, 3)
+    machine = PeerConfig(federation=tmp_path, id="peer1", machine=Machine(cores=1, memory=1))
+    with pytest.raises(InputError, match="does not go by the `machine` of `peer1`"):
+        given_resources(machine, spec)
 
 
 async def test_a_model_along_a_link_that_does_not_stand_is_refused(

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from federations import federate, resolve
+from ring_medians import assert_extractors_alone_left, assert_medians_of_three
 
 from launcher.cli import main
 from peer.errors import FailedError, InputError
@@ -23,13 +23,8 @@ def test_the_example_takes_the_median_and_keeps_the_head(tmp_path: Path) -> None
         model={"name": "mlp"},
         init="independent",
     )
-    traces = [*run.traces(2).values()]
-    for i, trace in enumerate(traces):
-        three = [traces[i - 1]["before"], trace["before"], traces[(i + 1) % 4]["before"]]
-        assert (trace["after"] == np.median(three, axis=0)).all()
-    sent = [line for peer in run.ids for record in run.audit(peer) for line in record["sent"]]
-    assert {line["vector"] for line in sent} == {"extractor"}
-    assert sum(line["head_bytes"] for line in sent) == 0
+    assert_medians_of_three(run, 2)
+    assert_extractors_alone_left(run)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +117,8 @@ class Edgeless(Own):
     async def round(self, peer): await peer.weighted_mean("extractor", 1)
 class Tokenless(Edgeless):
     async def round(self, peer): await peer.pass_token("extractor")
+class Empty(Edgeless):
+    async def round(self, peer): await peer.receive_token("extractor")
 class NotesRound(Own):
     async def round(self, peer): peer.note(round=1.0)
 class NotesText(Own):
@@ -142,6 +139,9 @@ class Negative(Own):
 class Ragged(Own):
     by_peer = ("seen",)
     async def round(self, peer): peer.state["seen"] = torch.zeros(2)
+class Unkept(Own):
+    unchanging = ("weihgts",)
+    async def round(self, peer): peer.state["weights"] = torch.ones(2)
 class Raising(Base):
     async def round(self, peer): raise ValueError("boom")
 """
@@ -177,6 +177,7 @@ class Raising(Base):
         ("NanRecord", "gathers `n` in round 1 with numbers that are not finite"),
         ("Edgeless", "calls `weighted_mean` in round 1, and its graph is `none`; let `graph` return another"),
         ("Tokenless", "calls `pass_token` in round 1, and its graph is `none`; let `graph` return another"),
+        ("Empty", "calls `receive_token` in round 1, and its graph is `none`; let `graph` return another"),
         ("NotesRound", "notes a `round`; that name is the round's own: choose another"),
         ("NotesText", "notes a str as `verdict` in round 1; note a number or a list of numbers"),
         ("NotesTable", "notes a Tensor as `table` in round 1; note a number or a list of numbers"),
@@ -218,9 +219,10 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
         ),
         ("Hasty", "calls `exchange` and does not wait for it; write `await` before the call"),
         ("Forgetful", "calls `exchange` and does not wait for it; write `await` before the call"),
+        ("Unkept", "declares 'weihgts' as unchanging and keeps nothing under that name; write"),
     ],
 )
-def test_what_would_stand_still_or_send_nothing_is_found_by_check(
+def test_what_a_run_would_not_tell_is_found_by_check(
     name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "uneven_ones.py").write_text(WRONG)
@@ -245,6 +247,8 @@ def test_what_would_stand_still_or_send_nothing_is_found_by_check(
             marks=pytest.mark.filterwarnings("ignore:Field name"),
         ),
         ("def records(self): return ()", "is a method; write it as a value of the class"),
+        ("unchanging = 'weights'", "is the text 'weights' and no tuple; write a comma behind it: `('weights',)`"),
+        ("unchanging = ('a', 1)", "is ('a', 1), and must be a tuple of names in `peer.state`"),
         ("rate = 0.1", "the field `rate = 0.1` has no type; give it one, such as `lr: float = 0.1`"),
         ("def shares(self, rounds): return (Share('model', like='head'),)", "is a part of the model: leave out"),
         ("def shares(self, rounds): return (Share('a', size=0),)", "`a`: size is 1 or more, not 0"),

@@ -10,6 +10,7 @@ from federations import Run, federate, resolve
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from ring_medians import assert_extractors_alone_left, assert_medians_of_three
 
 from launcher.plan import plan, traffic
 from peer.errors import InputError
@@ -70,13 +71,8 @@ def test_as_many_liars_as_are_trimmed_leave_it_between_the_honest_ones(liars: in
 def test_the_ring_median_of_a_run(tmp_path: Path) -> None:
     run = federate(tmp_path, {"name": "ring-median", **QUICK}, 4, rounds=2, init="independent")
     for round in (1, 2):
-        traces = [*run.traces(round).values()]
-        for i, trace in enumerate(traces):
-            three = [traces[i - 1]["before"], trace["before"], traces[(i + 1) % 4]["before"]]
-            assert (trace["after"] == np.median(three, axis=0)).all()
-    sent = [line for peer in run.ids for record in run.audit(peer) for line in record["sent"]]
-    assert {line["vector"] for line in sent} == {"extractor"}
-    assert sum(line["head_bytes"] for line in sent) == 0
+        assert_medians_of_three(run, round)
+    assert_extractors_alone_left(run)
 
 
 @pytest.mark.parametrize(("topology", "size", "trim"), [("ring", 4, 1), ("complete", 5, 2), ("exponential", 6, 1)])

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import server_form
 import torch
-from federations import Run, federate, resolve
+from federations import Run, federate
 from server_form import BATCH, EPOCHS, LR, MOMENTUM, Server
 from torch import Tensor, nn
 
-from peer.errors import InputError
 from peer.learning.model.zoo import build
 from peer.protocols.base import Peer, Protocol
 
@@ -192,25 +191,3 @@ def test_a_global_model_starts_from_the_mean_of_independent_weights(tmp_path: Pa
     models = [build("federations:tiny", SHAPE, 10, 42, peer).vector.numpy() for peer in run.ids]
     for trace in run.traces(1).values():
         np.testing.assert_allclose(trace["start"], np.mean(models, axis=0), atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"name": "fedprox", "mu": -0.1},
-        {"name": "fedprox", "keep_momentum": True},
-        {"name": "feddyn", "alpha": 0},
-        {"name": "feddyn", "participation": 0},
-        {"name": "scaffold", "eta_g": 0},
-        {"name": "scaffold", "momentum": 0.9},
-        {"name": "ri-fedavg", "lam": -1},
-        {"name": "ri-fedavg", "length": 0},
-        {"name": "ri-fedavg", "directions": 1},
-        {"name": "ri-fedavg", "intervals": 1},
-        {"name": "ri-fedavg", "clip": 0},
-    ],
-    ids=lambda wrong: "-".join(wrong),
-)
-def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=[*wrong][-1]):
-        resolve(tmp_path, wrong, 4)

@@ -48,14 +48,18 @@ class Place:
 
     def _federation(self) -> Mapping[str, Any]:
         content = self.spec.model_dump(mode="json", exclude_none=True)
-        ring = [{"id": id, "address": self.address(index)} for index, id in enumerate(self.spec.ids)]
-        content |= {"ring": ring, "plaintext": self.spec.plaintext or not self.certificates}
+        content["plaintext"] = self.spec.plaintext or not self.certificates
+        sources = [content["data"], *(member["data"] for member in content["ring"] if "data" in member)]
         content.pop("code", None)
-        if any(":" in content[key]["name"] for key in ("protocol", "model", "data")):
+        if any(":" in block["name"] for block in (content["protocol"], content["model"], *sources)):
             content["code"] = str(CODE)
         if "recording" in content:
             content["recording"] = str(DATA / "recording")
-        content["data"] = {key: _inside(key, value) for key, value in content["data"].items()}
+        for source in sources:
+            source.update({key: _inside(source[key]) for key in ("root", "path") if key in source})
+        for index, member in enumerate(content["ring"]):
+            member["address"] = self.address(index)
+            member.pop("dials_out", None)  # in a cluster all reach each other
         return content
 
     def _peer(self, id: str) -> Mapping[str, Any]:
@@ -66,8 +70,8 @@ class Place:
         return content
 
 
-def _inside(key: str, value: Any) -> Any:
-    """Where data lie in a pod: a directory as the volume's root, a file in it."""
-    if key == "root":
-        return str(DATA)
-    return str(DATA / Path(value).name) if key == "path" else value
+def _inside(path: str) -> str:
+    """Where data lie in a pod: by the name of the file or directory, or from the part on that differs by peer."""
+    parts = Path(path).parts
+    own = next((place for place, part in enumerate(parts) if "{id}" in part), len(parts) - 1)
+    return str(DATA.joinpath(*parts[own:]))

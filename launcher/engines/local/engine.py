@@ -1,11 +1,12 @@
 """Peers as processes of this machine, copies of a fork server."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from launcher.engines.base import Deployment, Engine, Run
 from launcher.engines.local import preflight
 from launcher.engines.local.fork_server import Child, ForkServer
+from peer.learning.device import in_turn
 from peer.settings import Settings
 
 
@@ -31,6 +32,10 @@ class LocalEngine(Engine[LocalSettings]):
 
     def check(self, run: Run) -> None:
         preflight.check(run)
+
+    def config(self, run: Run, id: str) -> Mapping[str, object]:
+        """Of several GPUs each peer has one."""
+        return {**super().config(run, id), "device": in_turn(run.device, run.spec.ids.index(id))}
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:

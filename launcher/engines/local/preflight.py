@@ -29,7 +29,7 @@ def check_device(device: str) -> None:
 def check_addresses(spec: Spec) -> None:
     """Whether every peer could listen at its address on this machine now."""
     for member in spec.ring:
-        if why := why_taken(member.address):
+        if member.address and (why := why_taken(member.address)):
             raise InputError(
                 f"{member.id} cannot listen at {member.address}: {why}; `dfl-launch run` starts every peer on this "
                 "machine: end what uses the address, or give the peers others (under `ring`, or with --peers another "

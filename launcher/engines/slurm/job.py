@@ -65,6 +65,7 @@ class Job:
         spec = Document.read(self.files.federation).content
         for id, member, task in zip(self.ids, spec["ring"], found, strict=True):
             member["address"] = task["address"]
+            member.pop("dials_out", None)  # the nodes of a cluster reach each other
             config = Document.read(self.files.config(id)).content | {"listen": task["listen"]}
             write_atomically(self.files.config(id), dump_yaml(config).encode())
         write_atomically(self.files.federation, dump_yaml(spec).encode())

@@ -62,8 +62,21 @@ def deal(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list
 def own_shard(source: Source, federation: Source, round: int = 1) -> Shard:
     """A data set of the peer's own, unsplit, with the validation samples of the federation's, if it sets some aside.
 
-    What a peer kept of its own would not be the same at every peer. InputError then, and when the federation's data
-    do not lie here too or do not go with the peer's own. The federation's drift changes these samples, too.
+    InputError when the federation's data do not lie here too then, or do not go with the peer's own. The federation's
+    drift changes these samples, too.
+    """
+    dataset, stage = open_own(source, federation), stage_of(round, federation.stages)
+    shard = _shard(dataset, np.arange(len(dataset.train_labels)), None, stage, own=True)
+    if not federation.validation:
+        return shard
+    public = _public(federation, dataset)
+    return replace(shard, validation=public and stage.apply(public))
+
+
+def open_own(source: Source, federation: Source) -> Dataset:
+    """A data set of a peer's own; InputError when the federation's drift cannot change it.
+
+    Nor may it set validation samples aside, which would not be the same at every peer, or drift alone.
     """
     if source.validation:
         raise InputError("`validation` in a peer's own data would not be public; set it in the federation's `data`")
@@ -72,12 +85,7 @@ def own_shard(source: Source, federation: Source, round: int = 1) -> Shard:
     dataset = source.load()
     for stage in federation.stages:
         stage.check(dataset.shape, dataset.classes)
-    stage = stage_of(round, federation.stages)
-    shard = _shard(dataset, np.arange(len(dataset.train_labels)), None, stage, own=True)
-    if not federation.validation:
-        return shard
-    public = _public(federation, dataset)
-    return replace(shard, validation=public and stage.apply(public))
+    return dataset
 
 
 def _public(federation: Source, own: Dataset) -> Samples | None:
@@ -86,12 +94,17 @@ def _public(federation: Source, own: Dataset) -> Samples | None:
         common = federation.load()
     except InputError as error:
         raise InputError(f"{error}; {way_out}") from error
+    check_public(common, own)
+    return common.validation_samples()
+
+
+def check_public(common: Dataset, own: Dataset) -> None:
+    """InputError when a peer with its own data could make nothing of the federation's validation samples."""
     if (common.shape, common.classes) != (own.shape, own.classes):
         raise InputError(
             f"validation inputs {common.shape} of {common.classes} classes do not go with the peer's own, "
             f"{own.shape} of {own.classes}; make them alike, or set `validation: 0` in the federation's `data`"
         )
-    return common.validation_samples()
 
 
 def _paper_part(

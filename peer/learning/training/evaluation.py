@@ -57,6 +57,11 @@ class Evaluation:
         """The four accuracies by the names that events and summaries use."""
         return {"matched": self.matched, "global": self.global_, "paper": self.paper, "local": self.local}
 
+    def by(self, test: str) -> float | None:
+        """The accuracy by this test; a peer with data of its own has only `local`."""
+        chosen = self.as_dict()[test]
+        return self.local if chosen is None else chosen
+
 
 def measure(model: Model, samples: Samples, batch: int = BATCH) -> Measured:
     """One forward pass in evaluation mode over `samples`: not empty, on the model's device."""

@@ -5,12 +5,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from peer.network.wire.messages import Resources
+from peer.network.transport import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT
+from peer.network.wire.messages import Obstacle, Resources
 
+SHUT = (REFUSED, TIMED_OUT, NO_ROUTE, FORBIDDEN)
+"""Why nobody can be reached at an address that may be right."""
 Direction = Literal["send", "receive"]
 LinkState = Literal["joining", "up", "suspected", "down", "left"]
 UNTRIED = "not yet connected"
-ONE_WAY = "it is reached, but has not reached this peer: see this peer's own address, and the firewall before it"
+NOT_CALLED = "nobody can dial it, and it has not called yet"
+ONE_WAY = "it is reached, but has not reached this peer yet"
+CANNOT_REACH = "it reaches this peer, but this peer cannot reach it at {address}: {why}; {way_out}"
+CANNOT_BE_REACHED = "it is reached, but it cannot reach this peer at {address}: {why}; {way_out}"
+CORRECT = "correct that address"
 
 
 @dataclass
@@ -18,17 +25,30 @@ class Neighbour:
     """What is known of the peer at the other end of an edge."""
 
     id: str
-    address: str
+    address: str | None
+    """Where it is dialled; None for one that dials out."""
     state: LinkState = "joining"
-    reason: str = UNTRIED
+    reason: str = ""
     """Why it is in this state."""
-    obstacle: str = UNTRIED
-    """Why this peer's last attempt to reach it failed."""
+    obstacle: str = ""
+    """Why this peer's last attempt to reach it failed; empty after one that did not."""
+    obstructed: float = 0.0
+    """Since when none has succeeded, by the loop's clock."""
+    complaint: Obstacle | None = None
+    """Why it cannot reach this peer, as it says itself."""
+    complaining: float = 0.0
+    """Since when it has said so, by the loop's clock."""
     resources: Resources | None = None
     doing: str = ""
     """What it last said that it does, such as "training in round 3"."""
+    alive: bool = False
+    """It gives signs of life."""
+    stuck: bool = False
+    """It does, and what is sent to it does not arrive."""
     heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """When its last sign of life came, or it became a neighbour, by the loop's clock."""
+    has_heard: int = -1
+    """The last of this peer's rounds of which it says to know that it is on disk here."""
     introduced: set[Direction] = field(default_factory=set)
     """In which directions a handshake has been made."""
     refusal: str | None = None
@@ -40,6 +60,23 @@ class Neighbour:
     rejecting: float = 0.0
     """Since when, by the loop's clock."""
 
+    def __post_init__(self) -> None:
+        self.reason = self.reason or self.untried
+
+    @property
+    def untried(self) -> str:
+        return UNTRIED if self.address else NOT_CALLED
+
+    @property
+    def place(self) -> str:
+        """Who it is, and where, for a sentence."""
+        return f"{self.id} at {self.address}" if self.address else self.id
+
+    @property
+    def cannot_be_reached(self) -> bool:
+        """Nobody answered this peer's last attempt."""
+        return bool(self.address and self.obstacle and not self.refusal)
+
     def refused(self, why: str) -> None:
         """One of the two has turned the other away."""
         self.refusal = why
@@ -49,10 +86,16 @@ class Neighbour:
         """It is a neighbour, perhaps again."""
         self.released = False
         if self.state == "left":
-            self.state, self.reason, self.heard = "joining", UNTRIED, asyncio.get_running_loop().time()
+            self.state, self.reason, self.heard = "joining", self.untried, asyncio.get_running_loop().time()
+
+    def reached(self) -> None:
+        """It has answered."""
+        self.obstacle = self.refusal or ""
 
     def unreachable(self, why: str) -> None:
         """Nobody answers now; what was said before that tells more."""
+        if not self.obstacle:
+            self.obstructed = asyncio.get_running_loop().time()
         self._fail(why if self.refusal in (None, why) else f"{why} (before that: {self.refusal})")
 
     def takes_nothing(self, why: str, now: float) -> None:
@@ -71,8 +114,43 @@ class Neighbour:
 
     def absence(self, lacking: Collection[Direction]) -> str:
         """Why a handshake lacks in these directions."""
-        there = self.state == "up" or "send" in self.introduced
-        return ONE_WAY if there and "send" not in lacking and not self.refusal else self.obstacle
+        there = self.alive or "send" in self.introduced
+        if self.refusal or not there:
+            return self.obstacle or self.untried
+        if "send" in lacking:
+            return self._cannot_reach() or self.untried
+        return self._cannot_be_reached() or ONE_WAY
+
+    def trouble(self, since: float) -> str:
+        """What is wrong with a neighbour that gives signs of life, if it has been so since before that; else empty."""
+        if self.rejects:
+            return self.rejects
+        if self.cannot_be_reached and self.obstructed < since:
+            return self._cannot_reach()
+        return self._cannot_be_reached() if self.complaint and self.complaining < since else ""
+
+    def hear_complaint(self, complaint: Obstacle | None, now: float) -> None:
+        """Why it cannot reach this peer, or that it can."""
+        self.complaining = self.complaining if self.complaint else now
+        self.complaint = complaint
+
+    def _cannot_reach(self) -> str:
+        if not (self.obstacle and self.address):
+            return ""
+        way_out = _way_out(self.address, self.obstacle, f"at {self.id}")
+        return CANNOT_REACH.format(address=self.address, why=self.obstacle, way_out=way_out)
+
+    def _cannot_be_reached(self) -> str:
+        if not (said := self.complaint):
+            return ""
+        way_out = _way_out(said.address, said.reason, "here")
+        return CANNOT_BE_REACHED.format(address=said.address, why=said.reason, way_out=way_out)
+
+
+def _way_out(address: str, why: str, where: str) -> str:
+    """What to do where nobody answers at an address."""
+    port = address.rpartition(":")[2]
+    return f"open port {port} {where}, or {CORRECT}" if why in SHUT else CORRECT
 
 
 @dataclass
@@ -89,7 +167,7 @@ class Span:
 class Edges:
     """The edges of the current topology, and older ones until both of their ends are past them."""
 
-    def __init__(self, addresses: Mapping[str, str]) -> None:
+    def __init__(self, addresses: Mapping[str, str | None]) -> None:
         self._addresses = addresses
         self._spans: dict[tuple[Direction, str], Span] = {}
         self.neighbours: dict[str, Neighbour] = {}
@@ -158,6 +236,10 @@ class Edges:
         """Whether that is a member of the federation, neighbour or not."""
         return peer in self._addresses
 
+    def can_be_dialled(self, peer: str) -> bool:
+        """Whether that member has an address."""
+        return self._addresses.get(peer) is not None
+
     def has(self, direction: Direction, peer: str) -> bool:
         return (direction, peer) in self._spans
 
@@ -183,6 +265,10 @@ class Edges:
         """A handshake has been made."""
         self.neighbours[peer].introduced.add(direction)
         self.neighbours[peer].refusal = None
+        if direction == "send":
+            self.neighbours[peer].reached()
+        else:
+            self.neighbours[peer].complaint = None
         self.changed.set()
 
     async def complete(self) -> None:

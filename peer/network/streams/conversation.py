@@ -2,16 +2,17 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from peer.network.membership.durability import NOTHING
 from peer.network.node import Callbacks, Node
 from peer.network.streams.traffic import Counted
 from peer.network.transport import DisconnectedError
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply
-from peer.tasks import background, first_of
+from peer.tasks import background
 
 FAREWELL = "done"
 """The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
@@ -59,7 +60,12 @@ class Conversation:
     """A stream of signs of life, from its welcome to a farewell."""
 
     def __init__(
-        self, node: Node, callbacks: Callbacks, beats: Beats, leaving: asyncio.Event, heard: Callable[[Beat], None]
+        self,
+        node: Node,
+        callbacks: Callbacks,
+        beats: Beats,
+        leaving: asyncio.Event,
+        heard: Callable[[Beat], Awaitable[None]],
     ) -> None:
         self._node, self._durability, self._timeouts = node, node.durability, node.timeouts
         self._callbacks = callbacks
@@ -81,28 +87,40 @@ class Conversation:
         clock = asyncio.get_running_loop().time
         advertised = -self._timeouts.resources
         while not self.farewell_said:
-            last = self._leaving.is_set()
             version, listener = self._durability.version, self._beats.pipe.peer
+            last = self._leaving.is_set() and self._is_up_to_date(listener)
             known = self._durability.known(listener)
             state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
             beat.others.update({peer: at for peer, at in known.items() if told.get(peer) != at})
             told = known
+            if (neighbour := self._node.edges.neighbours.get(listener)) and neighbour.cannot_be_reached:
+                beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.obstacle
             if (taken := self._node.deliveries.taken(listener)) is not None:
                 beat.taken = taken
             if clock() - advertised >= self._timeouts.resources:
                 advertised = clock()
                 beat.resources.CopyFrom(self._callbacks.resources())
+            if (heard := self._durability.of(listener)) > NOTHING:
+                beat.heard = heard
             await self._beats.send(beat)
             self.farewell_said = last
             if not last:
                 await self._until_news(version)
         await self._beats.pipe.finish()
 
+    def _is_up_to_date(self, listener: str) -> bool:
+        """Whether it knows all that this peer has on disk.
+
+        A farewell may be lost with its stream; who had not heard of the last round before would wait to its `patience`.
+        """
+        neighbour = self._node.edges.neighbours.get(listener)
+        return neighbour is None or neighbour.state == "left" or neighbour.has_heard >= self._durability.own
+
     async def _until_news(self, version: int) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeouts.beat):
-                await first_of(self._durability.beyond(version), self._leaving.wait())
+                await self._durability.beyond(version)
 
     async def _listen(self) -> None:
         while True:
@@ -110,6 +128,6 @@ class Conversation:
                 beat = await self._beats.receive()
             except BadFrameError as error:
                 raise DisconnectedError(str(error)) from None
-            self._heard(beat)
+            await self._heard(beat)
             if beat.state == FAREWELL:
                 return

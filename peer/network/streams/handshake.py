@@ -1,9 +1,12 @@
 """The first message on every stream: who speaks to whom, about which federation."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from secrets import randbits
+from typing import Any
 
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.foreign import Foreign
@@ -14,6 +17,9 @@ SHOWN = 4
 """Differences that a sentence names."""
 WORDS = 300
 """Characters of all of them."""
+TOLD = 5000
+"""Values of settings that a refusal tells."""
+OTHER_FEDERATION = "different federation"
 UNTOLD = Refusal(
     reason=Refusal.STRANGER,
     detail="it tells why only to callers with a certificate or at an address of the ring; its own log has the reason",
@@ -26,8 +32,8 @@ MAKE_ALIKE = "make the two alike"
 class RefusedError(Exception):
     """The other end answered and refused; `reason` is one of Refusal's, the text says why."""
 
-    def __init__(self, refusal: Refusal, data: Sequence[str] = ()) -> None:
-        super().__init__(explain(refusal, data))
+    def __init__(self, refusal: Refusal, us: "Identity | None" = None) -> None:
+        super().__init__(explain(refusal, us))
         self.refusal, self.reason = refusal, refusal.reason
 
 
@@ -45,6 +51,8 @@ class Identity:
     view: int = 0
     rounds: int = 1_000_000
     """Of the run; where not given, as many as one may have."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What `spec` has the digests of, as plain JSON: told to whoever is refused, of the keys that differ."""
     life: int = field(default_factory=lambda: randbits(64))
     """Of this process: another one after each start."""
 
@@ -67,7 +75,8 @@ class Identity:
         theirs, ours = dict(hello.spec), dict(self.spec)
         differing = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
         if differing:
-            return Refusal(reason=Refusal.FEDERATION, detail="different federation", keys=differing)
+            told = self.settings_of(differing)
+            return Refusal(reason=Refusal.FEDERATION, detail=OTHER_FEDERATION, keys=differing, settings=told)
         if hello.manifest != self.manifest:
             detail = f"other classes, inputs or tensors than `{self.id}`'s"
             return Refusal(reason=Refusal.MANIFEST, detail=detail, keys=self.data)
@@ -75,16 +84,42 @@ class Identity:
             return Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
         return None
 
+    def settings_of(self, keys: Collection[str]) -> list[str]:
+        """What this peer has under these keys, one value each."""
+        found = (fact for key in keys if key in self.settings for fact in _facts(key, self.settings[key]))
+        return [*islice(found, TOLD)]
 
-def explain(refusal: Refusal, data: Sequence[str]) -> str:
-    """A refusal in words; `data` are the facts of this peer's own."""
+
+def _facts(name: str, value: Any) -> Iterator[str]:
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not below:
+        yield f"`{name}` {json.dumps(value)}"[:WORDS]
+    for key, one in below:
+        yield from _facts(f"{name}.{key}", one)
+
+
+def explain(refusal: Refusal, us: Identity | None) -> str:
+    """A refusal in words; `us` is who was refused."""
     if refusal.reason == Refusal.FEDERATION:
+        if us and (said := _both("federation", refusal.settings, us.settings_of(refusal.keys))):
+            return said
         differing = ", ".join(f"`{key}`" for key in refusal.keys)
         return f"refused: its federation differs in {differing[:WORDS]}"
-    theirs, ours = _differing(refusal.keys, data), _differing(data, refusal.keys)
-    if refusal.reason == Refusal.MANIFEST and theirs and ours:
-        return f"refused: its data has {theirs}, and this peer's {ours}; {MAKE_ALIKE}"
+    if refusal.reason == Refusal.MANIFEST and us and refusal.keys and (said := _both("data", refusal.keys, us.data)):
+        return said
     return f"refused: {refusal.detail}"
+
+
+def _both(what: str, theirs: Sequence[str], ours: Sequence[str]) -> str:
+    """In what two peers differ; empty if that is not known."""
+    only_theirs, only_ours = _differing(theirs, ours), _differing(ours, theirs)
+    if only_theirs and only_ours:
+        return f"refused: its {what} has {only_theirs}, and this peer's {only_ours}; {MAKE_ALIKE}"
+    if only_theirs:
+        return f"refused: its {what} has {only_theirs}, and this peer's has nothing of the kind; {MAKE_ALIKE}"
+    if only_ours:
+        return f"refused: this peer's {what} has {only_ours}, and its has nothing of the kind; {MAKE_ALIKE}"
+    return ""
 
 
 def _differing(facts: Sequence[str], others: Sequence[str]) -> str:

@@ -4,17 +4,17 @@ Nothing above a link knows that it broke.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from peer.network.membership.edges import Neighbour
 from peer.network.node import Node
-from peer.network.streams.handshake import RefusedError
+from peer.network.streams.handshake import RefusedError, introduce
 from peer.network.streams.outbox import Outbox
 from peer.network.streams.refusals import Sayings
 from peer.network.streams.retries import Retries
-from peer.network.transport import DisconnectedError, Pipe
+from peer.network.transport import DisconnectedError, GivenUpError, Pipe
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import Refusal, Welcome
+from peer.network.wire.messages import Refusal, Reply, Welcome
 from peer.tasks import background
 
 
@@ -34,29 +34,44 @@ class Link:
         """Keep the stream open for ever; what the neighbour refuses is told, and sent again ever more seldom."""
         while True:
             try:
-                await self._stream()
+                async with self._node.stream(self.neighbour, "Tensors") as (pipe, welcome):
+                    await self._stream(pipe, welcome)
+            except GivenUpError:
+                pause = self._retries.cut()
             except DisconnectedError as error:
                 self.neighbour.unreachable(self._sayings.hear(str(error)))
                 pause = self._retries.cut()
             except RefusedError as error:
-                why = self._sayings.hear(str(error))
-                self.neighbour.refused(why)
-                self._refused(error.reason, why)
+                self._refused(error)
                 pause = self._retries.refused()
             await asyncio.sleep(pause)
 
-    async def _stream(self) -> None:
-        """One stream from hello to break."""
-        async with self._node.stream(self.neighbour, "Tensors") as (pipe, welcome):
-            self._node.deliveries.opened(self.neighbour.id)
-            self._welcomed(self.neighbour.id, welcome)
-            self._retries.welcomed()
-            first, has = welcome.round, self._there_already(welcome)
-            del welcome  # a neighbour may have filled it with what is of no use
-            async with background() as group:
-                group.create_task(self._send(pipe, first, has))
-                group.create_task(self._settle())
-                await self._until_refused(pipe)
+    async def answer(self, pipe: Pipe, enters: Callable[[], Awaitable[None]]) -> None:
+        """Send on a stream that the neighbour has opened, to its end; what it refuses is told.
+
+        It `enters`, in place of an older one, when the neighbour has said what it has.
+        """
+        node = self._node
+        welcome = Welcome(durable=node.durability.own, round=node.round, life=node.identity.life)
+        said = Reply(welcome=welcome).SerializeToString()
+        try:
+            theirs = await introduce(pipe, said, node.timeouts.answer, node.foreign)
+            await enters()
+            await self._stream(pipe, theirs)
+        except RefusedError as error:
+            self._refused(error)
+
+    async def _stream(self, pipe: Pipe, welcome: Welcome) -> None:
+        """One stream from its welcome to its break."""
+        self._node.deliveries.opened(self.neighbour.id)
+        self._welcomed(self.neighbour.id, welcome)
+        self._retries.welcomed()
+        first, has = welcome.round, self._there_already(welcome)
+        del welcome  # a neighbour may have filled it with what is of no use
+        async with background() as group:
+            group.create_task(self._send(pipe, first, has))
+            group.create_task(self._settle())
+            await self._until_refused(pipe)
 
     async def _settle(self) -> None:
         """What a neighbour does not refuse for a while, it takes."""
@@ -64,11 +79,13 @@ class Link:
         self._damaged = 0
         self.neighbour.takes_all()
 
-    def _refused(self, reason: Refusal.Reason, why: str) -> None:
+    def _refused(self, error: RefusedError) -> None:
         """Only wrong code or a lie makes a neighbour say that a frame is not declared, or so often that one is damaged.
 
         Which of the two, and whose, is not known here: this peer's own check lets nothing out that it does not declare.
         """
+        reason, why = error.reason, self._sayings.hear(str(error))
+        self.neighbour.refused(why)
         self._damaged += reason == Refusal.DAMAGED
         if reason == Refusal.UNDECLARED or self._damaged >= self._node.limits.accidents:
             self._takes_nothing(f"it does not take what is sent to it: {why}; compare its code with this peer's")

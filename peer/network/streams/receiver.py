@@ -80,19 +80,28 @@ class Receiver:
         why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.reason == Refusal.FEDERATION else "")
         why = plain(why, self._node.limits.characters)
         known = self._edges.neighbours.get(caller)
-        # Of a manifest that differs, the one who is refused knows more: it may have told already.
-        unsaid = refusal.reason == Refusal.MANIFEST and known and not known.refusal
-        if known and (unsaid or refusal.reason in (Refusal.FEDERATION, Refusal.VERSION)):
+        # Of what differs, the one who is refused knows more: both values. This peer may have been refused, too.
+        unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.refusal
+        if known and (unsaid or refusal.reason == Refusal.VERSION):
             known.refused(self._sayings[caller].hear(f"it was refused: {why}"))
         self.refusals.add(Refused(caller=caller, origin=pipe.origin, reason=why))
         await pipe.send(Reply(refusal=told or refusal).SerializeToString())
 
     async def tensors(self, pipe: Pipe) -> None:
         """One incoming tensor stream, from hello to break."""
-        admitted = await self.admit(pipe, ("receive",))
-        if admitted is None:
-            return
-        pipe, sender = admitted, admitted.peer
+        if admitted := await self.admit(pipe, ("receive",)):
+            await self._take_all(admitted)
+
+    async def fetch(self, pipe: Counted, welcome: Welcome) -> None:
+        """The same on a stream that this peer has opened and the sender has welcomed."""
+        if lost := self._node.durability.lost(pipe.peer, welcome):
+            await self._refuse(pipe, pipe.peer, Refusal(reason=Refusal.LOST, detail=lost))
+        else:
+            await self._take_all(pipe)
+
+    async def _take_all(self, pipe: Counted) -> None:
+        """Frame after frame; it returns when one was refused, and that was said."""
+        sender = pipe.peer
         if self._streams.enter(pipe):
             self._node.deliveries.accepted(sender)
         self._edges.introduce("receive", sender)

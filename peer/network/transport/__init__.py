@@ -3,8 +3,13 @@
 import os
 
 from peer.network.transport.base import (
+    FORBIDDEN,
+    NO_ROUTE,
+    REFUSED,
     SERVICES,
+    TIMED_OUT,
     DisconnectedError,
+    GivenUpError,
     Pipe,
     Place,
     Service,
@@ -13,7 +18,21 @@ from peer.network.transport.base import (
     Transport,
 )
 
-__all__ = ["SERVICES", "DisconnectedError", "Pipe", "Place", "Service", "StatusHandler", "StreamHandler", "Transport"]
+__all__ = [
+    "FORBIDDEN",
+    "NO_ROUTE",
+    "REFUSED",
+    "SERVICES",
+    "TIMED_OUT",
+    "DisconnectedError",
+    "GivenUpError",
+    "Pipe",
+    "Place",
+    "Service",
+    "StatusHandler",
+    "StreamHandler",
+    "Transport",
+]
 
 # Read once, when gRPC is imported. Its core would write into the log what a server says when it closes, word for word.
 os.environ["GRPC_VERBOSITY"] = "NONE"

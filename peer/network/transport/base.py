@@ -5,12 +5,24 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Service = Literal["Tensors", "Heartbeat"]
+Service = Literal["Tensors", "Fetch", "Heartbeat"]
+"""Fetch has a connection in common with Tensors: its tensors come the other way."""
 SERVICES: tuple[Service, ...] = get_args(Service)
+
+
+REFUSED = "connection refused"
+"""By a machine that is there: nobody listens at that port."""
+TIMED_OUT = "timed out"
+NO_ROUTE = "no route"
+FORBIDDEN = "forbidden by a firewall"
 
 
 class DisconnectedError(Exception):
     """The other end is gone or was never reached; says why in a few words, such as `connection refused`."""
+
+
+class GivenUpError(DisconnectedError):
+    """This peer itself has ended the stream, for another one."""
 
 
 class Pipe(ABC):
@@ -49,7 +61,8 @@ class Pipe(ABC):
 class Place:
     """Where a peer listens, and among whom."""
 
-    listen: str
+    listen: str | None
+    """None for a peer that dials out: nobody calls it."""
     probes: str | None = None
     """Another address, for health checks alone."""
     ring: tuple[str, ...] = ()
@@ -80,8 +93,12 @@ class Transport(ABC):
         """Open a stream; an unreachable address may show itself only at the first send or receive."""
 
     @abstractmethod
-    async def renew(self, address: str) -> None:
-        """Give up the connections to an address, so that the next dial makes new ones."""
+    async def reach(self, address: str) -> None:
+        """Find out whether somebody listens there, whoever it is; DisconnectedError says why nobody does."""
+
+    @abstractmethod
+    async def renew(self, address: str, *services: Service) -> None:
+        """Give up the connections of these services to an address, or all, so that the next dial makes new ones."""
 
     @abstractmethod
     async def close(self) -> None:

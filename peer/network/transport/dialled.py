@@ -1,7 +1,7 @@
 """The dialling end of streams, and why it ended in words."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -9,26 +9,31 @@ import grpc
 import grpc.aio
 
 from peer.network.limits import Limits
-from peer.network.transport.base import DisconnectedError, Pipe
+from peer.network.transport.base import NO_ROUTE, REFUSED, TIMED_OUT, DisconnectedError, GivenUpError, Pipe
 from peer.network.wire.foreign import plain
 
 REASONS = {
-    "Connection refused": "connection refused",
-    "No route to host": "no route",
-    "Network is unreachable": "no route",
-    "Timeout": "timed out",
-    "tcp handshaker": "timed out",
-    "timed out": "timed out",
-    "FD shutdown": "timed out",
+    "Connection refused": REFUSED,
+    "No route to host": NO_ROUTE,
+    "Network is unreachable": NO_ROUTE,
+    "Timeout": TIMED_OUT,
+    "tcp handshaker": TIMED_OUT,
+    "timed out": TIMED_OUT,
+    "FD shutdown": TIMED_OUT,
     "DNS": "unknown host",
     "Domain name": "unknown host",
     "Name or service not known": "unknown host",
+    "HTTP/2": "what listens there is no dfl-peer",
     "Connection reset": "connection reset",
     "Socket closed": "connection closed",
     "Internal error from Core": "connection lost",
     "Cancelling all calls": "connection closed",
 }
+SHUT_AT_ONCE = "what listens there is no dfl-peer, or one with certificates, and there are none here"
+SHUT_OUT = "it does not take this peer's certificate, or is no dfl-peer"
 TLS_REASONS = {
+    "Hostname Verification": "its certificate is made out to another peer",
+    "WRONG_VERSION_NUMBER": "it has no certificates, and this peer has",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not from the federation's CA, has expired or names another peer",
     "SSL": "TLS handshake failed",
     "handshak": "TLS handshake failed",
@@ -40,8 +45,10 @@ if TYPE_CHECKING:
 class ClientPipe(Pipe):
     """The dialling end."""
 
-    def __init__(self, call: "Call", origin: str, secure: bool) -> None:
+    def __init__(self, call: "Call", origin: str, secure: bool, stands: Callable[[], bool]) -> None:
         self._call, self.origin, self._secure = call, origin, secure
+        self._stands = stands
+        """Whether this peer has not given up the connection."""
 
     async def send(self, data: bytes) -> None:
         with self._disconnections():
@@ -67,18 +74,30 @@ class ClientPipe(Pipe):
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            raise DisconnectedError(reason(error.details() or error.code().name, self._secure)) from None
+            if not self._stands():
+                raise _unless_cancelled(GivenUpError("the connection was made anew")) from None
+            why = reason(error.details() or error.code().name, self._secure)
+            raise _unless_cancelled(DisconnectedError(why)) from None
         except asyncio.InvalidStateError:
-            raise DisconnectedError("connection closed") from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task and task.cancelling():
-                raise
-            raise DisconnectedError("closed") from None  # the call was aborted, not the task that waits for it
+            raise _unless_cancelled(DisconnectedError("connection closed")) from None
+        except asyncio.CancelledError:  # of the task that waits for the call, or the call was aborted
+            raise _unless_cancelled(GivenUpError("closed")) from None
+
+
+def _unless_cancelled(error: DisconnectedError) -> DisconnectedError | asyncio.CancelledError:
+    """What to raise where a call has ended; a task that is to end must not take it for a break and call again.
+
+    While gRPC prepares a call, whoever reads waits for a task of gRPC's, which takes a cancellation for itself. If the
+    connection breaks in that moment, all that comes out of `read` is the break.
+    """
+    task = asyncio.current_task()
+    return asyncio.CancelledError() if task and task.cancelling() else error
 
 
 def reason(details: str, secure: bool) -> str:
     """gRPC's account of a failure in a few words that a person can act on; of TLS only where there is any."""
+    if "failed to connect" in details and "Socket closed" in details:
+        return SHUT_OUT if secure else SHUT_AT_ONCE
     for sign, words in (REASONS | TLS_REASONS if secure else REASONS).items():
         if sign in details:
             return words

@@ -110,5 +110,5 @@ class ServerPipe(Pipe):
     def _disconnections(self) -> Iterator[None]:
         try:
             yield
-        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
-            raise DisconnectedError(f"connection closed ({error})") from None
+        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            raise DisconnectedError("connection closed") from None

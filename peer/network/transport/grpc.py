@@ -27,6 +27,7 @@ from peer.network.transport.base import (
 from peer.network.transport.dialled import ClientPipe
 from peer.network.transport.doorkeeper import Doorkeeper
 from peer.network.transport.entrance import Entrance, ServerPipe
+from peer.network.transport.probe import Probe
 from peer.network.wire.frames import largest_frame
 from peer.network.wire.messages import SERVICE
 from peer.tasks import background, uninterrupted
@@ -76,10 +77,12 @@ class GrpcTransport(Transport):
         self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
         self._accepted: WeakSet[ServerPipe] = WeakSet()
         self._accept: StreamHandler | None = None
+        self._probe = Probe()
 
     async def listen(self, accept: StreamHandler) -> None:
         self._accept = accept
-        await self._listen_for_peers()
+        if self._place.listen:
+            await self._listen_for_peers(self._place.listen)
         if self._place.probes:
             await self._listen_for_probes(self._place.probes)
 
@@ -90,7 +93,7 @@ class GrpcTransport(Transport):
             watching = group.create_task(self._entrance.doorkeeper.watch())
             await (self._security.watch(self._renew_all) if self._security else watching)
 
-    async def _listen_for_peers(self) -> None:
+    async def _listen_for_peers(self, address: str) -> None:
         assert self._accept
         doorkeeper = self._entrance.doorkeeper
         answers = self._answers(doorkeeper)
@@ -101,7 +104,7 @@ class GrpcTransport(Transport):
         server = self._server(MAX_MESSAGE, self._entrance.connections, self._strangers.streams)
         handlers = grpc.method_handlers_generic_handler(SERVICE, methods), answers.health(), answers.reflection()
         server.add_generic_rpc_handlers(handlers)
-        doorkeeper.guard(await self._serve(server, self._place.listen, self._security))
+        doorkeeper.guard(await self._serve(server, address, self._security))
 
     async def _listen_for_probes(self, address: str) -> None:
         server = self._server(self._strangers.request, 2 * self._strangers.of_one_origin, streams=1)
@@ -159,11 +162,12 @@ class GrpcTransport(Transport):
         return handle
 
     async def dial(self, address: str, service: Service) -> Pipe:
-        key = (address, service)
+        key = (address, _channel_of(service))
         if key not in self._channels:
             self._channels[key] = self._channel(address)
-        call: Call = self._channels[key].stream_stream(f"/{SERVICE}/{service}")()
-        return ClientPipe(call, address, self._security is not None)
+        channel = self._channels[key]
+        call: Call = channel.stream_stream(f"/{SERVICE}/{service}")()
+        return ClientPipe(call, address, self._security is not None, lambda: self._channels.get(key) is channel)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if self._security:
@@ -171,9 +175,13 @@ class GrpcTransport(Transport):
             return grpc.aio.secure_channel(address, self._security.channel, options=[*CLIENT, name])
         return grpc.aio.insecure_channel(address, options=CLIENT)
 
-    async def renew(self, address: str) -> None:
-        for key in [key for key in self._channels if key[0] == address]:
-            await self._channels.pop(key).close()
+    async def reach(self, address: str) -> None:
+        await self._probe.reach(address)
+
+    async def renew(self, address: str, *services: Service) -> None:
+        for key in [(address, _channel_of(service)) for service in services or SERVICES]:
+            if channel := self._channels.pop(key, None):
+                await channel.close()
 
     async def _renew_all(self) -> None:
         """The certificates are new ones: open every connection again, so that nobody goes on with an old one."""
@@ -185,13 +193,15 @@ class GrpcTransport(Transport):
         gRPC can exchange the certificate of a server that runs, but frees the old one while handshakes still use it
         (grpc/grpc issue 36693), and the peer dies.
         """
-        if server := self._servers.pop(self._place.listen, None):
-            for address in {address for address, _ in self._channels}:
-                await self.renew(address)
+        for address in {address for address, _ in self._channels}:
+            await self.renew(address)
+        if not (place := self._place.listen):
+            return
+        if server := self._servers.pop(place, None):
             for pipe in [*self._accepted]:
                 pipe.abort()
             await server.stop(grace=None)
-        await self._listen_for_peers()
+        await self._listen_for_peers(place)
 
     async def close(self) -> None:
         for channel in self._channels.values():
@@ -203,3 +213,8 @@ class GrpcTransport(Transport):
         if handlers:
             await asyncio.wait(handlers, timeout=0.5)
         await asyncio.sleep(0)
+
+
+def _channel_of(service: Service) -> Service:
+    """Tensors of both directions go over one connection."""
+    return "Heartbeat" if service == "Heartbeat" else "Tensors"

@@ -4,7 +4,16 @@ import asyncio
 from collections import deque
 
 from peer.errors import InputError
-from peer.network.transport.base import DisconnectedError, Pipe, Service, StatusHandler, StreamHandler, Transport
+from peer.network.transport.base import (
+    REFUSED,
+    SERVICES,
+    DisconnectedError,
+    Pipe,
+    Service,
+    StatusHandler,
+    StreamHandler,
+    Transport,
+)
 from peer.tasks import background
 
 DEPTH = 8
@@ -90,26 +99,27 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self.listening: dict[str, MemoryTransport] = {}
 
-    def transport(self, address: str, _status: StatusHandler | None = None) -> "MemoryTransport":
+    def transport(self, address: str | None, _status: StatusHandler | None = None) -> "MemoryTransport":
         return MemoryTransport(self, address)
 
 
 class MemoryTransport(Transport):
     """One peer's access to a MemoryNetwork."""
 
-    def __init__(self, network: MemoryNetwork, address: str) -> None:
+    def __init__(self, network: MemoryNetwork, address: str | None) -> None:
         self._network, self._address = network, address
         self._accept: StreamHandler | None = None
         self._streams: asyncio.TaskGroup | None = None
         """The incoming ones, while it runs."""
         self._pipes: list[MemoryPipe] = []
-        self._dialled: list[MemoryPipe] = []
+        self._dialled: list[tuple[Service, MemoryPipe]] = []
 
     async def listen(self, accept: StreamHandler) -> None:
         if self._address in self._network.listening:
             raise InputError(f"the address {self._address} is in use; give this peer another one")
         self._accept = accept
-        self._network.listening[self._address] = self
+        if self._address:
+            self._network.listening[self._address] = self
 
     async def run(self) -> None:
         """Serve what comes in."""
@@ -123,23 +133,28 @@ class MemoryTransport(Transport):
     async def dial(self, address: str, service: Service) -> Pipe:
         other = self._network.listening.get(address)
         if other is None or other._accept is None or other._streams is None:
-            raise DisconnectedError("connection refused")
+            raise DisconnectedError(REFUSED)
         there, back = OneWay(), OneWay()
         near = MemoryPipe(there, back, address)
-        far = MemoryPipe(back, there, self._address)
+        far = MemoryPipe(back, there, self._address or "")
         for transport, pipe in ((self, near), (other, far)):
             transport._pipes = [open for open in transport._pipes if not open.broken] + [pipe]
-        self._dialled = [open for open in self._dialled if not open.broken] + [near]
+        self._dialled = [(one, open) for one, open in self._dialled if not open.broken] + [(service, near)]
         other._streams.create_task(_serve(other._accept, service, far))
         return near
 
-    async def renew(self, address: str) -> None:
-        for pipe in self._dialled:
-            if pipe.origin == address:
+    async def reach(self, address: str) -> None:
+        if address not in self._network.listening:
+            raise DisconnectedError(REFUSED)
+
+    async def renew(self, address: str, *services: Service) -> None:
+        for service, pipe in self._dialled:
+            if pipe.origin == address and service in (services or SERVICES):
                 pipe.abort()
 
     async def close(self) -> None:
-        self._network.listening.pop(self._address, None)
+        if self._address:
+            self._network.listening.pop(self._address, None)
         for pipe in self._pipes:
             pipe.hang_up()
 

@@ -51,6 +51,11 @@ class Certificates:
     cert: Path
     key: Path
 
+    @classmethod
+    def of_anybody(cls, ca: Path, cert: Path, key: Path) -> "Certificates":
+        """Of whomever the certificate is made out to; InputError if it cannot be read."""
+        return cls(holder(_certificate(cert, _bytes(cert))), ca, cert, key)
+
     def read(self) -> Chain:
         """Read and check the files; InputError names the file and the reason."""
         contents = {path: _bytes(path) for path in (self.ca, self.cert, self.key)}

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from peer.network.limits import Limits
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import Beat, DecodeError, Hello, Message, Reply
+from peer.network.wire.messages import Beat, DecodeError, Hello, Message, Reply, StatusReply
 from peer.text import printable
 
 Said = TypeVar("Said", bound=Message)
@@ -26,7 +26,7 @@ class Foreign:
     """Reads control messages; each raises BadFrameError for bytes that are none, and says why."""
 
     def __init__(self, limits: Limits, members: int) -> None:
-        self._limits = limits
+        self._limits, self._members = limits, members
         self._most = limits.control + limits.member * members
 
     def hello(self, data: bytes) -> Hello:
@@ -50,6 +50,14 @@ class Foreign:
         beat = self._short(Beat, data, "what it sent")
         self._few(beat.resources.bytes_per_second)
         return beat
+
+    def status(self, data: bytes) -> StatusReply:
+        """The answer to a Status request; as long as the transport allows."""
+        reply = self._read(StatusReply, data, "its answer")
+        del reply.neighbours[self._members :]
+        for neighbour in reply.neighbours:
+            self._clean(neighbour)
+        return reply
 
     def _few(self, rates: MutableMapping[str, float]) -> None:
         """What is only shown must leave room for all neighbours in the answer to a Status request."""

@@ -6,6 +6,7 @@ from peer.network.wire.stubs.dfl.v1 import peer_pb2
 from peer.network.wire.stubs.dfl.v1.peer_pb2 import (
     Beat,
     Hello,
+    Obstacle,
     Position,
     Refusal,
     Reply,
@@ -28,6 +29,7 @@ __all__ = [
     "DecodeError",
     "Hello",
     "Message",
+    "Obstacle",
     "Position",
     "Refusal",
     "Reply",

@@ -12,6 +12,7 @@ from peer.learning.training.evaluation import BATCH
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Loss, Phase
 from peer.protocols.base import Peer
+from peer.protocols.blocks.cosine import cosine
 from peer.protocols.blocks.training import BatchSize, Epochs, Fraction, Rate
 from peer.settings import Settings
 
@@ -37,7 +38,6 @@ class Distillation(Settings):
     momentum: Fraction = 0.9
     """Momentum of SGD."""
     batch_size: BatchSize = 128
-    """Samples in a batch; the last, smaller one is kept."""
     warmup_epochs: Epochs = 25
     """Local epochs without distillation, at the beginning of round 1."""
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -72,7 +72,10 @@ class Distillation(Settings):
                 (found,) = torch.autograd.grad(loss, vector, retain_graph=True)
                 gradient.add_(found, alpha=len(at) / len(peer.data))
         ce, *pairwise = gradients.double()
-        return {k: (1 - _cosine(ce, gradient)) / 2 for k, gradient in zip(predictions, pairwise, strict=True)}
+        # Of a teacher that is one's equal DL has no gradient, and what float32 leaves of it points anywhere.
+        noise = NOISE * float(ce.norm())
+        alike = [cosine(ce, dl, peer.layout) if float(dl.norm()) > noise else 0.0 for dl in pairwise]
+        return {k: (1 - one) / 2 for k, one in zip(predictions, alike, strict=True)}
 
     def _loss(self, weights: Mapping[str, float], predictions: Predictions) -> Loss:
         def loss(logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
@@ -101,13 +104,6 @@ class Distillation(Settings):
             )
             for begin in borders
         )
-
-
-def _cosine(ce: Tensor, dl: Tensor) -> float:
-    # Of a teacher that is one's equal DL has no gradient, and what float32 leaves of it points anywhere.
-    if float(dl.norm()) <= NOISE * float(ce.norm()):
-        return 0.0
-    return float(ce @ dl / (ce.norm() * dl.norm()))
 
 
 def distillation_loss(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import DivergedError, FailedError, InputError
-from peer.learning.encryption import (
+from peer.learning.encryption.square_mlp import (
     ANSWER_BYTES,
     CONTEXT_BYTES,
     FRESH_BYTES,
@@ -114,7 +114,7 @@ def _answer(peer: Peer, k: str) -> Tensor:
     context, inputs = _bytes(peer.state[f"context/{k}"]), [_bytes(one) for one in _parts(peer.state[f"inputs/{k}"])]
     try:
         answer = evaluate(model, context, inputs)
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         raise FailedError(f"{k} sent inputs that cannot be evaluated ({error}); see what it runs") from None
     return _joined([_tensor(one) for one in answer])
 
@@ -126,7 +126,7 @@ def _decrypted(peer: Peer, k: str, answer: Sequence[Tensor]) -> Tensor:
         if len(answer) != len(peer.proportions):
             raise ValueError(f"{len(answer)} ciphertexts for {len(peer.proportions)} classes")
         logits = decrypt(_bytes(peer.state["key"]), [_bytes(one) for one in answer], len(peer.data))
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         raise FailedError(f"{k} sent an answer that cannot be decrypted ({error}); see what it runs") from None
     return logits.to(peer.model.device)
 

@@ -1,5 +1,6 @@
-"""The two ways of local training that the FIRMA family and its baselines share."""
+"""Local training that several protocols share, and the kinds of hyperparameters that it takes."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -11,7 +12,13 @@ from peer.settings import Settings
 Epochs = Annotated[int, Field(ge=0, le=100_000)]
 Rate = Annotated[float, Field(gt=0, le=1_000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-BatchSize = Annotated[int, Field(ge=1)]
+BatchSize = Annotated[int, Field(ge=1, description="Samples in a batch; the last, smaller one is kept.")]
+KeepMomentum = Annotated[
+    bool,
+    Field(
+        description="Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."
+    ),
+]
 
 
 class TwoPhase(Settings):
@@ -24,7 +31,6 @@ class TwoPhase(Settings):
     extractor_epochs: Epochs = 20
     """E_e: local epochs of the extractor."""
     batch_size: BatchSize = 64
-    """Samples in a batch; the last, smaller one is kept."""
 
     def local(self) -> tuple[Phase, ...]:
         return (
@@ -33,20 +39,29 @@ class TwoPhase(Settings):
         )
 
 
-class PlainSGD(Settings):
-    """Stochastic gradient descent on the whole model."""
+class WholeModelSGD(Settings):
+    """Stochastic gradient descent on the whole model; no momentum outlives a round."""
 
     lr: Rate = 0.01
     """Learning rate of SGD."""
-    momentum: Fraction = 0.9
-    """Momentum of SGD."""
-    keep_momentum: bool = True
-    """Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."""
+    momentum: Fraction = 0.0
+    """Momentum of SGD; each round's begins at 0."""
     epochs: Epochs = 5
     """E: local epochs a round."""
+    batch_size: BatchSize = 128
+
+    def local(self) -> tuple[Phase, ...]:
+        return (Phase("model", self.epochs, SGD(self.lr, self.momentum), self.batch_size),)
+
+
+class PlainSGD(WholeModelSGD):
+    """Stochastic gradient descent on the whole model; the momentum lives on from round to round if it is to."""
+
+    momentum: Fraction = 0.9
+    """Momentum of SGD."""
+    keep_momentum: KeepMomentum = True
     batch_size: BatchSize = 64
-    """Samples in a batch; the last, smaller one is kept."""
 
     def local(self) -> tuple[Phase, ...]:
         keep = "model" if self.keep_momentum else None
-        return (Phase("model", self.epochs, SGD(self.lr, self.momentum), self.batch_size, keep),)
+        return tuple(replace(phase, keep=keep) for phase in super().local())

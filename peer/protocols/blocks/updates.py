@@ -1,7 +1,8 @@
 """Updates for everybody: what local training changed at each peer goes round the ring to all others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -10,7 +11,9 @@ from peer.errors import FailedError
 from peer.learning.model.layout import Entry
 from peer.protocols.base import Init, Peer, Share
 from peer.protocols.blocks.common_start import common_start
-from peer.protocols.blocks.training import Epochs, Fraction, PlainSGD, Rate
+from peer.protocols.blocks.cosine import cosine
+from peer.protocols.blocks.trainable import trainable_by, trainable_places
+from peer.protocols.blocks.training import Epochs, Fraction, KeepMomentum, PlainSGD, Rate
 from peer.topology.graphs import Graph
 
 MOST = 2**53
@@ -25,8 +28,13 @@ class Told:
     """Float32 (p,), laid out as the model."""
     samples: Tensor
     """n_i, float64 (N,)."""
-    learnt: Tensor
-    """Where in an update something is learnt, bool (p,); elsewhere lie BatchNorm's running statistics."""
+    layout: tuple[Entry, ...]
+    """Of the model."""
+
+    @cached_property
+    def learnt(self) -> Tensor:
+        """Where in an update something is learnt, bool (p,); elsewhere lie BatchNorm's running statistics."""
+        return trainable_places(self.updates[0], self.layout)
 
     def total(self, weights: Tensor) -> Tensor:
         """Σ_i weights_i·Δ_i of what is learnt, float64 (p,), zero elsewhere."""
@@ -39,12 +47,7 @@ class Told:
 
     def cosines(self, total: Tensor) -> Tensor:
         """cos(Δ_i, total) over what is learnt, float64 (N,); 0 where one of the two is zero."""
-        return torch.tensor([self._cosine(one, total) for one in self.updates], dtype=torch.float64)
-
-    def _cosine(self, update: Tensor, total: Tensor) -> float:
-        update = torch.where(self.learnt, update.double(), 0.0)
-        norms = float(update.norm()) * float(total.norm())
-        return float(update @ total) / norms if norms > 0 else 0.0
+        return torch.tensor([cosine(one, total, self.layout) for one in self.updates], dtype=torch.float64)
 
     def _sum(self, weights: Tensor) -> Tensor:
         total = torch.zeros_like(self.updates[0], dtype=torch.float64)
@@ -60,8 +63,7 @@ class Updates(PlainSGD):
     """Learning rate of SGD."""
     momentum: Fraction = 0.0
     """Momentum of SGD."""
-    keep_momentum: bool = False
-    """Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."""
+    keep_momentum: KeepMomentum = False
     epochs: Epochs = 3
     """E: local epochs a round."""
 
@@ -97,19 +99,5 @@ class Updates(PlainSGD):
         if wrong := [f"{n:g} of {id}" for id, n in numbers.items() if not 0 <= n <= MOST]:
             raise FailedError(f"{', '.join(wrong)} came as a number of samples in round {peer.round}, and it is none")
         samples = torch.tensor([*numbers.values()], dtype=torch.float64)
-        updates = await peer.compute(lambda: tuple(limited(peer.layout, one.vector, rule) for one in told))
-        return Told(updates, samples, learnt_of(peer.layout, update))
-
-
-def learnt_of(layout: Sequence[Entry], vector: Tensor) -> Tensor:
-    """Where in such a vector something is learnt, bool (p,)."""
-    learnt = torch.zeros_like(vector, dtype=torch.bool)
-    for entry in layout:
-        entry.view(learnt).fill_(entry.trainable)
-    return learnt
-
-
-def limited(layout: Sequence[Entry], change: Tensor, rule: Callable[[Tensor], Tensor]) -> Tensor:
-    """The change with its learnt part replaced by `rule` of that part; running statistics stay whole."""
-    learnt = learnt_of(layout, change)
-    return torch.where(learnt, rule(torch.where(learnt, change, 0.0)), change)
+        updates = await peer.compute(lambda: tuple(trainable_by(rule, one.vector, peer.layout) for one in told))
+        return Told(updates, samples, peer.layout)

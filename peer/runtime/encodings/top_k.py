@@ -28,16 +28,13 @@ class Largest(Encoding):
         super().__init__(sizes)
         self._wire, self._initial = wire, initial
 
-    def _applies(self, share: Share) -> bool:
-        return not share.own or share.update
-
     def _blocks(self, share: Share) -> dict[str, Block]:
         halves = [share.part] if share.part in ("extractor", "head") else ["extractor", "head"]
         sizes = {str(half): self._sizes[str(half)] for half in halves}
         return {half: Block(size, self._wire.kept(size)) for half, size in sizes.items()}
 
     def payload(self, share: Share, payload: Payload) -> Payload:
-        if not self._applies(share):
+        if not self._wire.shortens(share):
             return payload
         blocks = self._blocks(share)
         length = sum(block.length for block in blocks.values())
@@ -45,12 +42,12 @@ class Largest(Encoding):
         return replace(payload, kind="top-k", size=length, head=head, blocks=tuple(blocks.values()))
 
     def length(self, share: Share, values: int) -> int:
-        if not self._applies(share):
+        if not self._wire.shortens(share):
             return super().length(share, values)
         return sum(block.length for block in self._blocks(share).values())
 
     def check(self, collective: Collective, share: Share, each_its_own: bool = False) -> None:
-        if share.bytes or (collective != "weighted_mean" and not self._applies(share)):
+        if share.bytes or (collective != "weighted_mean" and not self._wire.shortens(share)):
             return
         name, way_out = f"`{share.vector}`", "write `wire: bfloat16`"
         match collective:
@@ -72,7 +69,7 @@ class Largest(Encoding):
                 )
 
     def encode(self, collective: Collective, share: Share, vector: Tensor, each_its_own: bool = False) -> Tensor:
-        if not self._applies(share):
+        if not self._wire.shortens(share):
             return vector
         key = f"{collective}/{share.vector}"
         kept = self.state.get(key)
@@ -98,7 +95,7 @@ class Largest(Encoding):
         return self._initial[end - len(vector) : end].clone()
 
     def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor]) -> Tensor:
-        if not self._applies(share):
+        if not self._wire.shortens(share):
             return arrived
         blocks = self._blocks(share).values()
         size = sum(block.size for block in blocks)

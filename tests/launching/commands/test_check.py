@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -93,8 +94,10 @@ def test_protocols_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [entry["name"] for entry in entries] == list(PROTOCOLS)
     by_name = {entry["name"]: entry for entry in entries}
     for entry in entries:
-        assert set(entry) == {"name", "paper", "edges", "shares", "min_peers", "parameters"}
+        assert set(entry) == {"name", "paper", "edges", "shares", "records", "min_peers", "parameters"}
     assert by_name["fibfl++"]["shares"] == "extractor"
+    assert by_name["fibfl++"]["records"] == "proportions, order"
+    assert by_name["fedavg"]["records"] == "nothing"
     parameters = {one["name"]: one for one in by_name["fibfl++"]["parameters"]}
     assert parameters["gamma_start"]["default"] == 0.4
     assert parameters["warmup"] == {
@@ -110,6 +113,7 @@ def test_protocols_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["protocols"]) == 0
     text = capsys.readouterr().out
     assert {*PROTOCOLS} <= {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert "proportions" in text
 
 
 def test_all_bytes_are_those_of_the_rounds_and_of_the_start(
@@ -165,3 +169,51 @@ def test_address_in_use_creates_nothing(
         assert main(["run", str(federation), "--set", f"ring=[{ring}]"]) == 2
     assert f"p1 cannot listen at 127.0.0.1:{port}: address already in use" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["small.yaml"]
+
+
+def tables(folder: Path, columns: dict[str, str]) -> None:
+    """<id>.csv with a header line and 20 rows each."""
+    for id, header in columns.items():
+        rows = [",".join([*(f"{row * 7 % 5}.5" for _ in header.split(",")[1:]), str(row % 2)]) for row in range(20)]
+        (folder / f"{id}.csv").write_text("\n".join([header, *rows]) + "\n")
+
+
+def test_check_of_peers_with_data_of_their_own(
+    federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables(tmp_path, dict.fromkeys(["peer0", "peer1", "peer2"], "a,b,label"))
+    check = ["check", str(federation), "--peers=3", "--set=data={name: csv, path: '{id}.csv'}"]
+    assert main(check) == 0
+    text = capsys.readouterr().out
+    assert "data: each peer has its own, input (2,), 2 classes" in text
+    assert re.findall(r"^ *(peer\d) +(\d+)", text, re.MULTILINE) == [(f"peer{n}", "16") for n in range(3)]
+    tables(tmp_path, {"peer1": "b,a,label"})
+    assert main(check) == 2
+    assert "the data of peer1 has columns (b, a), and that of peer0 (a, b); make them alike" in capsys.readouterr().err
+    (tmp_path / "peer2.csv").unlink()
+    assert main(check) == 2
+    assert f"{tmp_path}/peer2.csv" in capsys.readouterr().err
+
+
+def test_some_with_data_of_their_own(federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others take their parts of the split, which is what it would be without."""
+    tables(tmp_path, dict.fromkeys(["common", "mine"], "a,b,label"))
+    ring = [{"id": f"p{n}", "address": f"127.0.0.1:{7700 + n}"} for n in range(3)]
+    ring[1]["data"] = {"name": "csv", "path": "mine.csv"}  # type: ignore[assignment]
+    content = {"protocol": "fibfl", "data": {"name": "csv", "path": "common.csv"}, "ring": ring}
+    federation.write_text(json.dumps(content))
+    assert main(["check", str(federation)]) == 0
+    text = capsys.readouterr().out
+    assert "data: csv, split iid (but p1 with data of their own), input (2,), 2 classes" in text
+    samples = dict(re.findall(r"^ *(p\d) +(\d+)", text, re.MULTILINE))
+    assert samples == {"p0": "6", "p1": "16", "p2": "5"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "told"), [("gossip-sgd", "leaves the peer: model; travels as top-k"), ("solo", "changes nothing")]
+)
+def test_what_the_wire_does_is_told(
+    federation: Path, protocol: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(federation), "--peers", "3", "--set", f"protocol={protocol}", "--set", "wire=top-k"]) == 0
+    assert told in capsys.readouterr().out

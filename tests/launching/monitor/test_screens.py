@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from launcher.monitor.federation_view import Federation
-from launcher.monitor.terminal import picture
+from launcher.monitor.terminal import display, picture
 from launcher.table import fitting
 from peer.telemetry.events import Awaited, RoundDone, StateChanged, Waiting
 
@@ -50,6 +50,27 @@ def test_ids_are_readable_at_every_usual_width(tmp_path: Path, stem: str, width:
     assert [row[0] for row in words] == ids
     if "waits for" in lines[1]:
         assert all(awaited in row[1:] for row, awaited in zip(words, [ids[1], *[ids[0]] * 11], strict=True))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_the_longest_ids_are_never_cut(tmp_path: Path, width: int) -> None:
+    """Where there is no room in the line they go on in the next."""
+    ids = [letter * 64 for letter in "xzq"]
+    text = drawn(busy(tmp_path, ids), width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert [text.count(letter) for letter in "xzq"] == [64, 64, 64]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_the_live_table_is_shown_on_a_console_of_any_encoding(tmp_path: Path, encoding: str) -> None:
+    screen = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    with display(Console(file=screen, force_terminal=True, width=80, height=24)) as shown:
+        shown.show(busy(tmp_path, ["peer0", "peer1"]))
+        shown.say("α = 0.618…")
+    screen.flush()
+    text = screen.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    assert "peer1" in text
+    assert "? = 0.618?" in text
 
 
 def test_a_wide_screen_has_every_column(tmp_path: Path) -> None:

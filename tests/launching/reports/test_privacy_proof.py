@@ -305,3 +305,16 @@ def test_star_is_a_server_and_complete_graph_is_not() -> None:
     star = {("hub", id) for id in "abc"} | {(id, "hub") for id in "abc"}
     assert not server_free(star, ["hub", *"abc"])
     assert server_free({(a, b) for a in "abcd" for b in "abcd" if a != b}, "abcd")
+
+
+def test_without_everybodys_audit_a_definition_is_denied_or_not_known() -> None:
+    audits = ring_audits()
+    promise = Promise(Declarations("a protocol", (EXTRACTOR,), ()), own_code=False, head=100)
+    del audits[MEMBERS[-1]]
+    proof = proof_of.privacy(MEMBERS, audits, 2, promise, unknown=[MEMBERS[-1]])
+    assert (proof["violations"], proof["definitions"]) == ([], {"3.1": None, "3.2": None, "3.3": None})
+    audits[MEMBERS[0]]["rounds"][1]["sent"][0]["head_bytes"] = 8
+    proof = proof_of.privacy(MEMBERS, audits, 2, promise, unknown=[MEMBERS[-1]])
+    assert proof["definitions"] == {"3.1": False, "3.2": None, "3.3": None}
+    proof = proof_of.privacy(MEMBERS, audits, 2, promise)
+    assert proof["definitions"] == {"3.1": False, "3.2": False, "3.3": False}

@@ -125,7 +125,7 @@ def test_who_misbehaved_by_the_settings_is_said_and_the_others_have_a_mean(tmp_p
     assert summary_json.read(tmp_path / "summary.json") == summary
     assert summary.behaviour == {"peer2": "label-flip, rate 0.5"}
     assert summary.honest_accuracy == pytest.approx(0.8)
-    said = recap.lines(summary, experiment, tmp_path)
+    said = recap.lines(summary, experiment)
     assert "misbehaving by the settings: peer2 (label-flip, rate 0.5); the others: mean 0.8000" in said
 
 
@@ -163,7 +163,7 @@ def test_audits_as_lines_count_each_round_once(tmp_path: Path) -> None:
     ]
     lines = [first | {"sent": []}, second, first, *spoilt]
     (tmp_path / "peer0" / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert audits(tmp_path, ["peer0", "peer1"]) == {"peer0": {"rounds": [first, second]}}
+    assert audits({id: tmp_path / id for id in ("peer0", "peer1")}) == {"peer0": {"rounds": [first, second]}}
 
 
 @pytest.mark.parametrize("model", [None, b"", b"\0" * 100, b"\xff" * 8 + b"{"])

@@ -15,6 +15,8 @@ from peer.learning.data.sources.arrays import Rows
 from peer.learning.data.validation import set_aside
 from peer.settings import Settings
 
+ID = "{id}"
+
 
 class Source(Settings):
     """Where samples come from. One class a kind of source; `load` reads what it names."""
@@ -54,6 +56,16 @@ class Source(Settings):
         """A copy whose relative paths are taken from the folder `base`; `~` is the home folder."""
         paths = {key: value for key, value in self if isinstance(value, Path)}
         return self.model_copy(update={key: base / path.expanduser() for key, path in paths.items()})
+
+    @property
+    def names_peers(self) -> bool:
+        """Whether a path differs from peer to peer: `{id}` in it stands for the peer's id."""
+        return any(ID in str(value) for _, value in self if isinstance(value, Path))
+
+    def of_peer(self, id: str) -> Self:
+        """A copy with that id in its paths."""
+        paths = {key: Path(str(value).replace(ID, id)) for key, value in self if isinstance(value, Path)}
+        return self.model_copy(update=paths)
 
     def load(self) -> Dataset:
         """Open the data; large sets stay on disk until samples are taken. InputError when they are no use."""

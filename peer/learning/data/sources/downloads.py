@@ -13,6 +13,10 @@ from peer.learning import vision
 from peer.learning.data.sources.base import Source
 
 
+class MissingError(InputError):
+    """The set is not there; it could be fetched."""
+
+
 class Downloadable(Source):
     """An image set that torchvision can download."""
 
@@ -21,8 +25,8 @@ class Downloadable(Source):
     download: bool = False
     """Fetch the set into `root` when it is not there."""
 
-    def _missing(self, file: Path) -> InputError:
-        return InputError(
+    def _missing(self, file: Path) -> MissingError:
+        return MissingError(
             f"no {self.name} in {self.root} (looked for {file}); "
             "set the data's root to the folder that has it, or download: true"
         )

@@ -42,22 +42,7 @@ def cnn5(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     The paper gives the kinds of layers and "0.24M"; our choice: 5×5 unpadded, 16 and 32 channels, pools
     between, FC 240, FC 120 | FC C.
     """
-    channels, height, width = _image(shape, "cnn5", 16)
-    rest = ((height - 4) // 2 - 4) // 2, ((width - 4) // 2 - 4) // 2
-    extractor = nn.Sequential(
-        nn.Conv2d(channels, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32 * rest[0] * rest[1], 240),
-        nn.ReLU(),
-        nn.Linear(240, 120),
-        nn.ReLU(),
-    )
-    return extractor, nn.Linear(120, classes)
+    return _five_layers(shape, classes, "cnn5", (240, 120))
 
 
 def cnn_xu(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
@@ -65,7 +50,14 @@ def cnn_xu(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
 
     5×5, unpadded; ReLU after every layer but the last.
     """
-    channels, height, width = _image(shape, "cnn-xu", 16)
+    return _five_layers(shape, classes, "cnn-xu", (120, 84))
+
+
+def _five_layers(
+    shape: tuple[int, ...], classes: int, name: str, widths: tuple[int, int]
+) -> tuple[nn.Module, nn.Module]:
+    """conv 16, pool, conv 32, pool, FC, FC of these widths | FC C; 5×5, unpadded."""
+    channels, height, width = _image(shape, name, 16)
     rest = ((height - 4) // 2 - 4) // 2, ((width - 4) // 2 - 4) // 2
     extractor = nn.Sequential(
         nn.Conv2d(channels, 16, 5),
@@ -75,12 +67,12 @@ def cnn_xu(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * rest[0] * rest[1], 120),
+        nn.Linear(32 * rest[0] * rest[1], widths[0]),
         nn.ReLU(),
-        nn.Linear(120, 84),
+        nn.Linear(widths[0], widths[1]),
         nn.ReLU(),
     )
-    return extractor, nn.Linear(84, classes)
+    return extractor, nn.Linear(widths[1], classes)
 
 
 def _image(shape: tuple[int, ...], name: str, side: int) -> tuple[int, int, int]:

@@ -73,7 +73,7 @@ class Position(_message.Message):
     def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("reason", "detail", "keys", "durable")
+    __slots__ = ("reason", "detail", "keys", "durable", "settings")
     class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[Refusal.Reason]
@@ -100,14 +100,16 @@ class Refusal(_message.Message):
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     reason: Refusal.Reason
     detail: str
     keys: _containers.RepeatedScalarFieldContainer[str]
     durable: int
-    def __init__(self, reason: _Optional[_Union[Refusal.Reason, str]] = ..., detail: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., durable: _Optional[int] = ...) -> None: ...
+    settings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, reason: _Optional[_Union[Refusal.Reason, str]] = ..., detail: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., durable: _Optional[int] = ..., settings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("durable", "round", "state", "resources", "taken", "others")
+    __slots__ = ("durable", "round", "state", "resources", "taken", "others", "obstacle", "heard")
     class OthersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -121,16 +123,28 @@ class Beat(_message.Message):
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
+    OBSTACLE_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     durable: int
     round: int
     state: str
     resources: Resources
     taken: int
     others: _containers.ScalarMap[str, int]
-    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ..., others: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    obstacle: Obstacle
+    heard: int
+    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ..., others: _Optional[_Mapping[str, int]] = ..., obstacle: _Optional[_Union[Obstacle, _Mapping]] = ..., heard: _Optional[int] = ...) -> None: ...
+
+class Obstacle(_message.Message):
+    __slots__ = ("address", "reason")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    reason: str
+    def __init__(self, address: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Resources(_message.Message):
-    __slots__ = ("cpus", "free_cpus", "memory_bytes", "free_memory_bytes", "gpu", "gpu_memory_bytes", "free_gpu_memory_bytes", "load", "samples", "bytes_per_second")
+    __slots__ = ("cpus", "free_cpus", "memory_bytes", "free_memory_bytes", "gpu", "gpu_memory_bytes", "free_gpu_memory_bytes", "load", "samples", "bytes_per_second", "gpu_busy")
     class BytesPerSecondEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +162,7 @@ class Resources(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    GPU_BUSY_FIELD_NUMBER: _ClassVar[int]
     cpus: int
     free_cpus: float
     memory_bytes: int
@@ -158,7 +173,8 @@ class Resources(_message.Message):
     load: float
     samples: int
     bytes_per_second: _containers.ScalarMap[str, float]
-    def __init__(self, cpus: _Optional[int] = ..., free_cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., gpu: _Optional[str] = ..., gpu_memory_bytes: _Optional[int] = ..., free_gpu_memory_bytes: _Optional[int] = ..., load: _Optional[float] = ..., samples: _Optional[int] = ..., bytes_per_second: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    gpu_busy: float
+    def __init__(self, cpus: _Optional[int] = ..., free_cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., gpu: _Optional[str] = ..., gpu_memory_bytes: _Optional[int] = ..., free_gpu_memory_bytes: _Optional[int] = ..., load: _Optional[float] = ..., samples: _Optional[int] = ..., bytes_per_second: _Optional[_Mapping[str, float]] = ..., gpu_busy: _Optional[float] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,78 @@
+"""`dfl-launch watch`: the live view of peers that somebody else has started, here or elsewhere."""
+
+import asyncio
+import signal
+import time
+from contextlib import aclosing
+
+from rich.console import Console
+
+from launcher.commands.status import client, encrypted
+from launcher.monitor.asked_federation import AskedFederation
+from launcher.monitor.terminal import Display, display, picture
+from peer.network.transport.asking import Answer, StatusClient
+from peer.network.transport.tls import Chain
+from peer.spec.federation import Spec
+from peer.tasks import background
+
+PAUSE = 0.25
+"""Seconds between an answer and the next question, and between two pictures."""
+STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+"""The exit code after each signal that ends the view; the peers go on."""
+
+
+def watch(spec: Spec, chain: Chain | None, console: Console) -> int:
+    """Shows the peers until all have finished: 0. 1 if some were lost from sight, 130 after Ctrl-C."""
+    federation = AskedFederation(spec.ids, spec.rounds, spec.test)
+    code = asyncio.run(_watch(federation, spec, chain, console))
+    if code is not None:
+        console.print("The peers go on.", highlight=False)
+        return code
+    console.print(picture(federation, console))
+    if lost := federation.unfinished:
+        said = f"Nobody answers any more. It was not seen that {', '.join(lost)} finished: `dfl-launch summary` tells."
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        return 1
+    return 0
+
+
+async def _watch(federation: AskedFederation, spec: Spec, chain: Chain | None, console: Console) -> int | None:
+    """The exit code that a signal asks for; None when there is nothing more to see."""
+    stop: asyncio.Queue[int] = asyncio.Queue()
+    for number, code in STOPS.items():
+        asyncio.get_running_loop().add_signal_handler(number, stop.put_nowait, code)
+    async with aclosing(client(spec, chain)) as peers:
+        with display(console) as screen:
+            screen.say(f"{spec.protocol.name}, {len(spec.ids)} peers, asked at their addresses")
+            return await _follow(federation, peers, screen, stop)
+
+
+async def _follow(
+    federation: AskedFederation, peers: StatusClient, screen: Display, stop: asyncio.Queue[int]
+) -> int | None:
+    news: dict[str, Answer] = {}
+
+    async def ask_again_and_again(id: str) -> None:
+        while not federation.is_over(id):
+            answer = await peers.ask_all([id])
+            news.update(answer)
+            await asyncio.sleep(PAUSE)
+
+    hinted = False
+    async with background() as tasks:
+        for id in federation.peers:
+            tasks.create_task(ask_again_and_again(id))
+        while not federation.gone(time.time()):
+            heard = dict(news)
+            news.clear()
+            for line in federation.hear(heard, time.time()):
+                screen.say(line)
+            if not (hinted or peers.secure or federation.met) and (hint := encrypted(heard)):
+                hinted = True
+                screen.say(hint)
+            screen.show(federation)
+            try:
+                return await asyncio.wait_for(stop.get(), PAUSE)
+            except TimeoutError:
+                continue
+    return None

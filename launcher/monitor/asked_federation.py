@@ -1,0 +1,88 @@
+"""All peers of a run that somebody else has started: by what they answer when they are asked."""
+
+from collections.abc import Mapping, Sequence
+
+from launcher.accuracy import mean
+from launcher.monitor.federation_view import FederationView
+from launcher.monitor.status_feed import events
+from peer.network.transport.asking import Answer, PeerStatus
+from peer.text import printable
+
+SILENCE = 10.0
+"""Seconds after which peers that have all fallen silent are taken to be gone."""
+OVER = ("done", "failed")
+
+
+class AskedFederation(FederationView):
+    """All peers of a run, followed by their own words.
+
+    A peer that has finished goes, and answers nobody. It is done if it was last seen serving, or a neighbour has heard
+    from it that the last round is on its disk.
+    """
+
+    def __init__(self, ids: Sequence[str], rounds: int, test: str):
+        super().__init__(ids, rounds, test)
+        self._silent: dict[str, str] = {}
+        """By id, why a peer does not answer."""
+        self._durable = dict.fromkeys(ids, -1)
+        self._heard: float | None = None
+        """When somebody answered last, in unix seconds."""
+
+    def hear(self, answers: Mapping[str, Answer], now: float) -> list[str]:
+        """Takes in some peers' answers; what a person should be told of them. `now` in unix seconds."""
+        said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
+        lines = [self._met(id) for id in said if self._silent.pop(id, None)]
+        if said:
+            self._heard = now
+        for status in said.values():
+            self._remember(status)
+        news = [(id, one) for id, status in said.items() for one in events(status, self.peers[id], self.test, now)]
+        lines += self.take(news, now)
+        for id, answer in answers.items():
+            if isinstance(answer, str) and (line := self._miss(id, answer)):
+                lines.append(line)
+        return lines
+
+    def is_over(self, id: str) -> bool:
+        """Whether a peer has ended for good, as far as anybody can tell."""
+        return self.peers[id].state in OVER
+
+    def gone(self, now: float) -> bool:
+        """Whether everybody has ended, or nobody has answered for a while."""
+        silent = self._heard is not None and now - self._heard > SILENCE
+        return silent or all(map(self.is_over, self.peers))
+
+    @property
+    def met(self) -> bool:
+        """Whether anybody has ever answered."""
+        return self._heard is not None
+
+    @property
+    def unfinished(self) -> list[str]:
+        return [id for id, peer in self.peers.items() if peer.state != "done"]
+
+    def rounds_after(self, last: int) -> Sequence[int]:
+        """Nobody was asked in each round: only the newest."""
+        return [self.round] if self.round > last else []
+
+    def mean_accuracy(self, round: int) -> float | None:
+        """Of what each peer said last: those ahead of the slowest were not asked in its round."""
+        return mean(peer.accuracy(self.test) for peer in self.peers.values())
+
+    def _met(self, id: str) -> str:
+        return f"{id} answers again" if self.peers[id].round else f"{id} answers"
+
+    def _remember(self, status: PeerStatus) -> None:
+        for link in status.neighbours:
+            if link.id in self._durable:
+                self._durable[link.id] = max(self._durable[link.id], link.durable)
+
+    def _miss(self, id: str, why: str) -> str | None:
+        """A peer does not answer; what a person should be told of that, once."""
+        peer = self.peers[id]
+        if peer.state in ("serving", *OVER) or self._durable[id] >= self.rounds:
+            peer.end("failed" if peer.state == "failed" else "done")
+            return None
+        peer.end("no answer")
+        before, self._silent[id] = self._silent.get(id), why
+        return None if before == why else printable(f"{id} does not answer: {why}")

@@ -1,0 +1,152 @@
+"""Peers' directories that were brought together by any means: of which one run they are, and what they come to.
+
+They come from elsewhere. Nothing that they name is imported, unless it lies where the user says.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from launcher.reports.lives import lives
+from launcher.reports.summary import Places, Spent, summary_of
+from launcher.reports.summary_json import Summary
+from launcher.written_spec import Keys
+from peer.errors import FailedError, InputError
+from peer.plugins import import_from
+from peer.protocols.registry import PROTOCOLS, protocol_class
+from peer.spec.federation import Spec, agreed, digests
+from peer.spec.run import RUN, Run
+from peer.telemetry.results import RESULT, Result, read_result
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A run and the directories of its peers, as far as they are there, by id."""
+
+    spec: Spec
+    places: Places
+
+    @classmethod
+    def find(cls, directories: Sequence[Path], code: Path | None = None) -> "Collected":
+        """Of peers' directories, or of ones that hold peers' directories; InputError when they are not of one run.
+
+        code: where a protocol of the user's own is imported from.
+        """
+        runs = {place: _read(place) for directory in directories for place in _peers_in(directory)}
+        places = _by_id(runs)
+        _refuse_mixture(runs)
+        spec = _spec(runs, code)
+        if strangers := [id for id in places if id not in spec.ids]:
+            raise InputError(f"{places[strangers[0]]}/{RUN}: `{strangers[0]}` is not in the ring of its own spec")
+        return cls(spec, {id: places[id] for id in spec.ids if id in places})
+
+    def summarise(self, spent: Spent | None = None) -> Summary:
+        """Of all that have finished; FailedError if nobody has. spent: None if only the peers' events tell it."""
+        found = {id: result for id, place in self.places.items() if (result := self._result(id, place))}
+        missing = {id: self._why(id) for id in self.spec.ids if id not in found}
+        if not found:
+            named = ", ".join(f"{id} ({why})" for id, why in missing.items())
+            raise FailedError(f"no peer has finished, so there is nothing to sum up: {named}")
+        return summary_of(self.spec, self.places, found, spent or self._spent(), missing)
+
+    def _result(self, id: str, place: Path) -> Result | None:
+        """Its own result, of this run's length."""
+        result = read_result(place)
+        own = result and (result.id, result.rounds) == (id, self.spec.rounds)
+        return result if result and own and sorted(result.ring) == sorted(self.spec.ids) else None
+
+    def _why(self, id: str) -> str:
+        if id not in self.places:
+            return "its directory is not among those given"
+        if os.path.lexists(self.places[id] / RESULT) and lives(self.places[id]).rounds >= self.spec.rounds:
+            return f"its {RESULT} is damaged"
+        return f"it has not finished: {lives(self.places[id]).rounds} of {self.spec.rounds} rounds"
+
+    def _spent(self) -> Spent:
+        """By each peer's own clock from its first event to its last, pauses included; and how often they started."""
+        all = [lives(place) for place in self.places.values()]
+        return Spent(max(one.seconds for one in all), sum(one.again for one in all))
+
+
+def _peers_in(directory: Path) -> Iterator[Path]:
+    """The directory itself if it is a peer's, else those in it that are."""
+    try:
+        if os.path.lexists(directory / RUN):
+            yield directory
+            return
+        below = sorted(place for place in directory.iterdir() if os.path.lexists(place / RUN))
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be read ({error.strerror}); give directories of peers") from None
+    if not below:
+        raise InputError(f"{directory}: there is no {RUN} in it or one below, so it is neither a peer's nor a run's")
+    yield from below
+
+
+def _read(place: Path) -> Run:
+    try:
+        return Run.read(place)
+    except OSError as error:
+        raise InputError(f"{place}/{RUN}: cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise InputError(f"{place}/{RUN}: is damaged or no peer's; bring it again, or leave this peer out") from None
+
+
+def _by_id(runs: Mapping[Path, Run]) -> dict[str, Path]:
+    places: dict[str, Path] = {}
+    for place, run in runs.items():
+        if run.id in places:
+            raise InputError(f"`{run.id}` is there twice, in {places[run.id]} and in {place}; leave one of them out")
+        places[run.id] = place
+    return places
+
+
+def _refuse_mixture(runs: Mapping[Path, Run]) -> None:
+    (first, one), *others = runs.items()
+    for place, other in others:
+        keys = sorted(one.digests.keys() | other.digests.keys())
+        if differing := [key for key in keys if one.digests.get(key) != other.digests.get(key)]:
+            named = ", ".join(f"`{key}`" for key in differing)
+            raise InputError(f"{first} and {place} are of different runs: they differ in {named}")
+
+
+def _spec(runs: Mapping[Path, Run], code: Path | None) -> Spec:
+    """What all of them have agreed on, as one of them has it."""
+    whole = [(place, run) for place, run in runs.items() if run.spec is not None]
+    if not whole:
+        raise InputError(
+            f"{next(iter(runs))}/{RUN}: was written by an earlier version, which kept no spec there; start this peer "
+            "once more with this version, which only ends what it has left open"
+        )
+    place, run = whole[0]
+    assert run.spec is not None
+    file = place / RUN
+    try:
+        keys = Keys.model_validate(run.spec)
+        if digests(agreed(run.spec)) != run.digests:
+            raise InputError(f"{file}: its spec is not the one that the run's peers agreed on; bring it again")
+        _check_code(keys.protocol.name, file, code)
+        # The data matter to nobody here, and a source of data may be code, too.
+        return Spec.model_validate_json(json.dumps({**run.spec, "data": {"name": "digits"}}), strict=True)
+    except (ValidationError, ValueError, TypeError, AttributeError, RecursionError):
+        raise InputError(f"{file}: its spec is not as a peer writes it; bring it again") from None
+
+
+def _check_code(name: str, file: Path, code: Path | None) -> None:
+    """InputError unless the protocol is one of this package's, or the user says where their own lies."""
+    if ":" not in name:
+        if name not in PROTOCOLS:
+            raise InputError(f"{file}: this version has no protocol `{name}`")
+    elif code is None:
+        raise InputError(
+            f"{file}: the protocol is code of somebody's own, `{name}`, which is imported only from where you say: "
+            "give its directory with --code"
+        )
+    elif not code.is_dir():
+        raise InputError(f"--code {code}: there is no such directory")
+    else:
+        import_from(code)
+        protocol_class(name)

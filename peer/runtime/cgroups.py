@@ -1,0 +1,114 @@
+"""What the control groups that this process is in allow it: those of a container, a service, a batch job or a pod.
+
+Sources: cgroups(7), proc_pid_mountinfo(5), and cgroup-v1/memory.rst and cgroup-v2.rst of the Linux kernel.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+PROC = Path("/proc/self")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of one group, in bytes."""
+
+    limit: int
+    free: int
+    """Below the limit, page cache counted as free: the kernel drops it before it kills anybody."""
+
+
+def cpu_quota(proc: Path = PROC) -> float | None:
+    """Cores, by the least quota of the process's group and of those above it; None where there is no quota."""
+    quotas = [found for group, version in _groups("cpu", proc) if (found := _quota(group, version)) is not None]
+    return min(quotas, default=None)
+
+
+def memory(proc: Path = PROC) -> list[Memory]:
+    """Of the process's group and of those above it, as far as they have a limit; all of them hold."""
+    return [found for group, version in _groups("memory", proc) if (found := _memory(group, version)) is not None]
+
+
+def _quota(group: Path, version: int) -> float | None:
+    if version == 2:
+        words = _words(group / "cpu.max")
+    else:
+        words = _words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us")
+    limited = len(words) == 2 and words[0].isdigit() and int(words[1]) > 0  # not so: `max`, or -1
+    return int(words[0]) / int(words[1]) if limited else None
+
+
+def _memory(group: Path, version: int) -> Memory | None:
+    if version == 2:
+        limit, used, prefix = "memory.max", "memory.current", ""
+    else:
+        limit, used, prefix = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"  # with those below
+    most = _words(group / limit)
+    if not most or not most[0].isdigit():
+        return None
+    statistics = dict(zip(*[iter(_words(group / "memory.stat"))] * 2, strict=False))
+    cache = sum(int(statistics.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+    taken = int((_words(group / used) or ["0"])[0])
+    return Memory(int(most[0]), max(0, int(most[0]) - max(0, taken - cache)))
+
+
+def _groups(controller: str, proc: Path) -> Iterator[tuple[Path, int]]:
+    """The directory of the process's group under that controller, then those above it, each with the version 1 or 2.
+
+    A controller is in one version's hierarchy only, whatever else is mounted.
+    """
+    for line in _lines(proc / "cgroup"):
+        number, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return (yield from _upwards(PurePosixPath(path), _mounts(proc, "cgroup", controller), 1))
+    for line in _lines(proc / "cgroup"):
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            return (yield from _upwards(PurePosixPath(path), _mounts(proc, "cgroup2"), 2))
+
+
+def _upwards(path: PurePosixPath, mounts: list[tuple[PurePosixPath, Path]], version: int) -> Iterator[tuple[Path, int]]:
+    """From the group up to the highest that can be seen, by the mount that shows most of them."""
+    for root, mounted in sorted(mounts, key=lambda mount: len(mount[0].parts)):
+        if path.is_relative_to(root):
+            group = mounted / path.relative_to(root)
+            break
+    else:  # of another namespace: what is mounted is the group of the container
+        if not mounts:
+            return
+        group = mounted = mounts[-1][1]
+    for place in (group, *group.parents):
+        yield place, version
+        if place == mounted:
+            return
+
+
+def _mounts(proc: Path, kind: str, controller: str | None = None) -> list[tuple[PurePosixPath, Path]]:
+    """Which group each file system of that kind shows at its top, and where it is mounted."""
+    found = []
+    for line in _lines(proc / "mountinfo"):
+        place, _, system = line.partition(" - ")
+        root, mounted = (_unescaped(field) for field in place.split()[3:5])
+        type_, _, options = system.split()[:3]
+        if type_ == kind and (controller is None or controller in options.split(",")):
+            found.append((PurePosixPath(root), Path(mounted)))
+    return found
+
+
+def _unescaped(field: str) -> str:
+    """A space in a path is `\\040`."""
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="surrogateescape").splitlines()
+    except OSError:  # no Linux, or no control groups
+        return []
+
+
+def _words(path: Path) -> list[str]:
+    """None where the file is not: the topmost group has no limits."""
+    return " ".join(_lines(path)).split()

@@ -1,0 +1,173 @@
+"""`dfl-peer --check`: whether a peer could start here now. It creates nothing, and leaves no port open."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from peer.errors import FailedError, InputError
+from peer.learning.data.shard import Shard
+from peer.learning.data.sources import Source
+from peer.learning.data.sources.downloads import MissingError
+from peer.learning.device import choose_device, limit_memory, memory_errors
+from peer.learning.model.model import Model
+from peer.network.transport.addresses import why_taken
+from peer.network.transport.reach import reach
+from peer.network.transport.tls import Certificates
+from peer.runtime.setup import check_directory, check_room, fitting_model, load_shard
+from peer.spec.federation import Spec
+from peer.spec.peer import PeerConfig, check_plaintext, read_peer
+from peer.spec.resources import given
+from peer.topology.graphs import neighbours
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, and that it is right, or what is wrong with the way out."""
+
+    what: str
+    said: str
+    right: bool | None = True
+    """None: it cannot be looked at before something else is right."""
+
+
+def check(path: Path) -> Iterator[Finding]:
+    """Everything that a start needs, whatever of it is wrong."""
+    try:
+        config, spec = read_peer(path)
+    except InputError as error:
+        yield Finding("config", str(error), False)
+        yield Finding("all else", "cannot be looked at before the config is right", None)
+        return
+    yield Finding("config", f"{config.id}, one of {len(spec.ids)} peers of {spec.name} ({spec.protocol.name})")
+    yield from PeerCheck(config, spec).findings()
+    yield from asyncio.run(_neighbours(config, spec))
+
+
+async def _neighbours(config: PeerConfig, spec: Spec) -> list[Finding]:
+    """Those of the ring as it is written, all called at once."""
+    around = neighbours(spec.protocol.graph, spec.ids, config.id)
+    return [*await asyncio.gather(*(_neighbour(id, spec.addresses[id]) for id in around))]
+
+
+async def _neighbour(id: str, address: str | None) -> Finding:
+    if address is None:
+        return Finding(f"neighbour {id}", "it dials out, so it is the one that calls")
+    met = await reach(address)
+    return Finding(f"neighbour {id}", f"{address}: {met.said}", met.right)
+
+
+class PeerCheck:
+    """What a peer needs on this machine. Some findings stand on what earlier ones left: device, data, model."""
+
+    def __init__(self, config: PeerConfig, spec: Spec) -> None:
+        self.config, self.spec = config, spec
+        self.out = config.out or Path(config.id)
+        self.device = torch.device("cpu")
+        self.shard: Shard | None = None
+        self.model: Model | None = None
+
+    def findings(self) -> Iterator[Finding]:
+        looks: list[tuple[str, Callable[[], str | None]]] = [
+            ("device", self._device),
+            ("data", self._data),
+            ("model", self._model),
+            ("resources", self._resources),
+            ("directory", self._directory),
+            ("disk", self._disk),
+            ("certificates", self._certificates),
+            ("port", lambda: self._listen and _free(self._listen, "listen")),
+            ("health", lambda: self.config.health and _free(self.config.health, "health")),
+        ]
+        for what, look in looks:
+            try:
+                said = look()
+            except (InputError, FailedError) as error:
+                yield Finding(what, str(error), False)
+            except NotYetError as error:
+                yield Finding(what, str(error), None)
+            else:
+                if said:
+                    yield Finding(what, said)
+
+    @property
+    def _listen(self) -> str | None:
+        return self.config.listen or self.spec.addresses[self.config.id]
+
+    def _device(self) -> str:
+        device = choose_device(self.config.device)
+        try:
+            with memory_errors():
+                limit_memory(device, self.config.gpu_memory)
+                torch.zeros(1, device=device)
+        except RuntimeError as error:
+            raise InputError(f"device `{device}` does not work: {str(error).splitlines()[0]}") from error
+        self.device = device
+        if device.type != "cuda":
+            return str(device)
+        free, total = torch.cuda.mem_get_info(device)
+        return f"{device}: {torch.cuda.get_device_name(device)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
+
+    def _data(self) -> str:
+        config = self.config.model_copy(update={"data": _as_it_lies(self.config.data)})
+        spec = self.spec.model_copy(update={"data": _as_it_lies(self.spec.data)})
+        try:
+            self.shard = load_shard(config, spec, round=1)
+        except MissingError as error:
+            source = self.config.data or self.spec.data
+            if getattr(source, "download", False):
+                raise NotYetError(f"{source.name} is not here yet; the start downloads it") from None
+            raise InputError(str(error)) from None
+        whose = "its own" if self.shard.own else f"its part of {self.spec.data.name}"
+        shape, samples = self.shard.train.shape, len(self.shard.train)
+        return f"{whose}: {samples:,} samples, inputs {shape}, {self.shard.classes} classes"
+
+    def _model(self) -> str:
+        if self.shard is None:
+            raise NotYetError("cannot be looked at before the data is right")
+        with memory_errors():
+            self.model = fitting_model(self.config, self.spec, self.shard, self.device)
+        return f"{self.spec.model.name}, {self.model.sizes['model']:,} values"
+
+    def _resources(self) -> str | None:
+        source = self.spec.protocol.resources_from
+        given(self.config, self.spec)
+        return None if source == "measured" else f"{source}, and they are there"
+
+    def _directory(self) -> str:
+        check_directory(self.out, self.config, self.spec)
+        held = "holds this run, which goes on" if (self.out / "run.json").exists() else "can be written"
+        return f"{self.out}: {held}"
+
+    def _disk(self) -> str:
+        if self.shard is None or self.model is None:
+            raise NotYetError("cannot be looked at before data and model are right")
+        needed = check_room(self.config, self.spec, self.shard, self.model)
+        there = next(path for path in (self.out, *self.out.parents) if path.exists())
+        return f"up to {needed / 1e6:,.0f} MB are needed, {shutil.disk_usage(there).free / 1e6:,.0f} MB are free"
+
+    def _certificates(self) -> str:
+        check_plaintext(self.config, self.spec)
+        if (tls := self.config.tls) is None:
+            allowed = "`plaintext: true` allows it" if self.spec.plaintext else "all peers are on this machine"
+            return f"none: nothing is encrypted; {allowed}"
+        chain = Certificates(self.config.id, tls.ca, tls.cert, tls.key).read()
+        return f"made out to {self.config.id}, valid until {chain.expires:%Y-%m-%d %H:%M} UTC"
+
+
+class NotYetError(Exception):
+    """Something cannot be looked at before something else is right."""
+
+
+def _free(address: str, key: str) -> str:
+    if why := why_taken(address):
+        raise InputError(f"cannot listen at {address}: {why}; stop what uses it or give this peer another `{key}`")
+    return f"{address} is free"
+
+
+def _as_it_lies(source: Source | None) -> Source | None:
+    """Nothing is downloaded."""
+    return source.model_copy(update={"download": False}) if source and hasattr(source, "download") else source

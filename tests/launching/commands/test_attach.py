@@ -1,0 +1,125 @@
+"""Which engine runs the peers, what it is told, and taking up peers whose launcher is gone."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main
+from launcher.engines.base import Deployment, Engine, Process, Run
+from launcher.engines.names import ENGINES
+from peer.settings import Settings
+
+RUNNING = dict[str, "Detached"]()
+"""The peers of the engine below, whoever has started them."""
+
+
+class Detached(Process):
+    """A peer somewhere else, that does not end."""
+
+    def __init__(self) -> None:
+        self.signals = list[int]()
+
+    async def wait(self) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    def signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+class Elsewhere(Deployment):
+    async def start(self, id: str) -> Process:
+        return RUNNING.setdefault(id, Detached())
+
+
+class ElsewhereSettings(Settings):
+    hosts: int = 1
+    """How many there are."""
+
+
+class ElsewhereEngine(Engine[ElsewhereSettings]):
+    name = "elsewhere"
+    Settings = ElsewhereSettings
+    outlives_launcher = True
+
+    def check(self, run: Run) -> None:
+        pass
+
+    @asynccontextmanager
+    async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
+        asyncio.get_running_loop().call_later(0.3, hang_up)
+        yield Elsewhere()
+
+
+def hang_up() -> None:
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Path:
+    file = tmp_path / "small.yaml"
+    file.write_text("name: small\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
+    return file
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "elsewhere", f"{__name__}:ElsewhereEngine")
+    RUNNING.clear()
+
+
+def test_a_closed_terminal_leaves_peers_that_can_go_on(
+    elsewhere: None, federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["run", str(federation), "--peers", "3", "--out", str(out), "--on", "elsewhere", "--option", "hosts=2"]
+    assert main(arguments) == 129
+    assert f"`dfl-launch attach {out}` takes them up" in capsys.readouterr().out
+    begun = {id: peer.signals for id, peer in RUNNING.items()}
+    assert begun == {"peer0": [], "peer1": [], "peer2": []}
+    assert main(["attach", str(out)]) == 129
+    assert {id: peer.signals for id, peer in RUNNING.items()} == begun
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["hots=2"], "--on elsewhere: unknown setting `hots`; did you mean `hosts`?"),
+        (["hosts=two"], "--on elsewhere: `hosts`: Input should be a valid integer"),
+        (["hosts"], "--option hosts: write key=value"),
+    ],
+)
+def test_a_wrong_setting_is_told_before_anything_is_made(
+    elsewhere: None,
+    options: list[str],
+    sentence: str,
+    federation: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [word for option in options for word in ("--option", option)]
+    out = tmp_path / "out"
+    assert main(["run", str(federation), "--peers", "3", "--out", str(out), "--on", "elsewhere", *given]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_what_cannot_be_taken_up_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No run, a record that is none, and peers that end with their launcher. Nothing is created."""
+    assert main(["attach", str(tmp_path)]) == 2
+    assert "holds no run that a launcher began" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / ".engine.json").write_text("[]")
+    assert main(["attach", str(tmp_path)]) == 2
+    assert ".engine.json: cannot be read" in capsys.readouterr().err
+    (tmp_path / ".engine.json").write_text('{"on": "local", "settings": {}, "device": "auto", "certs": null}')
+    assert main(["attach", str(tmp_path)]) == 2
+    assert "`dfl-launch run` with --out" in capsys.readouterr().err
+    (tmp_path / ".engine.json").write_text('{"on": "locla", "settings": {}, "device": "auto", "certs": null}')
+    assert main(["attach", str(tmp_path)]) == 2
+    assert "unknown engine `locla`" in capsys.readouterr().err

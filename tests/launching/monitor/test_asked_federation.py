@@ -1,0 +1,79 @@
+"""What is made of peers' own words: who is done, who is lost, and how far the federation is."""
+
+from typing import Any
+
+import pytest
+
+from launcher.monitor.asked_federation import SILENCE, AskedFederation
+from peer.network.transport.asking import Link, PeerStatus
+
+RING = {"a": ("c", "b"), "b": ("a", "c"), "c": ("b", "a")}
+
+
+def status(id: str, state: str = "training", round: int = 1, **changes: Any) -> PeerStatus:
+    """changes: of its links, by the neighbour's id, as (state, reason, durable)."""
+    links = tuple(Link(other, f"{other}:1", *changes.pop(other, ("up", "", round - 2))) for other in RING[id])
+    figures = {"rounds": 4, "accuracy": 0.5, "bytes_sent": 1000, "bytes_received": 1000, "resources": {}, **changes}
+    return PeerStatus(id=id, state=state, round=round, neighbours=links, **figures)
+
+
+def federation() -> AskedFederation:
+    return AskedFederation([*RING], rounds=4, test="matched")
+
+
+def test_a_round_is_over_when_its_peer_is_ready() -> None:
+    seen = federation()
+    assert seen.hear({id: status(id, "communicating", 2) for id in RING}, 0.0) == []
+    assert (seen.round, seen.peers["a"].round) == (1, 2)
+    seen.hear({"a": status("a", "ready", 2), "b": status("b", "evaluating", 3), "c": status("c", "serving", 4)}, 1.0)
+    assert [peer.completed for peer in seen.peers.values()] == [2, 2, 4]
+    assert [*seen.rounds_after(1)] == [2]
+    assert [*seen.rounds_after(2)] == []
+
+
+def test_the_mean_is_over_what_each_said_last() -> None:
+    seen = federation()
+    seen.hear({"a": status("a", round=2, accuracy=0.2), "b": status("b", round=4, accuracy=0.6)}, 0.0)
+    seen.hear({"c": status("c", round=3, accuracy=None)}, 0.0)
+    assert seen.mean_accuracy(seen.round) == pytest.approx(0.4)
+
+
+def test_who_goes_after_serving_is_done_and_who_goes_before_is_lost() -> None:
+    seen = federation()
+    seen.hear({"a": status("a", "serving", 4), "b": status("b", "training", 3), "c": status("c", "training", 4)}, 0.0)
+    gone = dict.fromkeys(("a", "b"), "connection refused")
+    assert seen.hear(gone, 1.0) == ["b does not answer: connection refused"]
+    assert (seen.peers["a"].state, seen.peers["b"].state) == ("done", "no answer")
+    assert seen.hear(gone, 2.0) == []  # told once
+    assert seen.hear({"b": "no route"}, 2.0) == ["b does not answer: no route"]
+    assert seen.hear({"b": status("b", "joining", 2)}, 3.0) == ["b answers again"]
+    assert seen.unfinished == ["b", "c"]
+
+
+def test_a_neighbour_knows_of_a_last_round_on_disk() -> None:
+    seen = federation()
+    seen.hear({id: status(id, "communicating", 4) for id in RING}, 0.0)
+    seen.hear({"a": status("a", "serving", 4, b=("left", "", 4), c=("up", "", 3))}, 1.0)
+    seen.hear(dict.fromkeys(RING, "connection refused"), 2.0)
+    assert {id: peer.state for id, peer in seen.peers.items()} == {"a": "done", "b": "done", "c": "no answer"}
+    assert not seen.gone(3.0)
+    assert seen.gone(2.0 + SILENCE)
+
+
+def test_peers_that_nobody_has_started_yet_are_waited_for() -> None:
+    seen = federation()
+    seen.hear(dict.fromkeys(RING, "connection refused"), 0.0)
+    assert not seen.gone(1e6)
+    assert not seen.met
+
+
+def test_a_lost_neighbour_is_doubted_and_told_of_once_it_lasts() -> None:
+    seen = federation()
+    down = ("down", "connection refused", 0)
+    seen.hear({"a": status("a"), "b": status("b")}, 0.0)
+    assert seen.hear({"a": status("a", "communicating", c=down)}, 1.0) == ["link a - c is down (connection refused)"]
+    assert (seen.doubted("c"), seen.peers["a"].waiting) == (["a"], ["c"])
+    waits = seen.hear({"a": status("a", "communicating", c=down), "b": status("b", "communicating")}, 8.0)
+    assert waits == ["a waits for c at c:1 (connection refused)"]
+    assert seen.hear({"a": status("a", "communicating")}, 9.0) == ["link a - c is up"]
+    assert (seen.doubted("c"), seen.peers["a"].waiting) == ([], [])

@@ -1,0 +1,60 @@
+"""Whoever is refused says in what the two differ, with both values; nothing of it is told to a stranger."""
+
+from typing import Any
+
+import pytest
+
+from peer.network.streams.handshake import Identity, explain
+from peer.network.wire.messages import Hello, Refusal
+
+OURS = {"seed": 42, "protocol": {"name": "fibfl", "gamma": 0.5}, "ring": ["a", "b"]}
+
+
+def identity(id: str, settings: dict[str, Any], data: tuple[str, ...] = ()) -> Identity:
+    return Identity(id, {key: str(value) for key, value in settings.items()}, "".join(data), data, settings=settings)
+
+
+def refusal(ours: Identity, theirs: Identity) -> str:
+    """What `ours` says when `theirs` has refused it."""
+    judged = theirs.judge(Hello.FromString(ours.hello("them")), None)
+    assert judged
+    return explain(Refusal.FromString(judged.SerializeToString()), ours)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seed": 7}, "its federation has `seed` 7, and this peer's `seed` 42"),
+        (
+            {"protocol": {"name": "fibfl", "gamma": 0.4}},
+            "its federation has `protocol.gamma` 0.4, and this peer's `protocol.gamma` 0.5",
+        ),
+        (
+            {"ring": ["b", "a"]},
+            """its federation has `ring.0` "b", `ring.1` "a", and this peer's `ring.0` "a", `ring.1` "b\"""",
+        ),
+        ({"dials_out": ["a"]}, """its federation has `dials_out.0` "a", and this peer's has nothing of the kind"""),
+    ],
+)
+def test_of_settings(changes: dict[str, Any], said: str) -> None:
+    assert refusal(identity("us", OURS), identity("them", OURS | changes)) == f"refused: {said}; make the two alike"
+
+
+def test_of_a_setting_that_only_one_has() -> None:
+    said = refusal(identity("us", OURS | {"clip_gradient": 1.0}), identity("them", OURS))
+    assert said.startswith("refused: this peer's federation has `clip_gradient` 1.0, and its has nothing of the kind")
+
+
+def test_of_columns_and_classes() -> None:
+    ours = identity("us", OURS, ("2 columns", "column 1 `age`", "column 2 `weight`", "class 0 `no`"))
+    theirs = identity("them", OURS, ("2 columns", "column 1 `age`", "column 2 `height`", "class 0 `nein`"))
+    assert refusal(ours, theirs) == (
+        "refused: its data has column 2 `height`, class 0 `nein`, and this peer's column 2 `weight`, class 0 `no`; "
+        "make the two alike"
+    )
+
+
+def test_of_a_large_ring_only_the_names_of_the_keys() -> None:
+    ring = [f"peer{number}" for number in range(9000)]
+    ours, theirs = identity("us", OURS | {"ring": ring}), identity("them", OURS | {"ring": [*ring[:-1], "other"]})
+    assert refusal(ours, theirs) == "refused: its federation differs in `ring`"
