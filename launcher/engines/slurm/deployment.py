@@ -129,6 +129,12 @@ class SlurmDeployment(Deployment):
             self.ended.set_result(codes)
         return None
 
+    def _why_over(self) -> str:
+        over = f"Slurm has ended job {self._job} ({queue.end_of(self._job or '')}) and its peers with it"
+        if not self._outcome.log.exists():
+            return f"{over}, and it wrote nothing here: choose a directory that all nodes share, with --out"
+        return f"{over}; see {self._outcome.log}; the same command resumes the run"
+
     def _tell(self, news: str) -> None:
         if news != self._told:
             self._told = news
@@ -141,10 +147,6 @@ class SlurmDeployment(Deployment):
                 return codes
             await asyncio.sleep(self._poll)
         if not self._asked:
-            how = await asyncio.to_thread(queue.end_of, self._job or "")
-            raise FailedError(
-                f"Slurm has ended job {self._job} ({how}) and its peers with it; see {self._outcome.log}; the same "
-                "command resumes the run"
-            )
+            raise FailedError(await asyncio.to_thread(self._why_over))
         ended = {id: self._outcome.last_seen(id, -signal.SIGTERM) for id in self._run.spec.ids}
         return Codes(rounds=self._run.spec.rounds, restarts=0, codes=ended)

@@ -69,5 +69,5 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     def _job(self, run: Run) -> tuple[list[str], str]:
         """The arguments of `sbatch`, and the batch script."""
-        inside = [f"--port={self.settings.port}", f"--requeues={self.settings.requeues}", *run.spec.ids]
-        return self.settings.arguments(run.spec, run.files), script(sys.executable, inside)
+        inside = [str(run.files.path), f"--port={self.settings.port}", f"--requeues={self.settings.requeues}"]
+        return self.settings.arguments(run.spec, run.files), script(sys.executable, [*inside, *run.spec.ids])

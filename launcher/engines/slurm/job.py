@@ -1,6 +1,6 @@
 """The batch script of a Slurm job: finds addresses, starts a task for every peer, decides what comes after them.
 
-    python -P job.py --port 7700 --requeues 5 ID...     in the run's directory
+    python -P job.py DIR --port 7700 --requeues 5 ID...
 
 A peer that crashed ends the step (`srun --kill-on-bad-exit`), and the job is queued again; all go on from their
 checkpoints. What the job prints, the launcher shows.
@@ -70,13 +70,13 @@ class Job:
             write_atomically(self.files.config(id), dump_yaml(config).encode())
         write_atomically(self.files.federation, dump_yaml(spec).encode())
         nodes = len({task["node"] for task in found})
-        print(f"{len(found)} peers on {nodes} nodes, {', '.join(task['address'] for task in found)}", flush=True)
+        print(f"peers on nodes: {len(found)} on {nodes}; their addresses are in {self.files.federation}", flush=True)
         return True
 
     def addresses(self) -> list[dict[str, Any]] | None:
         """Of every task, by rank. All hold their ports until the last has one."""
         nodes = node_addresses(os.environ["SLURM_JOB_NODELIST"])
-        command = [*step(len(self.ids)), "--kill-on-bad-exit=1", sys.executable, "-P", str(BESIDE / "address.py")]
+        command = [*step(len(self.ids)), sys.executable, "-P", str(BESIDE / "address.py")]
         command += [str(self.files.path), str(self.port)]
         environment = os.environ | {"DFL_NODES": json.dumps(nodes)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -90,15 +90,7 @@ class Job:
         exits = self.files.job / "exit"
         shutil.rmtree(exits, ignore_errors=True)
         exits.mkdir()
-        command = [
-            *step(len(self.ids)),
-            "--kill-on-bad-exit=1",
-            "--wait=0",
-            sys.executable,
-            "-P",
-            str(BESIDE / "task.py"),
-        ]
-        sys.stdout.flush()
+        command = [*step(len(self.ids)), "--wait=0", sys.executable, "-P", str(BESIDE / "task.py")]
         subprocess.call([*command, str(self.files.path), *self.ids], stdin=subprocess.DEVNULL)
         return {id: int((exits / id).read_text()) if (exits / id).exists() else None for id in self.ids}
 
@@ -141,8 +133,10 @@ class Job:
 
 
 def step(tasks: int) -> list[str]:
-    # srun does not take this from the job by itself since Slurm 22.05.
-    return ["srun", f"--ntasks={tasks}", f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', '1')}"]
+    """One program as a task for each peer; a task that fails ends the others."""
+    # srun does not take the CPUs from the job by itself since Slurm 22.05.
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK", "1")
+    return ["srun", f"--ntasks={tasks}", f"--cpus-per-task={cpus}", "--kill-on-bad-exit=1"]
 
 
 def node_addresses(nodes: str) -> dict[str, str]:
@@ -174,11 +168,12 @@ def told(code: int | None) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--requeues", type=int, required=True)
     parser.add_argument("ids", nargs="+")
     given = parser.parse_args()
-    return Job(RunFiles(Path.cwd()), given.ids, given.port, given.requeues).run()
+    return Job(RunFiles(given.directory), given.ids, given.port, given.requeues).run()
 
 
 if __name__ == "__main__":
