@@ -185,7 +185,7 @@ def test_a_job_that_somebody_else_cancels_is_over(launch: Launch) -> None:
 def test_a_job_goes_on_without_its_launcher_and_through_a_requeue(launch: Launch, local: dict[str, str]) -> None:
     launch.run()
     launch.reaches(2)
-    launch.signal_peer("peer3", signal.SIGSTOP)  # so that it is not done before it is attached to
+    launch.signal_peer("peer2", signal.SIGSTOP)  # so that it is not done before it is attached to
     launch.launcher.kill()
     launch.launcher.communicate()
     job = launch.cluster.jobs()
