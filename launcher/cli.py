@@ -104,6 +104,13 @@ def parser() -> argparse.ArgumentParser:
     certs.add_argument("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
     certs.set_defaults(command=make_certs)
 
+    manifests = commands.add_parser("manifests", help="write a federation for Kubernetes", allow_abbrev=False)
+    spec_arguments(manifests)
+    manifests.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; replaces earlier ones")
+    manifests.add_argument("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
+    manifests.add_argument("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
+    manifests.set_defaults(command=write_manifests)
+
     compare = commands.add_parser("compare", help="what a run gained over the same peers alone", allow_abbrev=False)
     compare.add_argument("run", type=Path, metavar="DIR", help="a finished run")
     compare.add_argument("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
@@ -254,6 +261,15 @@ def make_certs(arguments: argparse.Namespace) -> int:
         raise InputError(f"{arguments.out} cannot be written to ({why}); choose another directory with --out") from None
     print(f"{arguments.out}: ca.pem, and <id>.pem with <id>.key for {', '.join(spec.ids)}")
     print("Give each peer ca.pem and its own two files, as `tls: {ca, cert, key}` in its config; keep keys secret.")
+    return 0
+
+
+def write_manifests(arguments: argparse.Namespace) -> int:
+    from launcher.commands.manifests import ManifestOptions, write
+
+    write(resolved(arguments), ManifestOptions(arguments.out, arguments.image, arguments.certs))
+    overlay = "overlays/certificates" if arguments.certs else "base"
+    print(f"{arguments.out}: kubectl apply -k {arguments.out / overlay}")
     return 0
 
 

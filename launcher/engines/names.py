@@ -4,5 +4,6 @@ ENGINES = {
     "local": "launcher.engines.local.engine:LocalEngine",
     "docker": "launcher.engines.docker.engine:DockerEngine",
     "ssh": "launcher.engines.ssh.engine:SshEngine",
+    "slurm": "launcher.engines.slurm.engine:SlurmEngine",
 }
 """`module:Class`, by name; the class has its settings' class as `Settings`."""

@@ -142,6 +142,7 @@ class RunDirectory:
         self.files.totals.unlink(missing_ok=True)
         self.files.engine.unlink(missing_ok=True)
         self.files.place.unlink(missing_ok=True)
+        shutil.rmtree(self.files.job, ignore_errors=True)
         for config in self.path.glob("*.yaml"):
             if (self.path / config.stem).is_dir():
                 shutil.rmtree(self.path / config.stem)

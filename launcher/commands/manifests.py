@@ -1,0 +1,57 @@
+"""`dfl-launch manifests`: a federation for Kubernetes, as plain files."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.certificates import certificate_files
+from launcher.engines.kubernetes.tree import CERTIFICATES, tree
+from launcher.engines.local.preflight import check_certificates
+from peer.errors import InputError
+from peer.files import why_unwritable, write_atomically
+from peer.spec.federation import Spec
+
+
+@dataclass(frozen=True)
+class ManifestOptions:
+    """What the command line asks for.
+
+    certs: the directory of `dfl-launch certs`; copied to where kustomize finds it.
+    """
+
+    out: Path
+    image: str
+    certs: Path | None = None
+
+
+def write(spec: Spec, options: ManifestOptions) -> None:
+    """Writes the directory; what an earlier call wrote there is replaced. InputError where it cannot be written."""
+    files = tree(spec, options.image)
+    check_certificates(spec, options.certs)
+    if why := why_unwritable(options.out):
+        raise InputError(f"{why}; choose another directory with --out")
+    if foreign := foreign_in(options.out):
+        raise InputError(f"{options.out} holds {foreign}, which is no manifest; choose another directory with --out")
+    for directory in ("base/config", "components/certificates/config"):
+        shutil.rmtree(options.out / directory, ignore_errors=True)  # of peers that are no more
+    for name, text in files.items():
+        path = options.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode())
+    if options.certs:
+        copy_certificates(spec, options.certs, options.out / CERTIFICATES)
+
+
+def foreign_in(out: Path) -> str | None:
+    """The name of something in the directory where no manifests are; None if it is empty or theirs."""
+    if not out.is_dir() or (out / "base" / "kustomization.yaml").exists():
+        return None
+    return next((entry.name for entry in sorted(out.iterdir())), None)
+
+
+def copy_certificates(spec: Spec, certs: Path, to: Path) -> None:
+    """Beside a .gitignore that keeps them out of the repository."""
+    for id in spec.ids:
+        for what, file in certificate_files(certs, id).items():
+            permissions = 0o600 if what == "key" else 0o644
+            write_atomically(to / file.name, file.read_bytes(), permissions=permissions)

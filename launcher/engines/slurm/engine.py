@@ -1,0 +1,73 @@
+"""Peers as the tasks of one Slurm job."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from launcher.engines.base import Deployment, Engine, Run
+from launcher.engines.local.preflight import check_certificates, check_room
+from launcher.engines.slurm import queue
+from launcher.engines.slurm.deployment import SlurmDeployment
+from launcher.engines.slurm.outcome import Outcome
+from launcher.engines.slurm.settings import SlurmSettings, script
+from launcher.formatting import plural
+from launcher.plan import plan
+from peer.errors import InputError
+from peer.ownership import make_private
+from peer.tasks import background
+
+
+class SlurmEngine(Engine[SlurmSettings]):
+    """`--on slurm`: Slurm places the peers, queues the job again after a crash, and keeps it without the launcher."""
+
+    name = "slurm"
+    Settings = SlurmSettings
+    restarts_peers = True
+    outlives_launcher = True
+
+    def check(self, run: Run) -> None:
+        queue.check_programs()
+        if job := queue.find(run.files.path):
+            raise InputError(
+                f"{job}, and it runs this federation: `dfl-launch attach {run.files.path}` takes it up, "
+                f"`scancel {job.id}` ends it"
+            )
+        if not run.certs and not run.spec.plaintext:
+            raise InputError(
+                "--on slurm: peers on several nodes speak over the network; make certificates with `dfl-launch certs` "
+                "and give --certs, or write `plaintext: true` into the spec"
+            )
+        queue.check_job(*self._job(run))
+        check_certificates(run.spec, run.certs)
+        check_room(plan(run.spec), run.files.path)
+
+    def config(self, run: Run, id: str) -> Mapping[str, object]:
+        """Without `listen`: only the job knows where."""
+        return {key: value for key, value in super().config(run, id).items() if key != "listen"}
+
+    @asynccontextmanager
+    async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
+        job, news = await asyncio.to_thread(self._take_up, run)
+        run.say(news)
+        async with background() as tasks:
+            deployment = SlurmDeployment(run, job, self.settings.poll)
+            tasks.create_task(deployment.watch())
+            yield deployment
+
+    def _take_up(self, run: Run) -> tuple[str | None, str]:
+        """The job that runs this, or a new one, and what to say of it. None: all peers were done in an earlier one."""
+        outcome = Outcome(run.files)
+        if job := queue.find(run.files.path):
+            return job.id, str(job)
+        if outcome.finished(run.spec.rounds):
+            return None, "All peers are done."
+        outcome.forget()
+        make_private(run.files.job)
+        id = queue.submit(*self._job(run))
+        return id, f"Slurm job {id}, {plural(len(run.spec.ids), 'task')}; its output: {outcome.log}"
+
+    def _job(self, run: Run) -> tuple[list[str], str]:
+        """The arguments of `sbatch`, and the batch script."""
+        inside = [str(run.files.path), f"--port={self.settings.port}", f"--requeues={self.settings.requeues}"]
+        return self.settings.arguments(run.spec, run.files), script(sys.executable, [*inside, *run.spec.ids])

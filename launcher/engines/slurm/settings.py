@@ -1,0 +1,77 @@
+"""What a user chooses of a Slurm job, and the arguments of `sbatch` that it stands for."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from launcher.run_files import RunFiles
+from peer.settings import Settings
+from peer.spec.federation import Spec
+
+CHECKPOINT_SECONDS = 60
+"""So long before the time limit Slurm sends SIGTERM to the peers."""
+UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2}
+
+
+class SlurmSettings(Settings):
+    """One job with a task for every peer; what is not given is as the cluster has it."""
+
+    partition: str | None = None
+    account: str | None = None
+    time: str | None = None
+    """The job's time limit as Slurm writes it, such as 30 (minutes) or 4:00:00; what is left goes on in a new job."""
+    cpus: Annotated[int, Field(ge=1)] = 1
+    """CPUs of every peer."""
+    memory: Annotated[str, Field(pattern=r"^\d+[MGT]?$")] | None = None
+    """Memory of every peer: 800M, 4G."""
+    gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs of every peer."""
+    port: Annotated[int, Field(ge=1, le=65_535)] = 7700
+    """A peer listens at the first port from here on that is free on its node."""
+    requeues: Annotated[int, Field(ge=0)] = 5
+    """How often in a row the job is queued again after a crash or its time limit, with no round completed between."""
+    poll: Annotated[float, Field(gt=0)] = 5.0
+    """Seconds between two questions to Slurm."""
+    sbatch: str = ""
+    """Further arguments of `sbatch`, such as "--qos=high --constraint=ib"."""
+
+    @field_validator("time", "memory", "account", mode="before")
+    @classmethod
+    def _as_text(cls, given: object) -> object:
+        return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+
+    @field_validator("sbatch")
+    @classmethod
+    def _can_be_split(cls, given: str) -> str:
+        shlex.split(given)
+        return given
+
+    def arguments(self, spec: Spec, files: RunFiles) -> list[str]:
+        """Of `sbatch`, for a job that runs this federation."""
+        chosen = {"partition": self.partition, "account": self.account, "time": self.time}
+        made = [f"--{key}={value}" for key, value in chosen.items() if value is not None]
+        made += [f"--job-name=dfl-{spec.name}", f"--ntasks={len(spec.ids)}", f"--cpus-per-task={self.cpus}"]
+        made += [f"--mem-per-cpu={self._memory_per_cpu()}M"] if self.memory else []
+        made += [f"--gpus-per-task={self.gpus}"] if self.gpus else []
+        made += [f"--chdir={files.path}", f"--output={_literally(files.job / 'log.txt')}", "--open-mode=append"]
+        return [*made, "--requeue", f"--signal=TERM@{CHECKPOINT_SECONDS}", *shlex.split(self.sbatch)]
+
+    def _memory_per_cpu(self) -> int:
+        """MiB, rounded up: Slurm counts memory by CPU or by node."""
+        number, unit = re.fullmatch(r"(\d+)([MGT]?)", self.memory or "0").groups()  # type: ignore[union-attr]
+        return -(-int(number) * UNITS[unit] // self.cpus)
+
+
+def _literally(path: Path) -> str:
+    """`sbatch --output` replaces what follows a %."""
+    return str(path).replace("%", "%%")
+
+
+def script(python: str, arguments: Sequence[str]) -> str:
+    """The batch script; the rest is Python."""
+    inside = Path(__file__).with_name("job.py")
+    return f"#!/bin/sh\nexec {shlex.join([python, '-P', str(inside), *arguments])}\n"

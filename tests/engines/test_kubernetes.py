@@ -1,0 +1,230 @@
+"""`dfl-launch manifests`: what a cluster would be given, judged by schemas, kustomize and the peers' own loader."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from launcher.certificates import make_certificates
+from launcher.cli import main
+from launcher.engines.kubernetes.place import CONFIG, TLS
+from peer.spec.peer import load_peer, load_spec
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "examples" / "demo.yaml"
+OVERLAYS = ("base", "overlays/certificates", "overlays/gpu", "overlays/certificates-gpu")
+PRIVATE = "PRIVATE KEY"
+OLDEST = "1.29"
+"""The first Kubernetes in which all that is used is switched on."""
+
+Object = dict[str, Any]
+Rendered = dict[str, list[Object]]
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("certs")
+    make_certificates(load_spec(DEMO), directory, 2)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, certs: Path) -> Path:
+    out = tmp_path_factory.mktemp("manifests")
+    assert main(["manifests", str(DEMO), "--out", str(out), "--certs", str(certs)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def rendered(made: Path) -> Rendered:
+    """The objects of each overlay, as `kubectl apply -k` would send them."""
+    if not shutil.which("kubectl"):
+        pytest.skip("kubectl is not installed")
+    found = {}
+    for overlay in OVERLAYS:
+        command = ["kubectl", "kustomize", str(made / overlay)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Warning" not in done.stderr
+        found[overlay] = list(YAML(typ="safe", pure=True).load_all(done.stdout))
+    return found
+
+
+def of_kind(objects: list[Object], kind: str) -> Object:
+    (found,) = [one for one in objects if one["kind"] == kind]
+    return found
+
+
+def pod(objects: list[Object]) -> Object:
+    found: Object = of_kind(objects, "Job")["spec"]["template"]["spec"]
+    return found
+
+
+def test_the_repository_s_manifests_are_those_of_the_demo(tmp_path: Path) -> None:
+    assert main(["manifests", str(DEMO), "--out", str(tmp_path / "made")]) == 0
+    ours, kept = contents(tmp_path / "made"), contents(ROOT / "deploy" / "kubernetes")
+    assert ours == kept, "run: dfl-launch manifests examples/demo.yaml --out deploy/kubernetes"
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_object_is_as_the_schema_has_it(rendered: Rendered, overlay: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed").validate
+    for one in rendered[overlay]:
+        validate(one, OLDEST, strict=True)
+
+
+def test_the_pod_for_the_results_is_as_the_schema_has_it(made: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed").validate
+    validate(YAML(typ="safe", pure=True).load((made / "collect.yaml").read_text()), OLDEST, strict=True)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_pod_needs_no_rights(rendered: Rendered, overlay: str) -> None:
+    """The rules of the Pod Security Standard `restricted`, from its text."""
+    spec = pod(rendered[overlay])
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] != 0
+    assert spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    (container,) = spec["containers"]
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"configMap", "emptyDir", "persistentVolumeClaim", "secret", "projected", "ephemeral"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_pod_finds_its_settings_under_its_number(
+    rendered: Rendered, overlay: str, tmp_path: Path, certs: Path
+) -> None:
+    """What the ConfigMap holds is laid out as in a pod, and read by the peer's own loader."""
+    spec = pod(rendered[overlay])
+    (container,) = spec["containers"]
+    (argument,) = container["args"]
+    for name, text in of_kind(rendered[overlay], "ConfigMap")["data"].items():
+        (tmp_path / name).write_text(text)
+    job, service = of_kind(rendered[overlay], "Job"), of_kind(rendered[overlay], "Service")
+    ids = load_spec(DEMO).ids
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == len(ids)
+    assert job["spec"]["completionMode"] == "Indexed"
+    for index, id in enumerate(ids):
+        path = argument.replace("$(DFL_INDEX)", str(index)).replace(str(CONFIG), str(tmp_path))
+        config, federation = load_peer(Path(path))
+        assert config.id == id
+        assert (config.tls is not None) == ("certificates" in overlay)
+        # An Indexed Job calls its pods by name and number; the service of that subdomain makes it a name in DNS.
+        assert federation.ring[index].address == f"{job['metadata']['name']}-{index}.{spec['subdomain']}:7700"
+        assert config.health == f"0.0.0.0:{container['livenessProbe']['grpc']['port']}"
+    assert service["metadata"]["name"] == spec["subdomain"]
+    assert service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items()
+    assert federation.plaintext == ("certificates" not in overlay)
+
+
+def test_a_container_sees_its_own_key_only(rendered: Rendered) -> None:
+    objects = rendered["overlays/certificates"]
+    spec, secret = pod(objects), of_kind(objects, "Secret")
+    (volume,) = [volume for volume in spec["volumes"] if "secret" in volume]
+    (mount,) = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == volume["name"]]
+    assert mount["mountPath"] == str(TLS)
+    items = {item["path"]: item["key"] for item in volume["secret"]["items"]}
+    assert set(items.values()) == secret["data"].keys()
+    for index, id in enumerate(load_spec(DEMO).ids):
+        own = mount["subPathExpr"].replace("$(DFL_INDEX)", str(index))
+        seen = {path: key for path, key in items.items() if path.startswith(f"{own}/")}
+        assert seen == {f"{own}/ca.pem": "ca.pem", f"{own}/cert.pem": f"{id}.pem", f"{own}/key.pem": f"{id}.key"}
+
+
+def test_keys_are_kept_out_of_what_may_be_committed(made: Path) -> None:
+    git = shutil.which("git")
+    if not git:
+        pytest.skip("git is not installed")
+    subprocess.run([git, "init", "--quiet", str(made)], check=True)
+    listed = [git, "-C", str(made), "ls-files", "--others", "--exclude-standard"]
+    files = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+    shutil.rmtree(made / ".git")
+    assert "base/job.yaml" in files
+    assert not [file for file in files if PRIVATE in (made / file).read_text()]
+    keys = [path for path in made.rglob("*") if path.is_file() and PRIVATE in path.read_text()]
+    assert keys
+    assert all(key.stat().st_mode & 0o077 == 0 for key in keys)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_wrong_input_ends_the_job_and_an_eviction_counts_for_nothing(rendered: Rendered, overlay: str) -> None:
+    job = of_kind(rendered[overlay], "Job")["spec"]
+    wrong, evicted = job["podFailurePolicy"]["rules"]
+    assert wrong["action"] == "FailJob"
+    assert wrong["onExitCodes"]["values"] == [2]
+    assert evicted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    assert job["template"]["spec"]["restartPolicy"] == "Never"  # or the policy is refused
+    assert job["backoffLimitPerIndex"] > 0
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_gpus_are_asked_for_where_the_overlay_says_so(rendered: Rendered, overlay: str) -> None:
+    limits = pod(rendered[overlay])["containers"][0]["resources"]["limits"]
+    assert ("nvidia.com/gpu" in limits) == ("gpu" in overlay)
+
+
+def test_other_peers_and_names(tmp_path: Path) -> None:
+    spec = tmp_path / "My_Study.yaml"
+    spec.write_text("protocol: fibfl\n")
+    out = tmp_path / "out"
+    assert main(["manifests", str(spec), "--peers", "5", "--image", "registry/dfl:7", "--out", str(out)]) == 0
+    assert main(["manifests", str(spec), "--peers", "3", "--image", "registry/dfl:7", "--out", str(out)]) == 0
+    job = YAML(typ="safe", pure=True).load((out / "base" / "job.yaml").read_text())
+    assert job["metadata"]["name"] == "my-study"
+    assert job["spec"]["completions"] == 3
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "registry/dfl:7"
+    assert sorted(path.name for path in (out / "base" / "config").iterdir()) == [
+        *("0.yaml", "1.yaml", "2.yaml", "federation.yaml")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "arguments", "said"),
+    [
+        (lambda out: out.mkdir() or (out / "mine").touch(), (), "holds mine, which is no manifest"),
+        (lambda out: None, ("--set", "name=1st"), "cannot name a service"),
+        (lambda out: None, ("--certs", "/nowhere"), "/nowhere"),
+    ],
+)
+def test_what_cannot_be_written_is_said_and_nothing_is(
+    prepare: Callable[[Path], object],
+    arguments: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    prepare(out)
+    before = contents(tmp_path)
+    assert main(["manifests", str(DEMO), "--out", str(out), *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
+def test_paths_of_this_machine_stay_here(tmp_path: Path) -> None:
+    content: dict[str, Any] = {"protocol": "fibfl", "data": {"name": "npz", "path": "sites/{id}/data.npz"}}
+    content["ring"] = [{"id": f"peer{n}", "address": f"127.0.0.1:{7700 + n}"} for n in range(2)]
+    content["ring"].append({"id": "peer2", "dials_out": True, "data": {"name": "npz", "path": "its/own.npz"}})
+    spec = tmp_path / "federation.yaml"
+    spec.write_text(json.dumps(content))
+    out = tmp_path / "out"
+    assert main(["manifests", str(spec), "--out", str(out)]) == 0
+    assert str(tmp_path) not in (out / "base" / "config" / "federation.yaml").read_text()
+    made = load_spec(out / "base" / "config" / "federation.yaml").model_dump(mode="json", exclude_none=True)
+    assert made["data"]["path"] == "/data/{id}/data.npz"
+    address = "federation-2.federation:7700"
+    assert made["ring"][2].items() >= {"id": "peer2", "address": address}.items()
+    assert made["ring"][2]["data"]["path"] == "/data/own.npz"
+    assert "dials_out" not in made["ring"][2]

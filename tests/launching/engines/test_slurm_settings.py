@@ -1,0 +1,48 @@
+"""What `--on slurm` says where there is no Slurm, and what its settings ask of one."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main
+from launcher.engines import engine
+from launcher.engines.slurm.settings import SlurmSettings
+from launcher.run_files import RunFiles
+from peer.errors import InputError
+from peer.spec.peer import load_spec
+
+DEMO = Path(__file__).parents[3] / "examples" / "demo.yaml"
+
+
+def test_a_machine_without_slurm_is_told_where_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["run", str(DEMO), "--on", "slurm", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "there is no sbatch on this machine; run dfl-launch on a login node" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({}, "--ntasks=5 --cpus-per-task=1 --requeue"),
+        ({"partition": "gpu", "account": 12, "time": 30}, "--partition=gpu --account=12 --time=30"),
+        ({"cpus": 3, "memory": "4G"}, "--cpus-per-task=3 --mem-per-cpu=1366M"),  # rounded up: 4096 / 3
+        ({"memory": 800}, "--mem-per-cpu=800M"),
+        ({"gpus": 2}, "--gpus-per-task=2"),
+        ({"sbatch": "--qos=high '--comment=two words'"}, "--qos=high|--comment=two words"),
+    ],
+)
+def test_settings_become_arguments_of_sbatch(given: dict[str, object], asked: str) -> None:
+    made = SlurmSettings(**given).arguments(load_spec(DEMO), RunFiles(Path("/shared/50%")))  # type: ignore[arg-type]
+    expected = asked.split("|") if "|" in asked else asked.split()
+    assert set(expected) <= set(made)
+    assert "--output=/shared/50%%/.job/log.txt" in made
+
+
+@pytest.mark.parametrize("given", [{"memory": "much"}, {"cpus": 0}, {"queue": "gpu"}, {"sbatch": "--comment='open"}])
+def test_wrong_settings_are_named(given: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=f"`{next(iter(given))}`"):
+        engine("slurm", given)
