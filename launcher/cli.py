@@ -193,7 +193,7 @@ def resolved(arguments: argparse.Namespace) -> "Spec":
 
 def run_federation(arguments: argparse.Namespace) -> int:
     from launcher.commands.run import RunOptions, run
-    from launcher.engines import engine, settings
+    from launcher.engines.chosen import engine, settings
 
     given = settings(arguments.options)
     given |= {"hosts": arguments.hosts} if arguments.hosts else {}
@@ -238,7 +238,7 @@ def check_federation(arguments: argparse.Namespace) -> int:
 
 def compose_federation(arguments: argparse.Namespace) -> int:
     from launcher.commands.compose import ComposeOptions, compose
-    from launcher.engines import engine, settings
+    from launcher.engines.chosen import engine, settings
 
     chosen = engine("docker", settings(arguments.options)).settings
     compose(resolved(arguments), ComposeOptions(arguments.out, chosen, arguments.certs, arguments.build))

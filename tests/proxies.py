@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 HELLO = re.compile(rb"\x12.([a-z0-9-]+)\x1a.([a-z0-9-]+)")
 """Fields 2 and 3 of a Hello, as they lie in the connection's first kilobytes: who speaks to whom."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RESET, ROOM = 0, 1, 3, 8
+"""Kinds of HTTP/2's frames that belong to a stream."""
 
 
 @dataclass
@@ -23,8 +25,11 @@ class Connection:
 
     @property
     def spoken(self) -> bool:
-        """Whether anything but HTTP/2's own frames has passed (settings, pings, a farewell): those name no stream."""
-        return _on_a_stream(self.forth.removeprefix(PREFACE)) or _on_a_stream(self.back)
+        """Whether anything but HTTP/2's own frames has passed.
+
+        Those are settings, pings, a farewell; and the beginning and the end of a call, where no message came between.
+        """
+        return _has_messages(self.forth.removeprefix(PREFACE)) or _has_messages(self.back)
 
     @property
     def edge(self) -> tuple[str, str] | None:
@@ -164,11 +169,12 @@ class Near(End):
             self.transport.resume_reading()
 
 
-def _on_a_stream(frames: bytes) -> bool:
-    """Whether a frame, a header of 9 bytes and what it says is its length, belongs to a stream; or is none at all."""
+def _has_messages(frames: bytes) -> bool:
+    """Whether a frame, a header of 9 bytes and what it says is its length, brings bytes of a call; or is none at all."""
     at = 0
     while at + 9 <= len(frames):
-        if int.from_bytes(frames[at + 5 : at + 9]) & 0x7FFFFFFF:
+        on_a_stream, empty = int.from_bytes(frames[at + 5 : at + 9]) & 0x7FFFFFFF, not any(frames[at : at + 3])
+        if on_a_stream and frames[at + 3] not in (HEADERS, RESET, ROOM) and not (frames[at + 3] == DATA and empty):
             return True
         at += 9 + int.from_bytes(frames[at : at + 3])
     return at != len(frames)

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from launcher import cli as launcher
 from launcher.commands import compose
+from launcher.engines.chosen import engine
 from launcher.engines.docker.settings import DockerSettings
 from peer import cli as peer
 from peer.network.wire.frames import HEADER, Heading, Key, encode_frame
@@ -82,6 +83,10 @@ def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
     federation = ""
     for text in blocks(page, "yaml"):
         file = tmp_path / "file.yaml"
+        if text.startswith("hosts:"):
+            file.write_text(text, encoding="utf-8")
+            assert engine("ssh", {"hosts": str(file)}).settings.hosts
+            continue
         if not text.startswith("federation:"):
             federation = text if "ring:" in text else federation
             file.write_text(text, encoding="utf-8")
@@ -99,7 +104,7 @@ def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
 def test_commands_are_accepted(page: Path) -> None:
     """Commands of `dfl-launch` and `dfl-peer` have arguments that exist, those of `make` are targets."""
     for block in blocks(page, ""):
-        for command in block.splitlines():
+        for command in block.replace("\\\n", " ").splitlines():
             words = shlex.split(command.replace("[", "").replace("]", ""), comments=True)
             if words[:1] == ["dfl-launch"]:
                 numbers = {"N": "3", "S": "7", "P": "7800"}

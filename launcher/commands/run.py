@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from launcher.engines import engine
 from launcher.engines.base import Engine, Run
+from launcher.engines.chosen import engine
 from launcher.formatting import plural
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.terminal import Display, display

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from launcher.engines import engine
 from launcher.engines.base import Engine, Run
+from launcher.engines.chosen import engine
 from launcher.run_files import RunFiles
 from peer.errors import InputError
 from peer.files import write_atomically

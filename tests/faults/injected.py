@@ -27,6 +27,7 @@ from peer.network.collectives.relay import Relay
 from peer.network.heartbeat import Heartbeats
 from peer.network.network import Network
 from peer.network.streams.receiver import Receiver
+from peer.network.streams.traffic import Counted
 from peer.network.transport.dialled import ClientPipe
 from peer.network.wire.messages import Beat
 from peer.runtime.journal import Journal
@@ -109,8 +110,8 @@ def overtaken(fault: Fault) -> None:
     hear, in_thread = Heartbeats._heard, Runtime._in_thread
     rounds, told = [0], asyncio.Event()
 
-    def heard(self: Heartbeats, other: str, beat: Beat) -> None:
-        hear(self, other, beat)
+    async def heard(self: Heartbeats, other: str, pipe: Counted, beat: Beat) -> None:
+        await hear(self, other, pipe, beat)
         rounds.append(beat.round)
         told.set()
 

@@ -66,7 +66,7 @@ async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones()
     transport = Silent()
     one, node = heart(transport)
     left = node.edges.neighbours["left"]
-    left.state, left.heard = "up", left.heard - 5
+    left.state, left.heard, left.stands = "up", left.heard - 5, left.heard - 60
     first = asyncio.create_task(one.accept(Counted(pipes()[1], "left", Traffic())))
     await asyncio.sleep(0)
     assert transport.renewed.empty()
@@ -79,6 +79,24 @@ async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones()
     for task in (first, second):
         task.cancel()
     await asyncio.gather(first, second, return_exceptions=True)
+
+
+@pytest.mark.parametrize("stands", [None, 4.0])
+async def test_a_newer_stream_of_tensors_is_kept(stands: float | None) -> None:
+    """Made anew since the last sign of life, or being made: it would lose what is on its way."""
+    transport = Silent()
+    one, node = heart(transport)
+    left = node.edges.neighbours["left"]
+    left.state, left.heard, left.stands = "up", left.heard - 5, None if stands is None else left.heard - stands
+    theirs, ours = pipes()
+    accepting = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+    before = left.heard
+    await theirs.send(Beat(state="ready").SerializeToString())
+    while left.heard == before:
+        await theirs.receive()
+    assert transport.renewed.empty()
+    accepting.cancel()
+    await asyncio.gather(accepting, return_exceptions=True)
 
 
 @pytest.mark.parametrize("which", ["heartbeat", "tensors"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.engines import engine
+from launcher.engines.chosen import engine
 from launcher.engines.slurm.settings import SlurmSettings
 from launcher.run_files import RunFiles
 from peer.errors import InputError
