@@ -170,7 +170,7 @@ class Near(End):
 
 
 def _has_messages(frames: bytes) -> bool:
-    """Whether a frame, a header of 9 bytes and what it says is its length, brings bytes of a call; or is none at all."""
+    """Whether a frame, a header of 9 bytes and its length as it says, brings bytes of a call; or is none at all."""
     at = 0
     while at + 9 <= len(frames):
         on_a_stream, empty = int.from_bytes(frames[at + 5 : at + 9]) & 0x7FFFFFFF, not any(frames[at : at + 3])
