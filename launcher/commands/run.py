@@ -71,6 +71,7 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions, console: Con
     directory.check()
     if directory.is_run():
         directory.claim()
+        record.check(directory.files, options.engine)
         if not options.fresh:
             directory.compare(spec)
             if finished := directory.finished(spec.rounds):

@@ -42,5 +42,17 @@ def read(files: RunFiles) -> Record:
         ) from None
 
 
+def check(files: RunFiles, engine: Engine[Any]) -> None:
+    """InputError where another engine began the run, and its peers may still be at work on it."""
+    if not files.engine.exists() or files.summary.exists():
+        return
+    begun = read(files)
+    if begun.on != engine.name and engine_of(begun).outlives_launcher:
+        raise InputError(
+            f"the run in {files.path} was begun by `--on {begun.on}`, whose peers may still run: end them by "
+            f"`dfl-launch attach {files.path}` and Ctrl-C, then remove {files.engine}; or choose another --out"
+        )
+
+
 def engine_of(record: Record) -> Engine[Any]:
     return engine(record.on, record.settings)

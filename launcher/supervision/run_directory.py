@@ -30,7 +30,8 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, patience: float = 15.0):
-        self.files, self.patience = RunFiles(path.absolute()), patience
+        # One name for a directory, however it is reached: engines know a run by it.
+        self.files, self.patience = RunFiles(path.resolve()), patience
         self.peers_lock = -1
         self._lock = -1
         self._made: list[Path] = []

@@ -86,6 +86,19 @@ def test_a_closed_terminal_leaves_peers_that_can_go_on(
     assert {id: peer.signals for id, peer in RUNNING.items()} == begun
 
 
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
+def test_another_engine_does_not_begin_beside_peers_that_may_run(
+    elsewhere: None, fresh: list[str], federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["run", str(federation), "--peers", "3", "--out", str(out)]
+    assert main([*arguments, "--on", "elsewhere"]) == 129
+    (tmp_path / "link").symlink_to(out)
+    assert main([*arguments[:-1], str(tmp_path / "link"), *fresh]) == 2
+    assert "was begun by `--on elsewhere`, whose peers may still run" in capsys.readouterr().err
+    assert len(RUNNING) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -1,0 +1,51 @@
+"""The end of a run whose place cannot be reached any more."""
+
+import asyncio
+from pathlib import Path
+
+from launcher.engines.base import Deployment, Process
+from launcher.monitor.federation_view import Federation
+from launcher.run_files import RunFiles
+from launcher.supervision.restart import Policy
+from launcher.supervision.stop import Stop
+from launcher.supervision.supervisor import Supervisor
+
+
+class Unheard(Process):
+    """A peer of whose end nothing is heard."""
+
+    def __init__(self) -> None:
+        self.signals = list[int]()
+
+    async def wait(self) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    def signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+class OutOfReach(Deployment):
+    def __init__(self) -> None:
+        self.peer, self.ended = Unheard(), False
+        self.started = asyncio.Event()
+
+    async def start(self, id: str) -> Process:
+        self.started.set()
+        return self.peer
+
+    async def end(self) -> None:
+        self.ended = True
+
+
+async def test_a_stop_does_not_wait_for_ever_for_peers_that_cannot_be_reached(tmp_path: Path) -> None:
+    place, stop = OutOfReach(), Stop()
+    federation = Federation(tmp_path, ["peer0"], 3, "matched")
+    supervisor = Supervisor(place, RunFiles(tmp_path), federation, lambda _line: None, Policy(grace=0.05))
+    running = asyncio.create_task(supervisor.run(["peer0"], stop))
+    await place.started.wait()
+    await asyncio.sleep(0)
+    stop.asked.set()
+    await asyncio.wait_for(running, 10)
+    assert place.ended
+    assert place.peer.signals == [15, 9]
