@@ -13,6 +13,7 @@ from launcher.engines.docker.settings import DockerSettings
 from launcher.engines.local.preflight import check_certificates
 from peer.errors import InputError
 from peer.files import why_unwritable, write_atomically
+from peer.reading import open_plain
 from peer.spec.federation import Spec
 
 ABOUT = """\
@@ -23,6 +24,8 @@ Made by `dfl-launch compose`; edit the federation and make it again.
     docker compose down --volumes               # discards the run
     docker stack deploy -c {file} NAME
 """
+MARK = f"# {ABOUT.partition(';')[0]}".encode()
+"""What a file begins with that an earlier call has written."""
 PLAIN = """
 The network is the containers' own, and nothing on it is encrypted: on several machines use --certs.
 """
@@ -46,8 +49,21 @@ def compose(spec: Spec, options: ComposeOptions) -> None:
     file = options.file
     if why := why_unwritable(file.absolute().parent) or (f"{file} is a directory" if file.is_dir() else None):
         raise InputError(f"{why}; choose another file with --out")
+    if foreign(file):
+        raise InputError(f"{file} was not made by `dfl-launch compose`; choose another file with --out")
     file.absolute().parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, text(spec, options).encode())
+
+
+def foreign(file: Path) -> bool:
+    """Whether something is there that an earlier call has not written."""
+    try:
+        with open_plain(file) as found:
+            return found.read(len(MARK)) != MARK
+    except FileNotFoundError:
+        return file.is_symlink()
+    except OSError:
+        return True
 
 
 def text(given: Spec, options: ComposeOptions) -> str:

@@ -128,6 +128,8 @@ class Composition:
         return DATA / "{id}" if self._spec.data.names_peers else DATA
 
     def _bound(self, source: Path, target: Path) -> dict[str, Any]:
+        if self._certs and self._certs.resolve().is_relative_to(source.resolve()):
+            raise InputError(f"every peer would see all keys: {self._certs} lies in {source}; keep --certs elsewhere")
         return {"type": "bind", "source": self._relative(source), "target": str(target), "read_only": True}
 
     def _resources(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from launcher.engines.docker.events import Events
 from launcher.engines.docker.log import Log
 from launcher.engines.docker.orders import ORDER, labels, name, of_run, order
 from launcher.engines.docker.settings import DockerSettings
+from peer.tasks import uninterrupted
 
 RUNNING = ("running", "paused", "restarting")
 
@@ -24,6 +25,9 @@ class DockerDeployment(Deployment):
         self._network = settings.network or name(run)
 
     async def start(self, id: str) -> Container:
+        return await uninterrupted(self._start, id)  # nothing stops an engine that is about to make a container
+
+    async def _start(self, id: str) -> Container:
         with refusals():
             handle = await asyncio.to_thread(self._handle, id)
         container = Container(handle, self._run.files.out(id), self._settings.restarts)
@@ -69,6 +73,11 @@ class DockerDeployment(Deployment):
             for id, container in self._containers.items():
                 if news.peer in (id, ""):
                     container.heard(news)
+
+    async def end(self) -> None:
+        """Removes all that is left, also what was started for a supervisor that no longer waited for it."""
+        with refusals():
+            await asyncio.to_thread(remove, self._client, self._run, running=True)
 
     async def close(self) -> None:
         """Removes what has ended, and the network when nobody is left on it."""

@@ -3,7 +3,7 @@
 In a container the run's directory is /dfl. Data lie where they lie on this machine, so that the spec need not change.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +35,16 @@ def shared(run: Run, id: str) -> list[Shared]:
     read = [path for source in sources(run.spec, id) for path in data_files(source, id).values()]
     read += [*code_files(run.spec), *recorded_files(run.spec, id)]
     found += [Shared(path, path) for path in dict.fromkeys(read)]
-    private = [files.path, *([run.certs.resolve()] if run.certs else [])]
-    return found + [Shared(path) for path in private if any(path.is_relative_to(above) for above in read)]
+    private = [files.path, *([run.certs] if run.certs else [])]
+    return found + [Shared(path) for path in dict.fromkeys(hidden(private, read))]
+
+
+def hidden(private: Collection[Path], seen: Collection[Path]) -> Iterator[Path]:
+    """Where a container would have the private directories, for they lie in what it sees, by whatever links."""
+    for above in seen:
+        for path in private:
+            if path.resolve().is_relative_to(above.resolve()):
+                yield above / path.resolve().relative_to(above.resolve())
 
 
 def certificate_names(id: str) -> dict[str, str]:

@@ -1,0 +1,30 @@
+"""`dfl-launch compose` writes over its own files and over nobody else's."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main
+
+DEMO = Path(__file__).parents[3] / "examples" / "demo.yaml"
+
+
+def test_a_file_of_its_own_is_made_again(tmp_path: Path) -> None:
+    out = tmp_path / "docker-compose.yml"
+    assert main(["compose", str(DEMO), "--out", str(out)]) == 0
+    made = out.read_text()
+    assert main(["compose", str(DEMO), "--option", "memory=3g", "--out", str(out)]) == 0
+    assert out.read_text() == made.replace("${MEMORY:-2g}", "3g")
+
+
+@pytest.mark.parametrize("content", ["services: {mine: {image: mine}}\n", "", None])
+def test_a_file_of_somebody_else_stays_as_it_is(
+    tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None: it is a pipe, which nobody opens to write."""
+    out = tmp_path / "docker-compose.yml"
+    os.mkfifo(out) if content is None else out.write_text(content)
+    assert main(["compose", str(DEMO), "--out", str(out)]) == 2
+    assert "was not made by `dfl-launch compose`; choose another file with --out" in capsys.readouterr().err
+    assert out.is_fifo() if content is None else out.read_text() == content
