@@ -126,10 +126,11 @@ class SlurmDeployment(Deployment):
 
     async def _look(self) -> None:
         """Whether the job has decided, and what Slurm says of it."""
+        assert self._job
         if not self.ended.done() and (codes := self._outcome.read()):
             self.ended.set_result(codes)
         try:
-            job = await asyncio.to_thread(queue.find, self._run.files.path)
+            job = await asyncio.to_thread(queue.find, self._run.files.path, self._job)
         except FailedError as error:
             return self._tell("squeue", str(error))  # the controller may restart
         if job is None:

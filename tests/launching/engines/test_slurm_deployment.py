@@ -11,8 +11,11 @@ import pytest
 from launcher.engines.base import Run
 from launcher.engines.slurm import deployment
 from launcher.engines.slurm.deployment import SlurmDeployment
+from launcher.engines.slurm.engine import SlurmEngine
+from launcher.engines.slurm.outcome import Outcome
+from launcher.engines.slurm.settings import SlurmSettings
 from launcher.run_files import RunFiles
-from peer.errors import FailedError
+from peer.errors import FailedError, InputError
 from peer.files import write_atomically
 from peer.spec.peer import load_spec
 from peer.tasks import background
@@ -28,7 +31,7 @@ class Slurm:
         self.changed = asyncio.Event()
         self.run = Run(load_spec(DEMO), RunFiles(directory / "run"), say=self.say)
         self.run.files.job.mkdir(parents=True)
-        self.program("squeue", f"[ -e {directory}/ended ] || echo '12|RUNNING|None|{self.run.files.path}'")
+        self.program("squeue", f"[ -e {directory}/ended ] || echo '12|RUNNING|None|dfl-demo|{self.run.files.path}'")
         self.program("scancel", f"touch {directory}/ended")
 
     def program(self, name: str, does: str) -> None:
@@ -99,3 +102,24 @@ async def test_the_exit_codes_are_read_while_squeue_fails(slurm: Slurm) -> None:
         codes = {"rounds": 10, "restarts": 0, "codes": {"peer0": 7}}
         write_atomically(slurm.run.files.job / "codes.json", json.dumps(codes).encode())
         assert await peer.wait() == 7
+
+
+@pytest.mark.parametrize(
+    ("submitted", "name", "found"),
+    [
+        (None, "bash", False),
+        (None, "dfl-demo", True),  # the launcher was killed before it could write the id
+        ("11", "dfl-demo", False),
+        ("12", "chosen by the user", True),
+    ],
+)
+async def test_another_job_in_the_directory_is_not_the_runs(
+    slurm: Slurm, submitted: str | None, name: str, found: bool
+) -> None:
+    slurm.program("squeue", f"echo '12|RUNNING|None|{name}|{slurm.run.files.path}'")
+    for program in ("sbatch", "scontrol"):
+        slurm.program(program, "")
+    if submitted:
+        Outcome(slurm.run.files).submitted(submitted)
+    with pytest.raises(InputError, match="Slurm job 12 is running" if found else "make certificates"):
+        SlurmEngine(SlurmSettings()).check(slurm.run)
