@@ -27,6 +27,11 @@ class ManifestOptions:
 def write(spec: Spec, options: ManifestOptions) -> None:
     """Writes the directory; what an earlier call wrote there is replaced. InputError where it cannot be written."""
     files = tree(spec, options.image)
+    if not options.certs and not spec.plaintext:
+        raise InputError(
+            "peers in a cluster speak over its network; make certificates with `dfl-launch certs` and give --certs, or "
+            "write `plaintext: true` into the spec"
+        )
     check_certificates(spec, options.certs)
     if why := why_unwritable(options.out):
         raise InputError(f"{why}; choose another directory with --out")
