@@ -206,10 +206,24 @@ def test_other_peers_and_names(tmp_path: Path) -> None:
     ]
 
 
+def add(out: Path) -> Path:
+    """Manifests of the demo."""
+    assert main(["manifests", str(DEMO), "--set", "plaintext=true", "--out", str(out)]) == 0
+    return out
+
+
+def theirs(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("kind: Kustomization\n")
+
+
 @pytest.mark.parametrize(
     ("prepare", "arguments", "said"),
     [
         (lambda out: out.mkdir() or (out / "mine").touch(), (), "holds mine, which is no manifest"),
+        (lambda out: theirs(out / "base" / "kustomization.yaml"), (), "holds base/kustomization.yaml, which is no"),
+        (lambda out: theirs(add(out) / "base" / "config" / "mine.txt"), (), "holds base/config/mine.txt, which is no"),
+        (lambda out: theirs(add(out) / "collect.yaml"), (), "holds collect.yaml, which is no manifest of ours"),
         (lambda out: None, ("--set", "name=1st"), "cannot name a service"),
         (lambda out: None, ("--certs", "/nowhere"), "/nowhere"),
         (lambda out: None, ("--set", "plaintext=false"), "give --certs, or write `plaintext: true`"),
