@@ -5,7 +5,7 @@ DIR/<id>/             one peer's files          DIR/summary.json
 DIR/.launcher.json    what the launches so far have taken
 DIR/.engine.json      what started the peers, and how, for `dfl-launch attach`
 DIR/.place.json       which run this is, for engines whose peers keep their files elsewhere
-DIR/.job/             what a cluster's job says: its output, and the exit codes of the peers in it
+DIR/.job/             a cluster's job: its id, its output, and the exit codes of the peers in it
 """
 
 from dataclasses import dataclass

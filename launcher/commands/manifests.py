@@ -1,15 +1,19 @@
 """`dfl-launch manifests`: a federation for Kubernetes, as plain files."""
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.certificates import certificate_files
-from launcher.engines.kubernetes.tree import CERTIFICATES, tree
+from launcher.engines.kubernetes.tree import ABOUT, CERTIFICATES, IGNORED, tree
 from launcher.engines.local.preflight import check_certificates
 from peer.errors import InputError
 from peer.files import why_unwritable, write_atomically
 from peer.spec.federation import Spec
+
+CONFIGS = ("base/config", "components/certificates/config")
+"""Replaced whole: there may be files of peers that are no more."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,20 @@ class ManifestOptions:
 def write(spec: Spec, options: ManifestOptions) -> None:
     """Writes the directory; what an earlier call wrote there is replaced. InputError where it cannot be written."""
     files = tree(spec, options.image)
+    if not options.certs and not spec.plaintext:
+        raise InputError(
+            "peers in a cluster speak over its network; make certificates with `dfl-launch certs` and give --certs, or "
+            "write `plaintext: true` into the spec"
+        )
     check_certificates(spec, options.certs)
     if why := why_unwritable(options.out):
         raise InputError(f"{why}; choose another directory with --out")
-    if foreign := foreign_in(options.out):
-        raise InputError(f"{options.out} holds {foreign}, which is no manifest; choose another directory with --out")
-    for directory in ("base/config", "components/certificates/config"):
-        shutil.rmtree(options.out / directory, ignore_errors=True)  # of peers that are no more
+    if foreign := foreign_in(options.out, files):
+        raise InputError(
+            f"{options.out} holds {foreign}, which is no manifest of ours; choose another directory with --out"
+        )
+    for directory in CONFIGS:
+        shutil.rmtree(options.out / directory, ignore_errors=True)
     for name, text in files.items():
         path = options.out / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,11 +53,18 @@ def write(spec: Spec, options: ManifestOptions) -> None:
         copy_certificates(spec, options.certs, options.out / CERTIFICATES)
 
 
-def foreign_in(out: Path) -> str | None:
-    """The name of something in the directory where no manifests are; None if it is empty or theirs."""
-    if not out.is_dir() or (out / "base" / "kustomization.yaml").exists():
+def foreign_in(out: Path, names: Iterable[str]) -> str | None:
+    """What would be overwritten, or lies where no manifests are, and was not made here; None if there is nothing."""
+    if not out.is_dir():
         return None
-    return next((entry.name for entry in sorted(out.iterdir())), None)
+    if not (out / "base" / "kustomization.yaml").exists():
+        return next((entry.name for entry in sorted(out.iterdir())), None)
+    there = [out / name for name in names] + [entry for place in CONFIGS for entry in sorted((out / place).glob("*"))]
+    return next((str(path.relative_to(out)) for path in there if path.exists() and not made_here(path)), None)
+
+
+def made_here(path: Path) -> bool:
+    return path.is_file() and path.read_bytes().startswith((ABOUT.encode(), IGNORED.encode()))
 
 
 def copy_certificates(spec: Spec, certs: Path, to: Path) -> None:

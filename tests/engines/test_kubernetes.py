@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from launcher.certificates import make_certificates
 from launcher.cli import main
 from launcher.engines.kubernetes.place import CONFIG, TLS
+from peer.errors import InputError
 from peer.spec.peer import load_peer, load_spec
 
 ROOT = Path(__file__).parents[2]
@@ -41,13 +42,20 @@ def made(tmp_path_factory: pytest.TempPathFactory, certs: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rendered(made: Path) -> Rendered:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("plain")
+    assert main(["manifests", str(DEMO), "--out", str(out), "--set", "plaintext=true"]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def rendered(made: Path, plain: Path) -> Rendered:
     """The objects of each overlay, as `kubectl apply -k` would send them."""
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed")
     found = {}
     for overlay in OVERLAYS:
-        command = ["kubectl", "kustomize", str(made / overlay)]
+        command = ["kubectl", "kustomize", str((made if "certificates" in overlay else plain) / overlay)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "Warning" not in done.stderr
@@ -66,9 +74,17 @@ def pod(objects: list[Object]) -> Object:
 
 
 def test_the_repository_s_manifests_are_those_of_the_demo(tmp_path: Path) -> None:
-    assert main(["manifests", str(DEMO), "--out", str(tmp_path / "made")]) == 0
+    assert main(["manifests", str(DEMO), "--out", str(tmp_path / "made"), "--set", "plaintext=true"]) == 0
     ours, kept = contents(tmp_path / "made"), contents(ROOT / "deploy" / "kubernetes")
-    assert ours == kept, "run: dfl-launch manifests examples/demo.yaml --out deploy/kubernetes"
+    assert ours == kept, "run: dfl-launch manifests examples/demo.yaml --set plaintext=true --out deploy/kubernetes"
+
+
+def test_plaintext_is_the_spec_s_own_decision(made: Path) -> None:
+    """Without certificates, peers of a spec that does not allow it would refuse to start."""
+    for place in ("base", "components/certificates"):
+        assert not load_spec(made / place / "config" / "federation.yaml").plaintext
+    with pytest.raises(InputError, match="has no `tls`"):
+        load_peer(made / "base" / "config" / "0.yaml")
 
 
 def contents(directory: Path) -> dict[str, str]:
@@ -177,7 +193,7 @@ def test_gpus_are_asked_for_where_the_overlay_says_so(rendered: Rendered, overla
 
 def test_other_peers_and_names(tmp_path: Path) -> None:
     spec = tmp_path / "My_Study.yaml"
-    spec.write_text("protocol: fibfl\n")
+    spec.write_text("protocol: fibfl\nplaintext: true\n")
     out = tmp_path / "out"
     assert main(["manifests", str(spec), "--peers", "5", "--image", "registry/dfl:7", "--out", str(out)]) == 0
     assert main(["manifests", str(spec), "--peers", "3", "--image", "registry/dfl:7", "--out", str(out)]) == 0
@@ -190,12 +206,27 @@ def test_other_peers_and_names(tmp_path: Path) -> None:
     ]
 
 
+def add(out: Path) -> Path:
+    """Manifests of the demo."""
+    assert main(["manifests", str(DEMO), "--set", "plaintext=true", "--out", str(out)]) == 0
+    return out
+
+
+def theirs(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("kind: Kustomization\n")
+
+
 @pytest.mark.parametrize(
     ("prepare", "arguments", "said"),
     [
         (lambda out: out.mkdir() or (out / "mine").touch(), (), "holds mine, which is no manifest"),
+        (lambda out: theirs(out / "base" / "kustomization.yaml"), (), "holds base/kustomization.yaml, which is no"),
+        (lambda out: theirs(add(out) / "base" / "config" / "mine.txt"), (), "holds base/config/mine.txt, which is no"),
+        (lambda out: theirs(add(out) / "collect.yaml"), (), "holds collect.yaml, which is no manifest of ours"),
         (lambda out: None, ("--set", "name=1st"), "cannot name a service"),
         (lambda out: None, ("--certs", "/nowhere"), "/nowhere"),
+        (lambda out: None, ("--set", "plaintext=false"), "give --certs, or write `plaintext: true`"),
     ],
 )
 def test_what_cannot_be_written_is_said_and_nothing_is(
@@ -208,13 +239,17 @@ def test_what_cannot_be_written_is_said_and_nothing_is(
     out = tmp_path / "out"
     prepare(out)
     before = contents(tmp_path)
-    assert main(["manifests", str(DEMO), "--out", str(out), *arguments]) == 2
+    assert main(["manifests", str(DEMO), "--set", "plaintext=true", "--out", str(out), *arguments]) == 2
     assert said in capsys.readouterr().err
     assert contents(tmp_path) == before
 
 
 def test_paths_of_this_machine_stay_here(tmp_path: Path) -> None:
-    content: dict[str, Any] = {"protocol": "fibfl", "data": {"name": "npz", "path": "sites/{id}/data.npz"}}
+    content: dict[str, Any] = {
+        "protocol": "fibfl",
+        "plaintext": True,
+        "data": {"name": "npz", "path": "sites/{id}/data.npz"},
+    }
     content["ring"] = [{"id": f"peer{n}", "address": f"127.0.0.1:{7700 + n}"} for n in range(2)]
     content["ring"].append({"id": "peer2", "dials_out": True, "data": {"name": "npz", "path": "its/own.npz"}})
     spec = tmp_path / "federation.yaml"

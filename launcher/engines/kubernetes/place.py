@@ -48,7 +48,6 @@ class Place:
 
     def _federation(self) -> Mapping[str, Any]:
         content = self.spec.model_dump(mode="json", exclude_none=True)
-        content["plaintext"] = self.spec.plaintext or not self.certificates
         sources = [content["data"], *(member["data"] for member in content["ring"] if "data" in member)]
         content.pop("code", None)
         if any(":" in block["name"] for block in (content["protocol"], content["model"], *sources)):

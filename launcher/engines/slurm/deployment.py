@@ -1,6 +1,7 @@
 """The peers of a run in a Slurm job, as seen from the login node."""
 
 import asyncio
+import math
 import signal
 from contextlib import suppress
 
@@ -49,7 +50,8 @@ class SlurmDeployment(Deployment):
         self._outcome = Outcome(run.files)
         self._asked = 0
         self._wake = asyncio.Event()
-        self._told: str | None = None
+        self._deadline = math.inf
+        self._told: dict[str, str] = {}
         self._gone = asyncio.Event()
         self.ended: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
 
@@ -60,6 +62,8 @@ class SlurmDeployment(Deployment):
         """SIGTERM to all peers; SIGKILL cancels the job."""
         if not self.ended.done() and self._asked < (level := 2 if number == signal.SIGKILL else 1):
             self._asked = level
+            if level == 2:
+                self._deadline = asyncio.get_running_loop().time() + PATIENCE
             self._wake.set()
 
     async def watch(self) -> None:
@@ -70,6 +74,7 @@ class SlurmDeployment(Deployment):
                 self._listen()
                 done = await self._obey(done)
                 await self._look()
+                self._give_up()
                 await self._pause()
             self._listen()
             if not self.ended.done():
@@ -88,7 +93,7 @@ class SlurmDeployment(Deployment):
         try:
             await asyncio.wait_for(self._gone.wait(), PATIENCE)
         except TimeoutError:
-            self._run.say(f"Slurm has not ended job {self._job} yet; `squeue --job={self._job}` shows it")
+            self._run.say(self._alive())
 
     async def _pause(self) -> None:
         """Slurm tells nobody of changes, and neither do file systems of networks."""
@@ -105,8 +110,12 @@ class SlurmDeployment(Deployment):
         """Does what was asked since the last time; what has been done by now."""
         if self._asked > done:
             asked = self._asked
-            await asyncio.to_thread(self._cancel, asked)
-            return asked
+            try:
+                await asyncio.to_thread(self._cancel, asked)
+            except FailedError as error:
+                self._tell("scancel", str(error))  # the next time it may answer
+            else:
+                return asked
         return done
 
     def _cancel(self, level: int) -> None:
@@ -116,18 +125,29 @@ class SlurmDeployment(Deployment):
         queue.cancel(*(["--signal=TERM"] if level == 1 else []), self._job)
 
     async def _look(self) -> None:
-        """What Slurm says of the job, and whether it has decided."""
+        """Whether the job has decided, and what Slurm says of it."""
+        assert self._job
+        if not self.ended.done() and (codes := self._outcome.read()):
+            self.ended.set_result(codes)
         try:
-            job = await asyncio.to_thread(queue.find, self._run.files.path)
+            job = await asyncio.to_thread(queue.find, self._run.files.path, self._job)
         except FailedError as error:
-            return self._tell(str(error))  # the controller may restart
+            return self._tell("squeue", str(error))  # the controller may restart
         if job is None:
             self._gone.set()
         elif job.state != "COMPLETING":
-            self._tell(str(job))
-        if not self.ended.done() and (codes := self._outcome.read()):
-            self.ended.set_result(codes)
+            self._tell("squeue", str(job))
         return None
+
+    def _give_up(self) -> None:
+        """FailedError if the job was to be ended long ago; that is said, as nobody may wait for it any more."""
+        if not self._gone.is_set() and not self.ended.done() and asyncio.get_running_loop().time() > self._deadline:
+            self._run.say(self._alive())
+            raise FailedError(self._alive())
+
+    def _alive(self) -> str:
+        job = self._job
+        return f"Slurm has not ended job {job} yet; `squeue --job={job}` shows it, `scancel {job}` ends it"
 
     def _why_over(self) -> str:
         over = f"Slurm has ended job {self._job} ({queue.end_of(self._job or '')}) and its peers with it"
@@ -135,9 +155,10 @@ class SlurmDeployment(Deployment):
             return f"{over}, and it wrote nothing here: choose a directory that all nodes share, with --out"
         return f"{over}; see {self._outcome.log}; the same command resumes the run"
 
-    def _tell(self, news: str) -> None:
-        if news != self._told:
-            self._told = news
+    def _tell(self, program: str, news: str) -> None:
+        """Once, until the program says something else."""
+        if news != self._told.get(program):
+            self._told[program] = news
             self._run.say(news)
 
     async def _last(self) -> Codes:

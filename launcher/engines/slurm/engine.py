@@ -10,7 +10,7 @@ from launcher.engines.local.preflight import check_certificates, check_room
 from launcher.engines.slurm import queue
 from launcher.engines.slurm.deployment import SlurmDeployment
 from launcher.engines.slurm.outcome import Outcome
-from launcher.engines.slurm.settings import SlurmSettings, script
+from launcher.engines.slurm.settings import SlurmSettings, job_name, script
 from launcher.formatting import plural
 from launcher.plan import plan
 from peer.errors import InputError
@@ -28,7 +28,7 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     def check(self, run: Run) -> None:
         queue.check_programs()
-        if job := queue.find(run.files.path):
+        if job := self._find(run):
             raise InputError(
                 f"{job}, and it runs this federation: `dfl-launch attach {run.files.path}` takes it up, "
                 f"`scancel {job.id}` ends it"
@@ -58,14 +58,19 @@ class SlurmEngine(Engine[SlurmSettings]):
     def _take_up(self, run: Run) -> tuple[str | None, str]:
         """The job that runs this, or a new one, and what to say of it. None: all peers were done in an earlier one."""
         outcome = Outcome(run.files)
-        if job := queue.find(run.files.path):
+        if job := self._find(run):
             return job.id, str(job)
         if outcome.finished(run.spec.rounds):
             return None, "All peers are done."
         outcome.forget()
         make_private(run.files.job)
         id = queue.submit(*self._job(run))
+        outcome.submitted(id)
         return id, f"Slurm job {id}, {plural(len(run.spec.ids), 'task')}; its output: {outcome.log}"
+
+    def _find(self, run: Run) -> queue.Job | None:
+        """By its name where no id is known: a launcher may end between submitting the job and writing the id."""
+        return queue.find(run.files.path, Outcome(run.files).job or job_name(run.spec))
 
     def _job(self, run: Run) -> tuple[list[str], str]:
         """The arguments of `sbatch`, and the batch script."""

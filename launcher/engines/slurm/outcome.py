@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from launcher.run_files import RunFiles
+from peer.files import write_atomically
 from peer.text import printable
 
 
@@ -28,6 +29,17 @@ class Outcome:
     @property
     def log(self) -> Path:
         return self._path / "log.txt"
+
+    @property
+    def job(self) -> str | None:
+        """The id of the job that was submitted; None if it is not known."""
+        try:
+            return (self._path / "id").read_text()
+        except FileNotFoundError:
+            return None
+
+    def submitted(self, id: str) -> None:
+        write_atomically(self._path / "id", id.encode())
 
     def news(self) -> list[str]:
         """The whole lines that the job has printed since the last time."""

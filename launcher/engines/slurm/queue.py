@@ -10,8 +10,8 @@ from peer.errors import FailedError, InputError
 from peer.text import one_line
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
-FORMAT = "%i|%T|%r|%Z"
-"""Of `squeue`: id, state, reason, working directory."""
+FORMAT = "%i|%T|%r|%j|%Z"
+"""Of `squeue`: id, state, reason, name, working directory."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ def check_programs() -> None:
         )
 
 
-def find(directory: Path) -> Job | None:
-    """The user's job whose working directory this is. FailedError if Slurm does not answer."""
+def find(directory: Path, known: str) -> Job | None:
+    """The user's job of this id or name whose working directory this is. FailedError if Slurm does not answer."""
     answer = _answer(["squeue", "--me", "--noheader", f"--format={FORMAT}"])
     for line in answer.splitlines():
-        id, state, reason, place = line.split("|", 3)
-        if place == str(directory):
+        id, state, reason, name_and_place = line.split("|", 3)
+        if name_and_place.endswith(f"|{directory}") and known in (id, name_and_place.removesuffix(f"|{directory}")):
             return Job(id, state, reason)
     return None
 

@@ -54,7 +54,7 @@ class SlurmSettings(Settings):
         """Of `sbatch`, for a job that runs this federation."""
         chosen = {"partition": self.partition, "account": self.account, "time": self.time}
         made = [f"--{key}={value}" for key, value in chosen.items() if value is not None]
-        made += [f"--job-name=dfl-{spec.name}", f"--ntasks={len(spec.ids)}", f"--cpus-per-task={self.cpus}"]
+        made += [f"--job-name={job_name(spec)}", f"--ntasks={len(spec.ids)}", f"--cpus-per-task={self.cpus}"]
         made += [f"--mem-per-cpu={self._memory_per_cpu()}M"] if self.memory else []
         made += [f"--gpus-per-task={self.gpus}"] if self.gpus else []
         made += [f"--chdir={files.path}", f"--output={_literally(files.job / 'log.txt')}", "--open-mode=append"]
@@ -64,6 +64,10 @@ class SlurmSettings(Settings):
         """MiB, rounded up: Slurm counts memory by CPU or by node."""
         number, unit = re.fullmatch(r"(\d+)([MGT]?)", self.memory or "0").groups()  # type: ignore[union-attr]
         return -(-int(number) * UNITS[unit] // self.cpus)
+
+
+def job_name(spec: Spec) -> str:
+    return f"dfl-{spec.name}"
 
 
 def _literally(path: Path) -> str:

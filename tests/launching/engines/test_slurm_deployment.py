@@ -1,0 +1,125 @@
+"""What the launcher does of a job when Slurm's programs fail; they are shell scripts here."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.engines.base import Run
+from launcher.engines.slurm import deployment
+from launcher.engines.slurm.deployment import SlurmDeployment
+from launcher.engines.slurm.engine import SlurmEngine
+from launcher.engines.slurm.outcome import Outcome
+from launcher.engines.slurm.settings import SlurmSettings
+from launcher.run_files import RunFiles
+from peer.errors import FailedError, InputError
+from peer.files import write_atomically
+from peer.spec.peer import load_spec
+from peer.tasks import background
+
+DEMO = Path(__file__).parents[3] / "examples" / "demo.yaml"
+
+
+class Slurm:
+    """Programs of that name; `down` names those that fail. scancel ends the only job, 12."""
+
+    def __init__(self, directory: Path):
+        self.directory, self.said = directory, list[str]()
+        self.changed = asyncio.Event()
+        self.run = Run(load_spec(DEMO), RunFiles(directory / "run"), say=self.say)
+        self.run.files.job.mkdir(parents=True)
+        self.program("squeue", f"[ -e {directory}/ended ] || echo '12|RUNNING|None|dfl-demo|{self.run.files.path}'")
+        self.program("scancel", f"touch {directory}/ended")
+
+    def program(self, name: str, does: str) -> None:
+        fails = f"[ -e {self.directory}/down-{name} ] && echo no controller >&2 && exit 1"
+        path = self.directory / name
+        path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{fails}\n{does}\nexit 0\n")
+        path.chmod(0o755)
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+        self.changed.set()
+
+    def down(self, name: str) -> None:
+        (self.directory / f"down-{name}").touch()
+
+    def up(self, name: str) -> None:
+        (self.directory / f"down-{name}").unlink()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
+
+
+@pytest.fixture
+async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return Slurm(tmp_path)
+
+
+async def test_a_job_is_cancelled_again_until_slurm_has_heard_it(slurm: Slurm) -> None:
+    slurm.down("scancel")
+    async with background() as tasks:
+        made = SlurmDeployment(slurm.run, "12", 0.01)
+        tasks.create_task(made.watch())
+        peer = await made.start("peer0")
+        peer.signal(signal.SIGTERM)
+        await slurm.until(lambda: "scancel failed: no controller" in slurm.said)
+        assert not made.ended.done()
+        slurm.up("scancel")
+        assert await peer.wait() == -signal.SIGTERM
+        await made.end()
+    assert (slurm.directory / "ended").exists()
+    assert slurm.said.count("scancel failed: no controller") == 1
+
+
+async def test_a_job_that_cannot_be_cancelled_is_named(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployment, "PATIENCE", 0.05)
+    slurm.down("scancel")
+    async with background() as tasks:
+        made = SlurmDeployment(slurm.run, "12", 0.01)
+        tasks.create_task(made.watch())
+        peer = await made.start("peer0")
+        peer.signal(signal.SIGKILL)
+        with pytest.raises(FailedError, match="has not ended job 12 yet"):
+            await peer.wait()
+        await made.end()
+    assert any("`scancel 12` ends it" in line for line in slurm.said)
+
+
+async def test_the_exit_codes_are_read_while_squeue_fails(slurm: Slurm) -> None:
+    slurm.down("squeue")
+    async with background() as tasks:
+        made = SlurmDeployment(slurm.run, "12", 0.01)
+        tasks.create_task(made.watch())
+        peer = await made.start("peer0")
+        await slurm.until(lambda: "squeue failed: no controller" in slurm.said)
+        codes = {"rounds": 10, "restarts": 0, "codes": {"peer0": 7}}
+        write_atomically(slurm.run.files.job / "codes.json", json.dumps(codes).encode())
+        assert await peer.wait() == 7
+
+
+@pytest.mark.parametrize(
+    ("submitted", "name", "found"),
+    [
+        (None, "bash", False),
+        (None, "dfl-demo", True),  # the launcher was killed before it could write the id
+        ("11", "dfl-demo", False),
+        ("12", "chosen by the user", True),
+    ],
+)
+async def test_another_job_in_the_directory_is_not_the_runs(
+    slurm: Slurm, submitted: str | None, name: str, found: bool
+) -> None:
+    slurm.program("squeue", f"echo '12|RUNNING|None|{name}|{slurm.run.files.path}'")
+    for program in ("sbatch", "scontrol"):
+        slurm.program(program, "")
+    if submitted:
+        Outcome(slurm.run.files).submitted(submitted)
+    with pytest.raises(InputError, match="Slurm job 12 is running" if found else "make certificates"):
+        SlurmEngine(SlurmSettings()).check(slurm.run)
