@@ -71,8 +71,8 @@ class Link:
                     followed.append(peer)
                     await one.ask("follow", directory=self.directory, id=peer.id, offsets=peer.offsets())
                 if number := peer.undelivered:
-                    await one.ask("send", directory=self.directory, id=peer.id, number=number)
-                    peer.delivered(number)
+                    if await one.ask("send", directory=self.directory, id=peer.id, number=number):
+                        peer.delivered(number)
             await self._poked.wait()
 
     def _hear(self, notice: Notice) -> None:
