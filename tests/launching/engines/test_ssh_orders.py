@@ -26,7 +26,8 @@ def test_a_signal_reaches_a_peer_that_begins(tmp_path: Path) -> None:
         ("awake", {}),
     ]
     with subprocess.Popen([sys.executable, "-c", OBEY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as host:
-        assert host.stdin and host.stdout
+        assert host.stdin
+        assert host.stdout
         for number, (do, given) in enumerate(orders):
             host.stdin.write(json.dumps({"order": number, "do": do, "given": given}).encode() + b"\n")
         host.stdin.flush()
