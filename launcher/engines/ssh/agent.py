@@ -77,14 +77,23 @@ class Agent:
 
     async def listen(self, hear: Callable[[Notice], None]) -> None:
         """Takes in what the host says, until the connection is lost."""
+        try:
+            async for notice in self._notices():
+                self._take(notice, hear)
+        finally:
+            self._over.set()
+            for answer in self._awaited.values():
+                if not answer.done():
+                    answer.set_exception(LostError(LOST))
+
+    async def _notices(self) -> AsyncIterator[Notice]:
         with suppress(UnreachableError), telling(self._host):
             async for line in self._process.stdout:
-                with suppress(ValueError):  # what a login shell says there is none of ours
-                    self._take(json.loads(line), hear)
-        self._over.set()
-        for answer in self._awaited.values():
-            if not answer.done():
-                answer.set_exception(LostError(LOST))
+                try:
+                    notice = json.loads(line)
+                except ValueError:
+                    continue  # what a login shell says there is none of ours
+                yield notice
 
     def _take(self, notice: Notice, hear: Callable[[Notice], None]) -> None:
         if "answer" not in notice:

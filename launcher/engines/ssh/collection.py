@@ -15,12 +15,16 @@ WANTED = (AUDIT, "model.safetensors", RESULT)
 TRACE = "trace"
 
 
+REACH = 60.0
+"""Seconds that a host is waited for; the files themselves take as long as they take."""
+
+
 async def collect(link: Link, there: str, out: Path) -> None:
-    """Its files, whole or not at all; tried again when the connection is lost meanwhile."""
+    """Its files, whole or not at all; tried again when the connection is lost meanwhile. FailedError when it cannot."""
     import asyncssh
 
     while True:
-        connection = (await link.agent()).connection
+        connection = await _connection(link)
         try:
             async with connection.start_sftp_client() as sftp:
                 await _bring(sftp, there, out)
@@ -29,10 +33,29 @@ async def collect(link: Link, there: str, out: Path) -> None:
             if not isinstance(error, asyncssh.SFTPConnectionLost | asyncssh.SFTPNoConnection):
                 raise FailedError(f"{link.host.host}: {there} cannot be collected: {error.reason}") from None
         except asyncssh.ChannelOpenError as error:
-            raise FailedError(f"{link.host.host}: SFTP does not work there ({error.reason}); have it allowed") from None
-        except (OSError, asyncssh.Error):
+            if not await _lost(connection):
+                raise FailedError(
+                    f"{link.host.host}: SFTP does not work there ({error.reason}); have it allowed"
+                ) from None
+        except asyncssh.Error:
             pass  # the connection was lost: there will be another
+        except OSError as error:
+            if not await _lost(connection):
+                raise FailedError(f"{out} cannot be written: {error.strerror or error}") from None
         await asyncio.sleep(0)
+
+
+async def _connection(link: Link) -> "asyncssh.SSHClientConnection":
+    try:
+        async with asyncio.timeout(REACH):
+            return (await link.agent()).connection
+    except TimeoutError:
+        raise FailedError(f"{link.host.host} cannot be reached: {link.why or 'timed out'}") from None
+
+
+async def _lost(connection: "asyncssh.SSHClientConnection") -> bool:
+    await asyncio.sleep(0)  # it is marked as closed a step after its transport is
+    return connection.is_closed()
 
 
 async def _bring(sftp: "asyncssh.SFTPClient", there: str, out: Path) -> None:

@@ -18,7 +18,7 @@ from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 
 REACH, END = 60.0, 30.0
-"""Seconds that a host is waited for to place and to collect files, and to end peers."""
+"""Seconds that a host is waited for to place files, and to end peers."""
 KEEPER = (Path(__file__).parent / "keeper.py").read_text()
 
 
@@ -108,7 +108,7 @@ class SshDeployment(Deployment):
                 )
 
     async def collect(self) -> None:
-        await self._everywhere(self._collect)
+        await asyncio.gather(*map(self._collect, self._links.values()))
 
     async def _collect(self, link: Link) -> None:
         if link.running:  # it could not be reached

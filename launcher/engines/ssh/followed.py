@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.engines.base import Process
+from peer.errors import FailedError
 
 FOLLOWED = ("events.jsonl", "log.txt")
 
@@ -51,11 +52,16 @@ class RemotePeer(Process):
         return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
 
     def hear(self, notice: dict[str, Any]) -> None:
-        """What the host tells of the peer."""
+        """What the host tells of the peer. FailedError when it cannot be written down here."""
         if "ended" in notice:
             self.end(notice["ended"])
         elif notice["file"] in FOLLOWED:
-            self._write(notice["file"], notice["at"], base64.b64decode(notice["data"]))
+            try:
+                self._write(notice["file"], notice["at"], base64.b64decode(notice["data"]))
+            except OSError as error:
+                raise FailedError(
+                    f"{self._out / notice['file']} cannot be written: {error.strerror or error}"
+                ) from None
 
     def _write(self, name: str, at: int, data: bytes) -> None:
         descriptor = os.open(self._out / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)

@@ -70,8 +70,8 @@ class Link:
                 if peer not in followed and not peer.ended:
                     followed.append(peer)
                     await one.ask("follow", directory=self.directory, id=peer.id, offsets=peer.offsets())
-                if number := peer.undelivered:
-                    await one.ask("send", directory=self.directory, id=peer.id, number=number)
+                number = peer.undelivered
+                if number and await one.ask("send", directory=self.directory, id=peer.id, number=number):
                     peer.delivered(number)
             await self._poked.wait()
 

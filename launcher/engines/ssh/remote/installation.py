@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from launcher.engines.ssh.remote.files import absolute, read, write
+from launcher.engines.ssh.remote.files import absolute, own, read, write
 from launcher.engines.ssh.remote.speech import Refused
 
 
@@ -30,7 +30,7 @@ def installed(directory: str, content: str, extras: list[str]) -> bool:
 def install(directory: str, name: str, content: str, extras: list[str]) -> None:
     """An environment with that wheel, which has the same version again after a change of the code."""
     root = absolute(directory)
-    os.makedirs(root, mode=0o700, exist_ok=True)
+    own(root)
     python, wheel = os.path.join(root, ".venv", "bin", "python"), os.path.join(root, name)
     with open(wheel, "wb") as file:
         file.write(base64.b64decode(content))

@@ -30,7 +30,9 @@ ORDERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def obey(number: int, do: str, given: dict[str, Any]) -> None:
+def obey(before: threading.Thread | None, number: int, do: str, given: dict[str, Any]) -> None:
+    if before:
+        before.join()
     try:
         say(answer=number, result=ORDERS[do](**given))
     except Refused as refusal:
@@ -40,10 +42,17 @@ def obey(number: int, do: str, given: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    """Orders about the same peer are obeyed one after the other, all others at once."""
+    latest: dict[str, threading.Thread] = {}
     signal.alarm(SILENCE)
     say(hello=[*sys.version_info[:3]])
     for line in sys.stdin:
         signal.alarm(SILENCE)
         order = json.loads(line)
-        threading.Thread(target=obey, args=(order["order"], order["do"], order["given"]), daemon=True).start()
+        given = order["given"]
+        before = latest.get(given.get("id"))
+        thread = threading.Thread(target=obey, args=(before, order["order"], order["do"], given), daemon=True)
+        if "id" in given:
+            latest[given["id"]] = thread
+        thread.start()
     os._exit(0)

@@ -53,23 +53,25 @@ class Peer:
             return -signal.SIGKILL if os.path.exists(self.lock) else None
 
     def signal(self, number: int) -> bool:
-        """Whether it ran."""
-        if not self.runs():
-            return False
-        try:
-            os.kill(int(read(self.lock)), number)
-        except (ValueError, ProcessLookupError):  # it begins, or ends
-            return self.runs()
-        return True
+        """Whether it was sent. One that begins is waited for; one that ends gets none."""
+        while self.runs():
+            try:
+                os.kill(int(read(self.lock)), number)
+                return True
+            except ValueError:  # it begins
+                time.sleep(0.05)
+            except ProcessLookupError:  # it ends
+                return False
+        return False
 
     def start(self, keeper: str) -> None:
         """Does nothing if it runs."""
         lock = self._locked()
         if lock < 0:
             return
+        os.ftruncate(lock, 0)  # first, as another connection may be about to signal the process that was there
         if os.path.exists(self.exit):
             os.remove(self.exit)
-        os.ftruncate(lock, 0)
         os.makedirs(self.out, mode=0o700, exist_ok=True)
         log = os.open(os.path.join(self.out, "log.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         answer, theirs = os.pipe()
@@ -133,8 +135,9 @@ class Peer:
     def discard(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for _ in range(100):
-                if not self.signal(number):
+                if not self.runs():
                     break
+                self.signal(number)
                 time.sleep(0.1)
         shutil.rmtree(self.out, ignore_errors=True)
         for path in (self.config, self.exit, self.lock):

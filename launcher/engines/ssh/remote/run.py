@@ -11,7 +11,7 @@ import threading
 from importlib import metadata
 from typing import Any
 
-from launcher.engines.ssh.remote.files import absolute, read, write
+from launcher.engines.ssh.remote.files import absolute, intruders, own, read, write
 from launcher.engines.ssh.remote.installation import mark
 from launcher.engines.ssh.remote.peer import Peer
 from launcher.engines.ssh.remote.speech import Refused
@@ -23,6 +23,7 @@ def survey(directory: str, run: dict[str, str], ids: list[str]) -> dict[str, Any
     there = root
     while not os.path.exists(there):
         there = os.path.dirname(there)
+    others = [Peer(root, id).obstacle(run) for id in ids]
     codes = {id: Peer(root, id).code() for id in ids}
     return {
         "python": [*sys.version_info[:3]],
@@ -32,7 +33,7 @@ def survey(directory: str, run: dict[str, str], ids: list[str]) -> dict[str, Any
         "free": shutil.disk_usage(there).free,
         "there": there,
         "writable": os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK),
-        "obstacles": [why for id in ids if (why := Peer(root, id).obstacle(run))],
+        "obstacles": [why for why in (*map(intruders, (os.path.dirname(root), root)), *others) if why],
         "running": [id for id in ids if Peer(root, id).runs()],
         "codes": {id: code for id, code in codes.items() if code is not None},
     }
@@ -56,7 +57,9 @@ def device(name: str) -> str:
 def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, tuple[str, int]]) -> dict[str, Any]:
     """Puts the files there, name: (text, permissions), unless peers run by others."""
     root = absolute(directory)
-    os.makedirs(root, mode=0o700, exist_ok=True)
+    own(os.path.dirname(root))
+    own(root)
+    os.chmod(root, 0o700)  # that of an earlier run may be open to readers
     peers = [Peer(root, id) for id in ids]
     for peer in peers:
         peer.claim(run)

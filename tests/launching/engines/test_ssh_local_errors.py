@@ -1,0 +1,65 @@
+"""What goes wrong on the launcher's own machine is said, and is not taken for a connection that was lost."""
+
+import asyncio
+import base64
+import errno
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from launcher.engines.ssh import collection
+from launcher.engines.ssh.agent import Agent
+from launcher.engines.ssh.followed import RemotePeer
+from launcher.engines.ssh.hosts import Host
+from peer.errors import FailedError
+
+pytest.importorskip("asyncssh")
+
+
+class FakeLink:
+    """A connection that breaks some times; then SFTP meets a full disk here."""
+
+    host = Host(host="lab0")
+    why = ""
+
+    def __init__(self, broken: int) -> None:
+        self.broken, self.connections = broken, 0
+
+    async def agent(self) -> Any:
+        self.connections += 1
+        lost = self.connections <= self.broken
+
+        @asynccontextmanager
+        async def sftp() -> AsyncIterator[None]:
+            raise OSError(errno.ECONNRESET, "reset") if lost else OSError(errno.ENOSPC, "No space left on device")
+            yield
+
+        return SimpleNamespace(connection=SimpleNamespace(start_sftp_client=sftp, is_closed=lambda: lost))
+
+
+def test_a_full_disk_here_ends_the_collecting_and_a_lost_connection_does_not(tmp_path: Path) -> None:
+    link = FakeLink(broken=2)
+    with pytest.raises(FailedError, match="cannot be written: No space left on device"):
+        asyncio.run(collection.collect(cast(Any, link), "/there", tmp_path))
+    assert link.connections == 3
+
+
+def test_what_a_host_tells_and_cannot_be_written_here_is_an_error(tmp_path: Path) -> None:
+    async def listen() -> None:
+        peer = RemotePeer("peer0", tmp_path / "missing", lambda: None)
+        notice = {"peer": "peer0", "file": "log.txt", "at": 0, "data": base64.b64encode(b"said").decode()}
+
+        async def stdout() -> AsyncIterator[bytes]:
+            yield b"what a login shell says\n"
+            yield json.dumps(notice).encode() + b"\n"
+
+        process = cast(Any, SimpleNamespace(stdout=stdout()))
+        await Agent(Host(host="lab0"), cast(Any, None), process).listen(peer.hear)
+
+    with pytest.raises(FailedError, match=r"missing/log.txt cannot be written: No such file"):
+        asyncio.run(listen())
