@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -190,8 +191,9 @@ async def test_who_says_nothing_is_not_waited_for(ports: Ports) -> None:
             yield a_reply(id="peer2")
 
     def silent(context: Any) -> Iterator[bytes]:
-        while context.is_active():
-            time.sleep(0.05)
+        over = threading.Event()
+        if context.add_callback(over.set):
+            over.wait()
         yield b""
 
     mute, sleepy, chatty = ports(3)

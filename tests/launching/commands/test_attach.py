@@ -8,33 +8,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from unheard import Unheard
 
 from launcher.cli import main
 from launcher.engines.base import Deployment, Engine, Process, Run
 from launcher.engines.names import ENGINES
 from peer.settings import Settings
 
-RUNNING = dict[str, "Detached"]()
+RUNNING = dict[str, Unheard]()
 """The peers of the engine below, whoever has started them."""
-
-
-class Detached(Process):
-    """A peer somewhere else, that does not end."""
-
-    def __init__(self) -> None:
-        self.signals = list[int]()
-
-    async def wait(self) -> int:
-        await asyncio.Event().wait()
-        return 0
-
-    def signal(self, number: int) -> None:
-        self.signals.append(number)
 
 
 class Elsewhere(Deployment):
     async def start(self, id: str) -> Process:
-        return RUNNING.setdefault(id, Detached())
+        return RUNNING.setdefault(id, Unheard())
 
 
 class ElsewhereSettings(Settings):

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from launcher.engines.base import Run
+from launcher.engines.base import Process, Run
 from launcher.engines.slurm import deployment
 from launcher.engines.slurm.deployment import SlurmDeployment
 from launcher.engines.slurm.engine import SlurmEngine
@@ -62,12 +63,18 @@ async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     return Slurm(tmp_path)
 
 
-async def test_a_job_is_cancelled_again_until_slurm_has_heard_it(slurm: Slurm) -> None:
-    slurm.down("scancel")
+@asynccontextmanager
+async def deployed(slurm: Slurm) -> AsyncIterator[tuple[SlurmDeployment, Process]]:
+    """Job 12, and its first peer."""
     async with background() as tasks:
         made = SlurmDeployment(slurm.run, "12", 0.01)
         tasks.create_task(made.watch())
-        peer = await made.start("peer0")
+        yield made, await made.start("peer0")
+
+
+async def test_a_job_is_cancelled_again_until_slurm_has_heard_it(slurm: Slurm) -> None:
+    slurm.down("scancel")
+    async with deployed(slurm) as (made, peer):
         peer.signal(signal.SIGTERM)
         await slurm.until(lambda: "scancel failed: no controller" in slurm.said)
         assert not made.ended.done()
@@ -81,10 +88,7 @@ async def test_a_job_is_cancelled_again_until_slurm_has_heard_it(slurm: Slurm) -
 async def test_a_job_that_cannot_be_cancelled_is_named(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deployment, "PATIENCE", 0.05)
     slurm.down("scancel")
-    async with background() as tasks:
-        made = SlurmDeployment(slurm.run, "12", 0.01)
-        tasks.create_task(made.watch())
-        peer = await made.start("peer0")
+    async with deployed(slurm) as (made, peer):
         peer.signal(signal.SIGKILL)
         with pytest.raises(FailedError, match="has not ended job 12 yet"):
             await peer.wait()
@@ -94,10 +98,7 @@ async def test_a_job_that_cannot_be_cancelled_is_named(slurm: Slurm, monkeypatch
 
 async def test_the_exit_codes_are_read_while_squeue_fails(slurm: Slurm) -> None:
     slurm.down("squeue")
-    async with background() as tasks:
-        made = SlurmDeployment(slurm.run, "12", 0.01)
-        tasks.create_task(made.watch())
-        peer = await made.start("peer0")
+    async with deployed(slurm) as (_, peer):
         await slurm.until(lambda: "squeue failed: no controller" in slurm.said)
         codes = {"rounds": 10, "restarts": 0, "codes": {"peer0": 7}}
         write_atomically(slurm.run.files.job / "codes.json", json.dumps(codes).encode())

@@ -3,26 +3,14 @@
 import asyncio
 from pathlib import Path
 
+from unheard import Unheard
+
 from launcher.engines.base import Deployment, Process
 from launcher.monitor.federation_view import Federation
 from launcher.run_files import RunFiles
 from launcher.supervision.restart import Policy
 from launcher.supervision.stop import Stop
 from launcher.supervision.supervisor import Supervisor
-
-
-class Unheard(Process):
-    """A peer of whose end nothing is heard."""
-
-    def __init__(self) -> None:
-        self.signals = list[int]()
-
-    async def wait(self) -> int:
-        await asyncio.Event().wait()
-        return 0
-
-    def signal(self, number: int) -> None:
-        self.signals.append(number)
 
 
 class OutOfReach(Deployment):

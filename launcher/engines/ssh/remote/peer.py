@@ -58,7 +58,7 @@ class Peer:
             try:
                 os.kill(int(read(self.lock)), number)
                 return True
-            except ValueError:  # it begins
+            except ValueError:  # it begins, started by another connection: its file tells nobody when it has its number
                 time.sleep(0.05)
             except ProcessLookupError:  # it ends
                 return False
@@ -102,7 +102,7 @@ class Peer:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return descriptor
             except BlockingIOError:
-                time.sleep(0.05)
+                time.sleep(0.05)  # to wait in the kernel would be to wait for the end of a peer that runs
         os.close(descriptor)
         return -1
 
@@ -138,7 +138,7 @@ class Peer:
                 if not self.runs():
                     break
                 self.signal(number)
-                time.sleep(0.1)
+                time.sleep(0.1)  # as its keeper is no child of this process, nobody is told of its end
         shutil.rmtree(self.out, ignore_errors=True)
         for path in (self.config, self.exit, self.lock):
             if os.path.exists(path):
@@ -154,7 +154,7 @@ class Peer:
                 code = self.code()
                 say(peer=self.id, ended=-signal.SIGKILL if code is None else code)
                 return
-            time.sleep(LOOK)
+            time.sleep(LOOK)  # the standard library has nothing that tells of changes of a file
 
     def _tell(self, name: str, offset: int) -> int:
         path = os.path.join(self.out, name)

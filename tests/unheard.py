@@ -1,0 +1,19 @@
+"""A peer in a place that tells nothing of it."""
+
+import asyncio
+
+from launcher.engines.base import Process
+
+
+class Unheard(Process):
+    """Of its end nothing is heard; the signals that were sent to it are kept."""
+
+    def __init__(self) -> None:
+        self.signals = list[int]()
+
+    async def wait(self) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    def signal(self, number: int) -> None:
+        self.signals.append(number)
