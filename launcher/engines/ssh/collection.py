@@ -55,7 +55,8 @@ async def _connection(link: Link) -> "asyncssh.SSHClientConnection":
 
 async def _lost(connection: "asyncssh.SSHClientConnection") -> bool:
     await asyncio.sleep(0)  # it is marked as closed a step after its transport is
-    return connection.is_closed()
+    closed: bool = connection.is_closed()
+    return closed
 
 
 async def _bring(sftp: "asyncssh.SFTPClient", there: str, out: Path) -> None:
