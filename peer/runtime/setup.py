@@ -62,6 +62,7 @@ def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.de
     """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
     model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
+    spec.protocol.check_samples(config.id, len(shard.train))
     check_batches(model, spec.protocol.local(), len(shard.train), config.id)
     return model
 
