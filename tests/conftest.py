@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from faults.accidents import Accidents
 from hypothesis import settings
+from interpreter import Commands
 from proxies import Proxies
 from real_peers import Build, BuildWatched, Nursery, SmallFederation
 
@@ -25,11 +26,17 @@ FIRST_PORT, LAST_PORT, WORKERS = 10_000, 32_000, 16
 
 
 @pytest.fixture(scope="session")
-def fork_server() -> Iterator[Nursery]:
+def commands() -> Iterator[Commands]:
     """One fork server for the whole session; each worker of pytest-xdist has one."""
-    nursery = Nursery()
+    nursery = Commands()
     yield nursery
     nursery.close()
+
+
+@pytest.fixture(scope="session")
+def fork_server(commands: Commands) -> Nursery:
+    """That of the peers."""
+    return commands
 
 
 @pytest.fixture(scope="session")
