@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
-from subprocess import PIPE, CompletedProcess
+from subprocess import PIPE, STDOUT, CompletedProcess
 from typing import IO, Any
 
 from real_peers import MINUTE, Nursery, RunningPeer
@@ -46,7 +46,7 @@ class Commands(Nursery):
         stderr: int = 2,
         env: Mapping[str, str] = os.environ,
     ) -> Iterator["Command"]:
-        """What `python *arguments` would be; streams are descriptors or PIPE. Whatever still runs then is killed."""
+        """What `python *arguments` would be; streams are descriptors, PIPE or STDOUT. It does not outlive the block."""
         with tempfile.TemporaryDirectory() as place, socket.socket(socket.AF_UNIX) as listening, ExitStack() as ours:
             listening.bind(f"{place}/socket")
             listening.listen()
@@ -59,14 +59,13 @@ class Commands(Nursery):
                     setattr(command, name, ours.enter_context(open(reads, encoding="utf-8")))
                     given.append(writes)
                 else:
-                    given.append(stream)
+                    given.append(given[1] if stream == STDOUT else stream)
             with listening.accept()[0] as connection:
                 socket.send_fds(connection, [b"\n"], given)
                 order = {"arguments": [*arguments], "environment": dict(env), "directory": os.getcwd()}
                 connection.sendall(json.dumps(order).encode())
-            for descriptor in given:
-                if descriptor not in (stdin, stdout, stderr):
-                    os.close(descriptor)
+            for descriptor in {*given} - {stdin, stdout, stderr}:
+                os.close(descriptor)
             try:
                 yield command
             finally:
