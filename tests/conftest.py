@@ -1,5 +1,6 @@
 """Fixtures of the whole suite: one fork server a session, free ports, tiny federations of real peers."""
 
+import gc
 import itertools
 import json
 import os
@@ -20,6 +21,13 @@ from peer.spec.peer import load_spec
 # A machine under load is no failure; and who sees one here sees it again.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no collection of garbage needs to walk over it again."""
+    gc.collect()
+    gc.freeze()
+
 
 FIRST_PORT, LAST_PORT, WORKERS = 10_000, 32_000, 16
 """Below the ephemeral ports, or an outgoing connection takes a dead peer's; each xdist worker has a part."""
