@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.accidents import Accidents
 from hypothesis import settings
 from interpreter import Commands
 from proxies import Proxies
@@ -43,16 +42,8 @@ def commands() -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def fork_server(commands: Commands) -> Nursery:
-    """That of the peers."""
+    """That of the peers: they can be told to die at an event, or to lie (faults.injected)."""
     return commands
-
-
-@pytest.fixture(scope="session")
-def accidents() -> Iterator[Nursery]:
-    """Another, whose peers can be told to die at an event, or to lie (faults.injected)."""
-    nursery = Accidents()
-    yield nursery
-    nursery.close()
 
 
 @pytest.fixture(scope="session")

@@ -18,24 +18,20 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT, CompletedProcess
 from typing import IO, Any
 
-from real_peers import MINUTE, Nursery, RunningPeer
+from faults.accidents import Accidents
+from faults.injected import main as peer
+from real_peers import MINUTE, RunningPeer
 
 from launcher.engines.local.child import exit_code
-from peer.cli import main as peer
 
-HERE = Path(__file__).parent
 AS = "--as-an-interpreter"
 
 
-class Commands(Nursery):
-    """Starts peers, and commands too."""
+class Commands(Accidents):
+    """Starts peers, also those that obey FAULT and LIAR, and commands too."""
 
     entry = "interpreter:main"
-    preload = (*Nursery.preload, "interpreter", "launcher.cli", *(f"launcher.commands.{c}" for c in ("check", "run")))
-
-    async def _serve(self) -> None:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-        await super()._serve()
+    preload = (*Accidents.preload, "launcher.cli", "launcher.commands.check", "launcher.commands.run")
 
     @contextmanager
     def command(
