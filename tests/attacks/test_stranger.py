@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from certified import secured
+from paced import endless
 from raw_http2 import INITIAL_WINDOW, RST_STREAM, SETTINGS, RawConnection, connect, field, prefix, questions
 from real_peers import Build, SmallFederation, until
 
@@ -42,7 +43,7 @@ HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 @pytest.fixture
 def running(federation: Build) -> SmallFederation:
     """Three peers in the middle of a long run, with so few descriptors that a thousand strangers could take all."""
-    made = federation(PROTOCOL, rounds=5000)
+    made = endless(federation)
     begin(made)
     return made
 
@@ -73,7 +74,7 @@ def goes_on(made: SmallFederation, rounds: int = 5) -> None:
 def test_silent_connections_neither_end_a_peer_nor_keep_its_neighbours_out(
     federation: Build, crowd: ExitStack, certified: bool
 ) -> None:
-    made = federation(PROTOCOL, rounds=5000)
+    made = endless(federation)
     if certified:
         secured(made)
     begin(made)
@@ -137,7 +138,7 @@ def test_what_strangers_say_takes_bounded_memory(running: SmallFederation, crowd
 @pytest.mark.timeout(120)
 def test_a_flood_of_short_calls_takes_bounded_memory(federation: Build, ports: Callable[[int], list[int]]) -> None:
     """New connections one after the other, with as many calls on each as it may have; nobody waits for the answers."""
-    made, health = federation(PROTOCOL, rounds=5000), f"127.0.0.1:{ports(1)[0]}"
+    made, health = endless(federation), f"127.0.0.1:{ports(1)[0]}"
     made.configure("peer0", health=health)
     begin(made)
     process, most = psutil.Process(made.peers["peer0"].pid), 0

@@ -7,6 +7,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from paced import endless
 from real_peers import Build, SmallFederation, until
 
 from peer.network.wire.messages import SERVICE, StatusReply, StatusRequest
@@ -14,7 +15,7 @@ from peer.network.wire.messages import SERVICE, StatusReply, StatusRequest
 
 @pytest.fixture
 def running(federation: Build) -> SmallFederation:
-    made = federation({"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}, rounds=500)
+    made = endless(federation)
     made.start()
     return made
 
@@ -55,7 +56,7 @@ def test_status(running: SmallFederation, channel: grpc.Channel) -> None:
         return reply if reply.round > 6 and advertised else None
 
     status = until(far, 20, "a few rounds are over, and the neighbours have advertised their resources")
-    assert (status.id, status.federation, status.rounds) == ("peer1", "tiny", 500)
+    assert (status.id, status.federation, status.rounds) == ("peer1", "tiny", 5000)
     assert status.state in ("ready", "training", "communicating", "evaluating")
     assert 0 < status.accuracy <= 1
     assert status.bytes_sent > 5 * 2 * 4 * 116_352

@@ -17,6 +17,7 @@ import pytest
 from authority import authority
 from cryptography import x509
 from interpreter import Commands
+from paced import endless
 from real_peers import Build, SmallFederation, until
 
 from launcher.certificates import certificate_files, make_certificates
@@ -46,7 +47,7 @@ def secured(federation: SmallFederation, certs: Path) -> None:
 
 
 def test_who_runs_who_died_and_who_never_came(federation: Build, capfd: pytest.CaptureFixture[str]) -> None:
-    made = federation(LONG, rounds=5000)
+    made = endless(federation)
     made.start("peer0", "peer1")
     until(lambda: ask(made, capfd)[1]["peer0"]["answers"], 30, "peer0 answers")
     code, told = ask(made, capfd)
@@ -78,7 +79,7 @@ def links(peer: dict[str, Any]) -> list[str]:
 def test_with_certificates_any_of_the_federations_will_do_and_no_others(
     federation: Build, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = federation(LONG, rounds=5000)
+    made = endless(federation)
     certs = tmp_path / "certs"
     secured(made, certs)
     made.start()
