@@ -88,7 +88,7 @@ def plan(spec: Spec) -> Plan:
             stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
-    model = build(spec.model.name, first.shape, first.classes, spec.seed)
+    model = build(spec.model, first.shape, first.classes, spec.seed)
     for shards in stages:
         for id, shard in shards.items():
             check_batches(model, spec.protocol.local(), len(shard), id)

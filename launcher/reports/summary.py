@@ -5,6 +5,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 
 from launcher.accuracy import headline, mean
@@ -29,6 +30,7 @@ class Spent(NamedTuple):
     restarts: int
 
 
+NAMES = TypeAdapter(tuple[str, ...])
 Places = Mapping[str, Path]
 """Each peer's directory, by id."""
 
@@ -52,9 +54,11 @@ def head_size(model: Path) -> int:
     try:
         open_plain(model).close()
         with safe_open(model, "np") as file:
-            names = [name for name in file.keys() if name.startswith("head.")]  # noqa: SIM118
-            shapes = [file.get_slice(name).get_shape() for name in names]
-    except (OSError, SafetensorError) as error:
+            told = (file.metadata() or {}).get("head")
+            names = file.keys()
+            heads = NAMES.validate_json(told) if told else [name for name in names if name.startswith("head.")]
+            shapes = [file.get_slice(name).get_shape() for name in heads]
+    except (OSError, SafetensorError, ValueError) as error:
         raise FailedError(f"{model} cannot be read ({error}); start its peer again, which writes it anew") from None
     return sum(prod(shape) for shape in shapes)
 

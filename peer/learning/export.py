@@ -8,32 +8,38 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, Json, PositiveInt
+from pydantic import BaseModel, Field, Json, JsonValue, PositiveInt
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import InputError
 from peer.files import sync, write_atomically
-from peer.learning.model.model import Model, Split
-from peer.learning.model.zoo import build, maker
+from peer.learning.model.model import Model
+from peer.learning.model.settings import ModelSettings
+from peer.learning.model.zoo import build, split
 from peer.reading import open_plain
 
 
 def save_model(model: Model, path: str | Path) -> None:
     """Write `model.safetensors`: every parameter and persistent buffer by its name (`extractor.…`, `head.…`).
 
-    The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`.
+    The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`, and, where
+    they are needed, further `settings`; `head` lists the head's tensors where their names do not tell.
     """
-    metadata = {
-        "model": json.dumps(model.name),
-        "shape": json.dumps(model.shape),
-        "classes": json.dumps(model.classes),
-    }
+    described = {"model": model.name, "shape": model.shape, "classes": model.classes}
+    if settings := model.settings.description():
+        described["settings"] = settings
+    if model.frozen or model.settings.head is not None:
+        described["head"] = [entry.name for entry in model.entries("head")]
+    metadata = {key: json.dumps(value) for key, value in described.items()}
     _write(Path(path), safetensors.torch.save(state_dict(model), metadata))
 
 
 def state_dict(model: Model) -> dict[str, Tensor]:
-    """A plain state dict: copies on the CPU, contiguous, by name; each half's names start with its own."""
+    """A plain state dict: copies on the CPU, contiguous, by name; of two modules, each half's names start with its own.
+
+    One tensor that a module has twice stands under the first of its names.
+    """
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state().items()}
 
 
@@ -51,7 +57,7 @@ def load_model(path: str | Path, *, user_model: str | None = None) -> Model:
         _refuse_another(path, described, tensors)
     elif name != user_model:
         raise InputError(f"{path} needs your own code; if you trust it: load_model(path, user_model={name!r})")
-    model = build(name, described.shape, described.classes, seed=0)
+    model = build(described.as_settings(path), described.shape, described.classes, seed=0)
     model.load(tensors)
     model.train(False)
     return model
@@ -72,6 +78,16 @@ class Described(BaseModel):
     model: Json[str]
     shape: Json[tuple[PositiveInt, ...]]
     classes: Json[PositiveInt]
+    settings: Json[dict[str, JsonValue]] = Field(default_factory=dict)
+
+    def as_settings(self, path: Path) -> ModelSettings:
+        """How to build it; InputError for what no model could be built by."""
+        try:
+            # A file has all weights itself: it must not make anybody read another one.
+            kept = {key: value for key, value in self.settings.items() if key != "weights"}
+            return ModelSettings.model_validate_json(json.dumps({"name": self.model, **kept}), strict=True)
+        except ValueError as error:
+            raise InputError(f"{path}: its settings are those of no model; copy the file again") from error
 
 
 def _refuse_another(path: Path, described: Described, tensors: Mapping[str, Tensor]) -> None:
@@ -82,8 +98,8 @@ def _refuse_another(path: Path, described: Described, tensors: Mapping[str, Tens
     fits = max(prod(shape), classes) <= size
     if fits:
         with torch.device("meta"):  # shapes without memory
-            split = Split(*maker(name)(shape, classes))
-        fits = _shapes(split.state_dict()) == _shapes(tensors)
+            made = split(ModelSettings(name=name), shape, classes)
+        fits = _shapes(made.module.state_dict()) == _shapes(tensors)
     if not fits:
         raise InputError(f"{path}: these are not the tensors of model {name} for inputs {shape} and {classes} classes")
 

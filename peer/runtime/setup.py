@@ -61,7 +61,7 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
 def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.device) -> Model:
     """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
-    model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
+    model = build(spec.model, shard.train.shape, shard.classes, spec.seed, stream, device)
     check_batches(model, spec.protocol.local(), len(shard.train), config.id)
     return model
 

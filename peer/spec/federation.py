@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, fiel
 
 from peer.errors import nearest
 from peer.learning.data.sources import Source, source_type
+from peer.learning.model.settings import ModelSettings
 from peer.learning.training.phase import Phase
 from peer.plugins import in_words
 from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
@@ -23,6 +24,8 @@ from peer.topology.graphs import Graph
 from peer.topology.reach import unreachable_pair, why_not
 
 MAX_PEERS = 10_000
+NOT_GIVEN: tuple[Any, ...] = (None, False, [], {})
+"""What stands under keys of a model that are not given."""
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
 
@@ -85,13 +88,6 @@ class Machine(Settings):
     """Free memory in GiB."""
 
 
-class ModelSettings(Settings):
-    """Which model is trained."""
-
-    name: str = "mlp"
-    """One of the zoo's, or `module:Name` of your own."""
-
-
 class Spec(Settings):
     """federation.yaml: what all peers agree on. It is compared in every handshake."""
 
@@ -104,7 +100,7 @@ class Spec(Settings):
     protocol: AnyProtocol
     """`name` and the protocol's hyperparameters."""
     model: ModelSettings = ModelSettings()
-    """`name` of the model."""
+    """`name` of the model, and how it is divided, frozen and begun."""
     data: AnySource
     """`name` of the data set, where it lies and how it is split. With `{id}` in its path each peer has its own: the id
     stands there."""
@@ -285,15 +281,17 @@ class Spec(Settings):
 
 def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Of a spec's plain keys what peers must agree on; where code, data and recordings lie is each machine's own
-    business, and a key that is not given is none.
+    business, and a key that is not given is none. So it is of a file of weights.
 
     Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
     look different from another network; what data of its own a peer has, and where, is for it alone to know. That the
     data go together (inputs, classes, columns) is compared in the handshake by what they are.
     """
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download")}
+    # What a file of weights comes to is compared by digest.
+    model = {key: value for key, value in content["model"].items() if key != "weights" and value not in NOT_GIVEN}
     kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}
-    return kept | {"data": data, "ring": [member["id"] for member in content["ring"]]}
+    return kept | {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
 
 
 def digests(canonical: Mapping[str, Any]) -> dict[str, str]:

@@ -132,9 +132,10 @@ def _with_own_data(ring: Any, document: Document) -> tuple[Any, dict[Location, s
 
 
 def _relative_to(base: Path, spec: Spec) -> Spec:
-    """Where data lie, taken from the folder `base`."""
+    """Where data and weights lie, taken from the folder `base`."""
     ring = [member.model_copy(update={"data": member.data and member.data.relative_to(base)}) for member in spec.ring]
-    return spec.model_copy(update={"data": spec.data.relative_to(base), "ring": tuple(ring)})
+    changes = {"data": spec.data.relative_to(base), "model": spec.model.relative_to(base), "ring": tuple(ring)}
+    return spec.model_copy(update=changes)
 
 
 def load_peer(path: Path) -> tuple[PeerConfig, Spec]:

@@ -163,15 +163,15 @@ class Trainer:
 
     def _forward(self, part: Part) -> tuple[nn.Module, Tensor]:
         """What to train, on what: a frozen extractor's features stay the same and are computed once."""
-        split = self.model.module
-        if part != "head":
-            return split, self.samples.x
+        if part != "head" or self.model.halves is None:
+            return self.model.module, self.samples.x
+        extractor, head = self.model.halves
         features: list[Tensor] = []
         with torch.no_grad():
             for x in torch.split(self.samples.x, BATCH):
                 self._check_stop()
-                features.append(split.extractor(x))
-        return split.head, torch.cat(features)
+                features.append(extractor(x))
+        return head, torch.cat(features)
 
     def _batches(self, part: Part, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
         pairs = normalises(self.model, part)
