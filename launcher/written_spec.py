@@ -34,6 +34,7 @@ class Keys(BaseModel):
     rounds: int = 10
     test: str = "matched"
     protocol: Named
+    model: Named
     data: Named
     ring: tuple[Listed, ...]
 

@@ -24,8 +24,6 @@ from peer.topology.graphs import Graph
 from peer.topology.reach import unreachable_pair, why_not
 
 MAX_PEERS = 10_000
-NOT_GIVEN: tuple[Any, ...] = (None, False, [], {})
-"""What stands under keys of a model that are not given."""
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
 
@@ -289,7 +287,7 @@ def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download")}
     # What a file of weights comes to is compared by digest.
-    model = {key: value for key, value in content["model"].items() if key != "weights" and value not in NOT_GIVEN}
+    model = {key: value for key, value in content["model"].items() if key != "weights"}
     kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}
     return kept | {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
 

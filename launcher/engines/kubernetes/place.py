@@ -54,8 +54,8 @@ class Place:
             content["code"] = str(CODE)
         if "recording" in content:
             content["recording"] = str(DATA / "recording")
-        for source in sources:
-            source.update({key: _inside(source[key]) for key in ("root", "path") if key in source})
+        for source in (*sources, content["model"]):
+            source.update({key: _inside(source[key]) for key in ("root", "path", "weights") if key in source})
         for index, member in enumerate(content["ring"]):
             member["address"] = self.address(index)
             member.pop("dials_out", None)  # in a cluster all reach each other

@@ -1,7 +1,7 @@
 """How a split module's tensors lie in one flat vector, and making the module's tensors views into it."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -75,6 +75,11 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def versions(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """How often each was written into, as torch counts."""
+    return {name: 0 if tensor.is_inference() else tensor._version for name, tensor in tensors.items()}
+
+
 def counters(module: nn.Module, held: Collection[str] = ()) -> dict[str, Tensor]:
     """The persistent integer and boolean buffers by name, but those `held` frozen, as the live tensors."""
     return {
@@ -99,7 +104,7 @@ def bind(module: nn.Module, layout: tuple[Entry, ...], vector: Tensor, gradient:
     Tensors of 16 bits stay where they are.
     """
     for entry in layout:
-        owner, key = owner_of(module, entry)
+        owner, key = owner_of(module, entry.name)
         view = entry.view(vector)
         with torch.no_grad():
             view.copy_(getattr(owner, key))
@@ -116,7 +121,7 @@ def bind(module: nn.Module, layout: tuple[Entry, ...], vector: Tensor, gradient:
 def rebind(module: nn.Module, layout: tuple[Entry, ...], vector: Tensor) -> None:
     """Take back buffers that a module assigned anew (`self.mean = …`) instead of updating them in place."""
     for entry in layout:
-        owner, key = owner_of(module, entry)
+        owner, key = owner_of(module, entry.name)
         buffer = owner._buffers.get(key)
         view = entry.view(vector)
         if buffer is not None and entry.dtype == "float32" and buffer.data_ptr() != view.data_ptr():
@@ -124,9 +129,9 @@ def rebind(module: nn.Module, layout: tuple[Entry, ...], vector: Tensor) -> None
             _replace_buffer(module, buffer, view)
 
 
-def owner_of(module: nn.Module, entry: Entry) -> tuple[nn.Module, str]:
-    """The layer that has an entry's tensor, and what it calls it."""
-    owner, _, key = entry.name.rpartition(".")
+def owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The layer that has the tensor of that name, and what it calls it."""
+    owner, _, key = name.rpartition(".")
     return module.get_submodule(owner), key
 
 

@@ -14,8 +14,8 @@ from peer.learning.model.digests import content_sha256, named_sha256
 from peer.learning.model.dry_pass import dry_pass
 from peer.learning.model.functional import logits_with
 from peer.learning.model.layers import PARTS, Part, resting
-from peer.learning.model.layout import Entry, bind, counters, frozen, lay_out, rebind
-from peer.learning.model.precision import Rounded
+from peer.learning.model.layout import Entry, bind, counters, frozen, lay_out, owner_of, rebind, versions
+from peer.learning.model.precision import Rounded, is_rounded
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.split import Patterned, Split
 from peer.learning.randomness import global_stream
@@ -61,6 +61,7 @@ class Model:
         self.module.to(self.device)
         self._resting = resting(split)
         self.frozen: dict[str, Tensor] = frozen(self.module)
+        self._versions = versions(self.frozen)
         self.counters: dict[str, Tensor] = counters(self.module, self.frozen)
         self.vector = torch.empty(sum(e.size for e in self.layout), dtype=torch.float32, device=self.device)
         self.gradient = torch.zeros_like(self.vector)
@@ -105,8 +106,13 @@ class Model:
 
     @property
     def halves(self) -> tuple[nn.Module, nn.Module] | None:
-        """Extractor and head as modules to be called one after the other; None for one module divided by names."""
-        return (self._entrances[0], self._entrances[1]) if len(self._entrances) == 2 else None
+        """Extractor and head, to be called one after the other with features in between that may be kept.
+
+        None for one module divided by names, and where the extractor has tensors of 16 bits, which samples have not.
+        """
+        if len(self._entrances) < 2 or any(map(is_rounded, self._entrances[0].parameters())):
+            return None
+        return self._entrances[0], self._entrances[1]
 
     def layers(self, part: Part) -> tuple[nn.Module, ...]:
         """The layers, and the modules that hold them, that are in training mode while the part learns."""
@@ -114,9 +120,9 @@ class Model:
         return tuple(layer for root in self._roots(part) for layer in root.modules() if id(layer) not in still)
 
     def _roots(self, part: Part) -> tuple[nn.Module, ...]:
-        if self.halves is None or part == "model":
+        if part == "model" or len(self._entrances) < 2:
             return self._entrances
-        return self.halves[:1] if part == "extractor" else self.halves[1:]
+        return self._entrances[:1] if part == "extractor" else self._entrances[1:]
 
     def train(self, mode: bool = True, part: Part = "model") -> None:
         """Put a part into training mode, or into evaluation mode when `mode` is false; what is frozen rests.
@@ -181,8 +187,12 @@ class Model:
         return labels[0] if single else labels
 
     def rebind(self) -> None:
-        """Take back buffers that a module of the user's assigned anew instead of updating them in place."""
+        """Take back buffers that a module of the user's assigned anew instead of updating them in place.
+
+        InputError if the module has changed what is frozen: it travels nowhere and would be lost.
+        """
         rebind(self.module, self.layout, self.vector)
+        self._check_frozen()
         self.counters = counters(self.module, self.frozen)
 
     def state(self) -> dict[str, Tensor]:
@@ -204,7 +214,17 @@ class Model:
         places = {entry.name: entry.view(self.vector) for entry in self.layout} | self.counters | self.frozen
         for name, tensor in tensors.items():
             places[name].copy_(tensor)
+        self._versions = versions(self.frozen)
         self.__dict__.pop("frozen_sha256", None)
+
+    def _check_frozen(self) -> None:
+        for name, tensor in self.frozen.items():
+            layer, key = owner_of(self.module, name)
+            if getattr(layer, key) is not tensor or versions({name: tensor}) != {name: self._versions[name]}:
+                raise InputError(
+                    f"model {self.name}: {name} asks for no gradient, and training has changed it; make it a buffer of "
+                    "a layer that learns, which travels, or leave it as it is"
+                )
 
     @cached_property
     def frozen_sha256(self) -> str:

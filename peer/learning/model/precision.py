@@ -21,7 +21,7 @@ class Rounded:
     """
 
     def __init__(self, split: Split | Patterned, layout: Sequence[Entry], vector: Tensor, gradient: Tensor) -> None:
-        self._places = [(*owner_of(split.module, e), e.view(vector)) for e in layout if e.dtype != "float32"]
+        self._places = [(*owner_of(split.module, e.name), e.view(vector)) for e in layout if e.dtype != "float32"]
         self._suspended = False
         for entry in layout:
             if entry.dtype != "float32" and entry.trainable:
@@ -76,8 +76,13 @@ def convert(split: Split | Patterned, dtype: torch.dtype) -> None:
 
 def answer_in_float32(split: Split | Patterned) -> None:
     """Let a module with parameters of 16 bits answer in float32, in which losses and figures are computed."""
-    if any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in split.module.parameters()):
+    if any(map(is_rounded, split.module.parameters())):
         split.entrances[-1].register_forward_hook(lambda _module, _inputs, output: _floats_to(torch.float32, output))
+
+
+def is_rounded(tensor: Tensor) -> bool:
+    """Whether it has 16 bits a value."""
+    return tensor.dtype in (torch.bfloat16, torch.float16)
 
 
 def _floats_to(dtype: torch.dtype, value: Any) -> Any:

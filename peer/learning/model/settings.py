@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from peer.settings import Settings
 
@@ -40,10 +40,16 @@ class ModelSettings(Settings):
             raise ValueError(f"`{self.name}` takes no `{key}`, which is for a `module:Name` of your own; leave it out")
         return self
 
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is not given stands nowhere."""
+        defaults = {key: field.get_default(call_default_factory=True) for key, field in type(self).model_fields.items()}
+        return {key: value for key, value in dump(self).items() if key == "name" or getattr(self, key) != defaults[key]}
+
     def relative_to(self, base: Path) -> Self:
         """A copy whose relative paths are taken from the folder `base`; `~` is the home folder."""
-        return self.model_copy(update={"weights": self.weights and base / self.weights.expanduser()})
+        return self.model_copy(update={"weights": base / self.weights.expanduser()}) if self.weights else self
 
     def description(self) -> dict[str, Any]:
         """What of it says how to build the model once more: plain JSON, without its name and what is not given."""
-        return self.model_dump(mode="json", exclude_defaults=True, exclude={"name", "weights", "partial"})
+        return self.model_dump(mode="json", exclude={"name", "weights", "partial"})

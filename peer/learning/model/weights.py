@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.model.model import Model
-from peer.learning.model.split import HALVES
+from peer.learning.model.split import HALVES, Split
 from peer.learning.model.weight_files import Stored, opened
 
 SHOWN = 3
@@ -84,7 +84,7 @@ def _aliases(model: Model) -> dict[str, str]:
 def _names(model: Model, name: str) -> Iterator[str]:
     yield name
     half, _, rest = name.partition(".")
-    short = rest if model.halves and half in HALVES else name
+    short = rest if isinstance(model.module, Split) and half in HALVES else name
     yield short
     # PEFT's own names: its layers wrap the ones that they adapt, its models the whole.
     yield short.removeprefix("base_model.model.").replace(".base_layer.", ".")
