@@ -14,6 +14,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.files import sync, write_atomically
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.model.zoo import build, maker
 from peer.reading import open_plain
@@ -22,12 +23,14 @@ from peer.reading import open_plain
 def save_model(model: Model, path: str | Path) -> None:
     """Write `model.safetensors`: every parameter and persistent buffer by its name (`extractor.…`, `head.…`).
 
-    The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`.
+    The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`, and
+    the `task`.
     """
     metadata = {
         "model": json.dumps(model.name),
         "shape": json.dumps(model.shape),
         "classes": json.dumps(model.classes),
+        "task": json.dumps(model.task.model_dump(mode="json")),
     }
     _write(Path(path), safetensors.torch.save(state_dict(model), metadata))
 
@@ -51,7 +54,7 @@ def load_model(path: str | Path, *, user_model: str | None = None) -> Model:
         _refuse_another(path, described, tensors)
     elif name != user_model:
         raise InputError(f"{path} needs your own code; if you trust it: load_model(path, user_model={name!r})")
-    model = build(name, described.shape, described.classes, seed=0)
+    model = build(name, Example.zeros(described.shape, described.classes), seed=0)
     model.load(tensors)
     model.train(False)
     return model

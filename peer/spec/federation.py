@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, fiel
 
 from peer.errors import nearest
 from peer.learning.data.sources import Source, source_type
+from peer.learning.tasks import Classification, Task, task_class
 from peer.learning.training.phase import Phase
 from peer.plugins import in_words
 from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
@@ -46,6 +47,7 @@ def _named(find: Callable[[str], type[Settings]]) -> PlainValidator:
 
 
 AnyProtocol = Annotated[SerializeAsAny[Protocol], _named(protocol_class)]
+AnyTask = Annotated[SerializeAsAny[Task], _named(task_class)]
 AnySource = Annotated[SerializeAsAny[Source], _named(source_type)]
 
 
@@ -105,6 +107,8 @@ class Spec(Settings):
     """`name` and the protocol's hyperparameters."""
     model: ModelSettings = ModelSettings()
     """`name` of the model."""
+    task: AnyTask = Classification()
+    """What is learnt, and how it is judged: `name` of the task."""
     data: AnySource
     """`name` of the data set, where it lies and how it is split. With `{id}` in its path each peer has its own: the id
     stands there."""

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from peer.errors import InputError, nearest
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.model.zoo.convolutional import cnn, cnn5, cnn_small, cnn_xu
 from peer.learning.model.zoo.perceptron import mlp, mlp3, mlp_square
@@ -37,20 +38,13 @@ def maker(name: str) -> Maker:
     return MODELS[name]
 
 
-def build(
-    name: str,
-    shape: tuple[int, ...],
-    classes: int,
-    seed: int,
-    stream: str = "shared",
-    device: torch.device | str = "cpu",
-) -> Model:
+def build(name: str, example: Example, seed: int, stream: str = "shared", device: torch.device | str = "cpu") -> Model:
     """A model with fresh weights, drawn from the stream (seed, `stream`).
 
     The same `stream` for every peer gives all the same weights (`init: shared`), the peer's id gives each its
     own (`init: independent`). The weights do not depend on the device. InputError if the model is unknown or
-    does not fit `shape` and `classes`.
+    does not fit the example.
     """
     with global_stream(derive(seed, "init", stream)):
-        extractor, head = maker(name)(tuple(shape), classes)
-        return Model(Split(extractor, head), name=name, shape=shape, classes=classes, device=device)
+        extractor, head = maker(name)(example.shape, example.classes)
+        return Model(Split(extractor, head), name=name, example=example, device=device)
