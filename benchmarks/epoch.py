@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from peer.errors import InputError
 from peer.learning.data.samples import Samples
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Part
 from peer.learning.model.zoo import build
 from peer.learning.training.trainer import Adam, Phase, Trainer
@@ -79,11 +80,11 @@ def contestants(shape: tuple[int, ...], part: Part) -> dict[str, Epoch]:
     samples = Samples(pixels.float() / 255, labels)
 
     def module() -> nn.Module:
-        made = build("mlp", shape, 10, seed=1)
+        made = build("mlp", Example.zeros(shape, 10), seed=1)
         made.learn(part)
         return made.module
 
-    trainer = Trainer(build("mlp", shape, 10, seed=1), samples, 1, "peer0")
+    trainer = Trainer(build("mlp", Example.zeros(shape, 10), seed=1), samples, 1, "peer0")
     phase = Phase(part, 1, Adam(), BATCH, keep="bench")
     rounds = iter(range(10**6))
     epochs: dict[str, Epoch] = {

@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks import peers
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
 from peer.learning.data.samples import Samples
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.learning.training.trainer import Adam, Phase, Trainer
 
@@ -45,7 +46,7 @@ Loop = Callable[[], None]
 
 def plain_loop(batches: Batches) -> Loop:
     """A peer's rounds, written as one would without a library."""
-    halves = build("mlp", (1, *peers.PIXELS), peers.CLASSES, seed=1).halves
+    halves = build("mlp", Example.zeros((1, *peers.PIXELS), peers.CLASSES), seed=1).halves
     assert halves
     model = nn.Sequential(*halves)
     phases = [
@@ -84,7 +85,7 @@ def tensors_loop() -> Loop:
 
 
 def trainer_loop() -> Loop:
-    trainer = Trainer(build("mlp", (1, *peers.PIXELS), peers.CLASSES, seed=1), shard(), 1, "peer")
+    trainer = Trainer(build("mlp", Example.zeros((1, *peers.PIXELS), peers.CLASSES), seed=1), shard(), 1, "peer")
     phases = (
         Phase("head", HEAD, Adam(LR), BATCH, keep="head"),
         Phase("extractor", EXTRACTOR, Adam(LR), BATCH, keep="extractor"),

@@ -40,7 +40,7 @@ Arrays = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDAr
 def digits(peer: int, seed: int, turns: int, noise: float) -> Arrays:
     """One peer's share: images of shape (1, 8, 8) turned by `turns` quarters, a share `noise` of its labels wrong."""
     whole = Digits(name="digits", seed=seed).load()
-    mine = np.array_split(np.random.default_rng(seed).permutation(len(whole.train_labels)), PEERS)[peer]
+    mine = np.array_split(np.random.default_rng(seed).permutation(len(whole.train_targets)), PEERS)[peer]
     train, test = whole.train(mine), whole.test()
     x, x_test = (np.ascontiguousarray(np.rot90(part.x.numpy(), turns, axes=(2, 3))) for part in (train, test))
     return x, _with_noise(train.y.numpy(), noise, seed, peer), x_test, test.y.numpy()

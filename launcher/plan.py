@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from peer.errors import InputError
 from peer.learning.data.samples import Dataset, Indices, Samples
 from peer.learning.data.shard import check_public, deal, open_own
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
@@ -47,7 +48,7 @@ class Plan:
     def counts(self) -> dict[str, Counts]:
         """Samples of each class, int64 (classes,), by id."""
         return {
-            id: np.bincount(dataset.train_labels[self.shards[id]], minlength=dataset.classes)
+            id: np.bincount(dataset.train_targets[self.shards[id]], minlength=dataset.classes)
             for id, dataset in self.datasets.items()
         }
 
@@ -74,11 +75,11 @@ class Plan:
 def plan(spec: Spec) -> Plan:
     """Opens the data, deals what is common and builds the model; InputError where a peer would refuse to start."""
     own = {id: source for id in spec.ids if (source := own_data(id, spec))}
-    datasets = {id: open_own(source, spec.data) for id, source in own.items()}
-    everything = {id: np.arange(len(dataset.train_labels)) for id, dataset in datasets.items()}
+    datasets = {id: open_own(source, spec.data, spec.task) for id, source in own.items()}
+    everything = {id: np.arange(len(dataset.train_targets)) for id, dataset in datasets.items()}
     stages, public = [everything], None
     if spec.data.validation or len(own) < len(spec.ids):
-        common = spec.data.load()
+        common = spec.data.load(spec.task)
         public = common.validation_samples()
         for dataset in datasets.values() if public else ():
             check_public(common, dataset)
@@ -88,7 +89,8 @@ def plan(spec: Spec) -> Plan:
             stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
-    model = build(spec.model, first.shape, first.classes, spec.seed)
+    example = Example.of(first.train(np.arange(2)), first.classes, spec.task)
+    model = build(spec.model, example, spec.seed)
     for shards in stages:
         for id, shard in shards.items():
             check_batches(model, spec.protocol.local(), len(shard), id)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.files import sync, write_atomically
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import build, split
@@ -23,10 +24,11 @@ from peer.reading import open_plain
 def save_model(model: Model, path: str | Path) -> None:
     """Write `model.safetensors`: every parameter and persistent buffer by its name (`extractor.…`, `head.…`).
 
-    The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`, and, where
-    they are needed, further `settings`; `head` lists the head's tensors where their names do not tell.
+    The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`, the `task`,
+    and, where they are needed, further `settings`; `head` lists the head's tensors where their names do not tell.
     """
     described = {"model": model.name, "shape": model.shape, "classes": model.classes}
+    described["task"] = model.task.model_dump(mode="json")
     if settings := model.settings.description():
         described["settings"] = settings
     if model.frozen or model.settings.head is not None:
@@ -57,7 +59,7 @@ def load_model(path: str | Path, *, user_model: str | None = None) -> Model:
         _refuse_another(path, described, tensors)
     elif name != user_model:
         raise InputError(f"{path} needs your own code; if you trust it: load_model(path, user_model={name!r})")
-    model = build(described.as_settings(path), described.shape, described.classes, seed=0)
+    model = build(described.as_settings(path), Example.zeros(described.shape, described.classes), seed=0)
     model.load(tensors)
     model.train(False)
     return model

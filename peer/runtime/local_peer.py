@@ -13,7 +13,7 @@ from torch import Tensor
 
 from peer.learning.data.drift import stage_of
 from peer.learning.data.samples import Samples
-from peer.learning.data.shard import Shard, mix
+from peer.learning.data.shard import Shard, class_mix
 from peer.learning.model.layout import Entry
 from peer.learning.randomness import derive
 from peer.learning.training.trainer import Phase, Trainer
@@ -77,7 +77,7 @@ class LocalPeer(Communicating):
         self.setup.shard = shard
         self.trainer.use(shard.train)
         # What a peer tells of its data is what it trains on, right or wrong.
-        self.proportions = torch.from_numpy(mix(shard.train.y, shard.classes))
+        self.proportions = torch.from_numpy(class_mix(shard.train.y, shard.classes, shard.task))
         self.validation = shard.validation.to(self.trained.device) if shard.validation else None
 
     @property

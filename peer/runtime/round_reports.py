@@ -26,6 +26,7 @@ def round_done(peer: LocalPeer, evaluation: Evaluation, before: dict[str, float]
     return RoundDone(
         round=peer.round,
         accuracy=evaluation.as_dict(),
+        figures=dict(evaluation.figures),
         loss=peer.loss,
         test_loss=evaluation.loss,
         balanced=evaluation.balanced,
@@ -45,6 +46,7 @@ def result(peer: LocalPeer, evaluation: Evaluation, digest: str, past: tuple[Rou
         rounds=spec.rounds,
         samples=peer.samples,
         accuracy=evaluation.as_dict(),
+        figures=dict(evaluation.figures),
         balanced=evaluation.balanced,
         test_loss=evaluation.loss,
         model_sha256=digest,

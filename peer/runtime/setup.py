@@ -13,6 +13,7 @@ from peer.files import sole_use, why_unwritable, write_atomically
 from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, own_shard, take_shard
 from peer.learning.device import choose_device, limit_memory
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
@@ -61,7 +62,8 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
 def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.device) -> Model:
     """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
-    model = build(spec.model, shard.train.shape, shard.classes, spec.seed, stream, device)
+    example = Example.of(shard.train, shard.classes, shard.task)
+    model = build(spec.model, example, spec.seed, stream, device)
     check_batches(model, spec.protocol.local(), len(shard.train), config.id)
     return model
 
@@ -79,7 +81,11 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
 def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
     """The data as this peer has them in a round; InputError when they are no use in any round."""
     data = spec.data
-    shard = own_shard(config.data, data, round) if config.data else take_shard(data, spec.ids, config.id, round)
+    shard = (
+        own_shard(config.data, data, round, spec.task)
+        if config.data
+        else take_shard(data, spec.ids, config.id, round, spec.task)
+    )
     match spec.behaviour.get(config.id):
         case LabelFlip(rate=rate):
             wrong = flip_labels(shard.train.y, rate, shard.classes, spec.seed, config.id)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, fiel
 from peer.errors import nearest
 from peer.learning.data.sources import Source, source_type
 from peer.learning.model.settings import ModelSettings
+from peer.learning.tasks import Classification, Task, task_class
 from peer.learning.training.phase import Phase
 from peer.plugins import in_words
 from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
@@ -47,6 +48,7 @@ def _named(find: Callable[[str], type[Settings]]) -> PlainValidator:
 
 
 AnyProtocol = Annotated[SerializeAsAny[Protocol], _named(protocol_class)]
+AnyTask = Annotated[SerializeAsAny[Task], _named(task_class)]
 AnySource = Annotated[SerializeAsAny[Source], _named(source_type)]
 
 
@@ -99,6 +101,8 @@ class Spec(Settings):
     """`name` and the protocol's hyperparameters."""
     model: ModelSettings = ModelSettings()
     """`name` of the model, and how it is divided, frozen and begun."""
+    task: AnyTask = Classification()
+    """What is learnt, and how it is judged: `name` of the task."""
     data: AnySource
     """`name` of the data set, where it lies and how it is split. With `{id}` in its path each peer has its own: the id
     stands there."""

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 from peer.errors import InputError, nearest
 from peer.learning.data.sources import SOURCES, source_type
 from peer.learning.model.zoo import MODELS
+from peer.learning.tasks import TASKS, task_class
 from peer.network.transport.addresses import is_loopback
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS, protocol_class
@@ -105,14 +106,16 @@ def load_spec(
     content["protocol"] = _component(content.get("protocol"), ("protocol",), [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), ("data",), [*SOURCES], document)
     content["model"] = _component(content.get("model", "mlp"), ("model",), [*MODELS], document)
+    content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
     content["ring"], own = _with_own_data(content["ring"], document)
-    names = [content[key]["name"] for key in ("protocol", "data", "model")] + [*own.values()]
+    names = [content[key]["name"] for key in ("protocol", "data", "model", "task")] + [*own.values()]
     if isinstance(content["code"], str) and any(":" in name for name in names):
         # Only then: beside a spec without code of its own a file called pandas.py must not be taken for the library.
         import_from(Path(content["code"]))
     components: dict[Location, type[Settings]] = {
         ("protocol",): protocol_class(content["protocol"]["name"]),
         ("data",): source_type(content["data"]["name"]),
+        ("task",): task_class(content["task"]["name"]),
         **{place: source_type(name) for place, name in own.items()},
     }
     return _relative_to(path.parent.resolve(), validate(Spec, content, document, components))

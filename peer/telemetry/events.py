@@ -135,14 +135,15 @@ class DataDrifted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDone(Event):
-    """A round is over. Accuracies in 0..1, losses in nats, seconds of this round, bytes of all rounds so far.
+    """A round is over. Accuracies in 0..1, seconds of this round, bytes of all rounds so far.
 
-    notes: what the protocol noted in the round.
+    figures: the task's, by name, on the test set. notes: what the protocol noted in the round.
     """
 
     name = "round"
     round: int
     accuracy: dict[str, Share | None] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
     loss: float | None = None
     test_loss: float | None = None
     balanced: float | None = None

@@ -20,11 +20,13 @@ Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What a peer came to. Accuracies in 0..1, `test_loss` in nats, `bytes_sent` handed to gRPC."""
+    """What a peer came to. Accuracies in 0..1, `test_loss` the task's, `bytes_sent` handed to gRPC."""
 
     id: str
     samples: Count
     accuracy: dict[str, Share | None]
+    figures: dict[str, float] = field(default_factory=dict)
+    """The task's, by name."""
     balanced: float | None = None
     test_loss: float | None = None
     model_sha256: str

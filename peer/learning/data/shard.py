@@ -10,8 +10,9 @@ from torch import Tensor
 from peer.errors import InputError
 from peer.learning.data.drift import Stage, stage_of
 from peer.learning.data.partition import Partition
-from peer.learning.data.samples import Dataset, Indices, Names, Samples
+from peer.learning.data.samples import Dataset, Indices, Labels, Names, Samples, Targets
 from peer.learning.data.sources.base import Source
+from peer.learning.tasks import Classification, Task
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Shard:
     test: Samples
     """The global test set, or the test part of the peer's own data."""
     proportions: NDArray[np.float64]
-    """q_i: the share of each class among the training samples by their true labels, (classes,)."""
+    """q_i: the share of each class among the training samples by their true labels, (classes,); (0,) where the task has
+    no classes."""
     paper: NDArray[np.int64] | None
     """The peer's part of the global test set, drawn by the training split's rule but independently."""
     own: bool
@@ -32,11 +34,12 @@ class Shard:
     """Public samples, the same at every peer, on which nobody is tested; None unless the federation's
     `data.validation` sets some aside."""
     names: Names
+    task: Task
 
 
-def take_shard(source: Source, ids: Sequence[str], peer: str, round: int = 1) -> Shard:
+def take_shard(source: Source, ids: Sequence[str], peer: str, round: int = 1, task: Task = Classification()) -> Shard:
     """The part of a common data set that `peer` has in a round; InputError when anybody's would be empty in any."""
-    dataset = source.load()
+    dataset = source.load(task)
     mine, stage = ids.index(peer), stage_of(round, source.stages)
     dealt = deal(source, dataset, ids)[stage.since][mine]
     paper = _paper_part(stage.partition, source.seed, dataset, ids, mine)
@@ -50,30 +53,31 @@ def deal(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list
     """
     dealt = {}
     for stage in source.stages:
-        stage.check(dataset.shape, dataset.classes)
+        stage.check(dataset.shape, dataset.classes, dataset.task)
         try:
-            parts = stage.partition.split(dataset.train_labels, ids, np.random.default_rng(source.seed))
+            known = labels(dataset.train_targets, dataset)
+            parts = stage.partition.split(known, ids, np.random.default_rng(source.seed))
         except InputError as error:
             raise InputError(f"{stage}: {error}" if stage.since > 1 else str(error)) from None
         dealt[stage.since] = parts
     return dealt
 
 
-def own_shard(source: Source, federation: Source, round: int = 1) -> Shard:
+def own_shard(source: Source, federation: Source, round: int = 1, task: Task = Classification()) -> Shard:
     """A data set of the peer's own, unsplit, with the validation samples of the federation's, if it sets some aside.
 
     InputError when the federation's data do not lie here too then, or do not go with the peer's own. The federation's
     drift changes these samples, too.
     """
-    dataset, stage = open_own(source, federation), stage_of(round, federation.stages)
-    shard = _shard(dataset, np.arange(len(dataset.train_labels)), None, stage, own=True)
+    dataset, stage = open_own(source, federation, task), stage_of(round, federation.stages)
+    shard = _shard(dataset, np.arange(len(dataset.train_targets)), None, stage, own=True)
     if not federation.validation:
         return shard
     public = _public(federation, dataset)
     return replace(shard, validation=public and stage.apply(public))
 
 
-def open_own(source: Source, federation: Source) -> Dataset:
+def open_own(source: Source, federation: Source, task: Task = Classification()) -> Dataset:
     """A data set of a peer's own; InputError when the federation's drift cannot change it.
 
     Nor may it set validation samples aside, which would not be the same at every peer, or drift alone.
@@ -82,16 +86,16 @@ def open_own(source: Source, federation: Source) -> Dataset:
         raise InputError("`validation` in a peer's own data would not be public; set it in the federation's `data`")
     if source.drift:
         raise InputError("`drift` in a peer's own data would be nobody else's; set it in the federation's `data`")
-    dataset = source.load()
+    dataset = source.load(task)
     for stage in federation.stages:
-        stage.check(dataset.shape, dataset.classes)
+        stage.check(dataset.shape, dataset.classes, dataset.task)
     return dataset
 
 
 def _public(federation: Source, own: Dataset) -> Samples | None:
     way_out = "every peer needs the samples of the federation's `data.validation`; put them here, or set it to 0"
     try:
-        common = federation.load()
+        common = federation.load(own.task)
     except InputError as error:
         raise InputError(f"{error}; {way_out}") from error
     check_public(common, own)
@@ -115,14 +119,21 @@ def _paper_part(
     It is drawn by a generator of the training split's seed, as the published figures were made.
     """
     try:
-        return partition.split(dataset.test_labels, ids, np.random.default_rng(seed))[mine]
+        return partition.split(labels(dataset.test_targets, dataset), ids, np.random.default_rng(seed))[mine]
     except InputError:
         return None
 
 
-def mix(labels: Tensor, classes: int) -> NDArray[np.float64]:
-    """The share of each class among labels (n,), at least one, on the CPU: float64 (classes,)."""
-    counts = np.bincount(labels.numpy(), minlength=classes)
+def labels(targets: Targets, dataset: Dataset) -> Labels:
+    """Of targets what splits go by: the classes, or the same for all where the task has none."""
+    return targets if dataset.task.has_classes else np.zeros(len(targets), np.int64)
+
+
+def class_mix(targets: Tensor, classes: int, task: Task) -> NDArray[np.float64]:
+    """The share of each class among targets (n, ...), on the CPU: float64 (classes,); (0,) where the task has none."""
+    if not task.has_classes:
+        return np.empty(0)
+    counts = np.bincount(targets.numpy(), minlength=classes)
     shares: NDArray[np.float64] = counts / counts.sum()
     return shares
 
@@ -134,10 +145,11 @@ def _shard(
     return Shard(
         train=train,
         test=stage.apply(dataset.test()),
-        proportions=mix(train.y, dataset.classes),
+        proportions=class_mix(train.y, dataset.classes, dataset.task),
         paper=paper,
         own=own,
         classes=dataset.classes,
         validation=public and stage.apply(public),
         names=dataset.names,
+        task=dataset.task,
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from peer.errors import InputError
 from peer.learning.model.digests import content_sha256, named_sha256
-from peer.learning.model.dry_pass import dry_pass
+from peer.learning.model.dry_pass import Example, dry_pass
 from peer.learning.model.functional import logits_with
 from peer.learning.model.layers import PARTS, Part, resting
 from peer.learning.model.layout import Entry, bind, counters, frozen, lay_out, owner_of, rebind, versions
@@ -41,12 +41,12 @@ class Model:
         split: Split | Patterned,
         *,
         name: str,
-        shape: tuple[int, ...],
-        classes: int,
+        example: Example,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Check by a dry pass that the model fits `shape` and `classes` (else InputError); lay it out."""
-        self.name, self.shape, self.classes = name, tuple(shape), classes
+        """Check by a dry pass that the model fits the example's task (else InputError); lay it out."""
+        self.name, self.shape, self.classes = name, example.shape, example.classes
+        self.task = example.task
         self.device = torch.device(device)
         self.settings = ModelSettings(name=name)
         self.facts: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Model:
         self.module: nn.Module = split.module
         self._entrances = split.entrances
         #: Whether a training pass draws from torch's global generator (dropout), which then has to be seeded.
-        self.draws = dry_pass(self.module, name, self.shape, classes)
+        self.draws = dry_pass(self.module, name, example)
         self.layout: tuple[Entry, ...] = lay_out(split, name)
         self.module.to(self.device)
         self._resting = resting(split)
@@ -148,9 +148,9 @@ class Model:
                 self.module.get_parameter(entry.name).requires_grad_(part in ("model", entry.part))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, *shape) float32 on the model's device → (n, classes) logits."""
-        logits: Tensor = self.module(x)
-        return logits
+        """(n, *shape) on the model's device → its outputs: (n, classes) logits where the task has classes."""
+        outputs: Tensor = self.module(x)
+        return outputs
 
     def __call__(self, x: Tensor) -> Tensor:
         """`forward`."""
@@ -175,16 +175,16 @@ class Model:
             return logits_with(self.module, self.layout, vector, x, modes)
 
     def predict(self, x: Tensor | NDArray[Any]) -> Tensor:
-        """(n, *shape), or one sample (*shape) → class numbers, int64 (n,) or (), on the CPU."""
-        batch = torch.as_tensor(x, dtype=torch.float32, device=self.device)
+        """(n, *shape), or one sample (*shape) → the task's answers, on the CPU: class numbers, int64 (n,) or ()."""
+        batch = torch.as_tensor(x, dtype=getattr(torch, self.task.inputs), device=self.device)
         single = tuple(batch.shape) == self.shape
         if not single and tuple(batch.shape[1:]) != self.shape:
             wanted = ("n", *self.shape)
             raise InputError(f"model {self.name} takes ({', '.join(map(str, wanted))}), not {tuple(batch.shape)}")
         self.train(False)
         with torch.inference_mode():
-            labels = self.forward(batch[None] if single else batch).argmax(1).cpu()
-        return labels[0] if single else labels
+            answers = self.task.answers(self.forward(batch[None] if single else batch)).cpu()
+        return answers[0] if single else answers
 
     def rebind(self) -> None:
         """Take back buffers that a module of the user's assigned anew instead of updating them in place.

@@ -21,9 +21,9 @@ class Split(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, *shape) float32 → (n, classes) logits."""
-        logits: Tensor = self.head(self.extractor(x))
-        return logits
+        """(n, *shape) → the model's outputs: (n, classes) logits where the task has classes."""
+        outputs: Tensor = self.head(self.extractor(x))
+        return outputs
 
     @property
     def module(self) -> nn.Module:

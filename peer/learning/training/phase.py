@@ -6,9 +6,10 @@ from typing import get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from peer.learning.data.samples import Batch
 from peer.learning.model.model import Part
+from peer.learning.tasks import Task
 from peer.learning.training.optimiser import Optimiser
 
 GradientHook = Callable[[Tensor, Tensor], None]
@@ -30,7 +31,7 @@ class Phase:
     correction, such as a proximal term, to the gradient in place; where buffers lie that has no effect."""
 
     loss: Loss | None = None
-    """In place of cross entropy: loss(logits (n, classes), labels (n,), positions (n,) of the batch in the peer's
+    """In place of the task's: loss(outputs, targets, positions (n,) of the batch in the peer's
     training samples) gives its mean over the batch, a tensor of shape (). What it draws from torch replays.
 
     Two phases are equal only if they have the same function here (as for `gradient_hook`): a lambda or closure
@@ -40,14 +41,14 @@ class Phase:
         if self.part not in get_args(Part):
             raise ValueError(f"a phase trains {', '.join(get_args(Part))}, and not {self.part!r}")
 
-    def mean_loss(self, logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+    def mean_loss(self, task: Task, outputs: Tensor, batch: Batch) -> Tensor:
         """The batch's loss, of shape (); ValueError if the phase's own gives something else."""
         if self.loss is None:
-            return functional.cross_entropy(logits, labels)
-        found = self.loss(logits, labels, positions)
+            return task.loss(outputs, batch.targets)
+        found = self.loss(outputs, batch.targets, batch.positions)
         if not isinstance(found, Tensor) or found.shape != () or not found.is_floating_point():
             given = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(f"the loss of a phase must be a floating-point tensor of shape (), not {given}")
         if torch.is_grad_enabled() and not found.requires_grad:
-            raise ValueError("the loss of a phase must be calculated from the logits by torch, without detaching them")
+            raise ValueError("the loss of a phase must be calculated from the outputs by torch, without detaching them")
         return found

@@ -17,6 +17,7 @@ from peer.learning.training.batches import check_batches, cut, normalises
 from peer.learning.training.evaluation import BATCH, measure
 from peer.learning.training.optimiser import SGD, Adam, Optimiser, Optimisers
 from peer.learning.training.phase import GradientHook, Phase
+from peer.learning.training.step import Steps
 
 __all__ = ["SGD", "Adam", "GradientHook", "Optimiser", "Phase", "Stopped", "Trainer"]
 
@@ -50,7 +51,7 @@ class Trainer:
         self.samples = samples.to(self.model.device)
 
     def train(self, phase: Phase, round: int) -> float:
-        """Run a phase (blocking); its mean loss (cross entropy in nats) over all batches, each before its step.
+        """Run a phase (blocking); its mean loss over all batches, each before its step.
 
         Raises Stopped after `stop()`, DivergedError if the model or the phase's own loss is not finite. A part without
         trainable parameters, or no epochs: nothing changes, and the loss is that of the model as it is.
@@ -88,8 +89,8 @@ class Trainer:
         return self.model.logits(vector, x, training=True, seed=seed)
 
     def accuracy(self) -> float:
-        """The accuracy on the shard, 0..1, in evaluation mode."""
-        return measure(self.model, self.samples).accuracy
+        """The task's score on the shard, 0..1, in evaluation mode: the accuracy, for classification."""
+        return measure(self.model, self.samples).score
 
     def stop(self) -> None:
         """Make the running and every later `train` raise Stopped at its next batch; from any thread."""
@@ -118,25 +119,15 @@ class Trainer:
         return torch_generator(self._seed, self._peer, round, f"order {phase}")
 
     def _epochs(self, phase: Phase, generator: torch.Generator) -> float:
-        model, whole = self.model, self.model.part(phase.part)
+        model = self.model
         check_batches(model, (phase,), len(self.samples), self._peer)
         model.learn(phase.part)
-        parameters, gradient = model.vector[whole], model.gradient[whole]
         optimiser = self._optimisers.get(phase.part, phase.optimiser, phase.keep)
-        forward, inputs = self._forward(phase.part)
-        labels, total = self.samples.y, torch.zeros((), dtype=torch.float64, device=model.device)
-        for batch in self._batches(phase.part, phase.batch_size, phase.epochs, generator):
-            gradient.zero_()
-            x, y = inputs.index_select(0, batch), labels.index_select(0, batch)
-            loss = phase.mean_loss(forward(x), y, batch)
-            torch.autograd.backward(loss)
-            if self._clip is not None:
-                # Before the hook: what it adds, such as control variates, is no sample's doing and must stay whole.
-                gradient.mul_((self._clip / torch.linalg.vector_norm(gradient)).clamp_(max=1.0))
-            if phase.gradient_hook is not None:
-                phase.gradient_hook(parameters, gradient)
-            optimiser.step()
-            total.add_(loss.detach(), alpha=len(batch))
+        steps = Steps(model, phase, optimiser, self._clip)
+        forward, samples = self._forward(phase.part)
+        total = torch.zeros((), dtype=torch.float64, device=model.device)
+        for positions in self._batches(phase.part, phase.batch_size, phase.epochs, generator):
+            total.add_(steps.take(samples.batch(positions), forward), alpha=len(positions))
         model.rebind()
         return float(total) / (phase.epochs * len(self.samples))
 
@@ -146,9 +137,9 @@ class Trainer:
         self.model.train(False)
         total = 0.0
         with torch.no_grad():
-            for positions in torch.split(torch.arange(len(self.samples), device=self.model.device), BATCH):
-                logits = self.model.forward(self.samples.x[positions])
-                total += float(phase.mean_loss(logits, self.samples.y[positions], positions)) * len(positions)
+            for batch in self.samples.in_order(BATCH):
+                outputs = self.model.forward(batch.inputs)
+                total += float(phase.mean_loss(self.model.task, outputs, batch)) * len(batch.positions)
         return total / len(self.samples)
 
     def _check_finite(self, phase: Phase, round: int, loss: float) -> None:
@@ -161,17 +152,17 @@ class Trainer:
                 f"{self._peer}: training diverged in round {round} (the {phase.part} is not finite); {way_out}"
             )
 
-    def _forward(self, part: Part) -> tuple[nn.Module, Tensor]:
+    def _forward(self, part: Part) -> tuple[nn.Module, Samples]:
         """What to train, on what: a frozen extractor's features stay the same and are computed once."""
         if part != "head" or self.model.halves is None:
-            return self.model.module, self.samples.x
+            return self.model.module, self.samples
         extractor, head = self.model.halves
         features: list[Tensor] = []
         with torch.no_grad():
-            for x in torch.split(self.samples.x, BATCH):
+            for batch in self.samples.in_order(BATCH):
                 self._check_stop()
-                features.append(extractor(x))
-        return head, torch.cat(features)
+                features.append(extractor(batch.inputs))
+        return head, Samples(torch.cat(features), self.samples.y)
 
     def _batches(self, part: Part, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
         pairs = normalises(self.model, part)

@@ -17,4 +17,4 @@ def load(name: str, **settings: Any) -> Dataset:
 
 
 def everything(dataset: Dataset) -> tuple[Samples, Samples]:
-    return dataset.train(np.arange(len(dataset.train_labels))), dataset.test()
+    return dataset.train(np.arange(len(dataset.train_targets))), dataset.test()

@@ -49,7 +49,7 @@ def test_the_test_set_is_divided_and_the_training_set_is_not(share: float) -> No
     assert len(validation) == max(1, round(share * 360))
     both = Samples(torch.cat([validation.x, divided.test().x]), torch.cat([validation.y, divided.test().y]))
     assert rows(both) == rows(plain.test())
-    np.testing.assert_array_equal(divided.train_labels, plain.train_labels)
+    np.testing.assert_array_equal(divided.train_targets, plain.train_targets)
     assert torch.equal(divided.train(np.arange(9)).x, plain.train(np.arange(9)).x)
 
 

@@ -13,6 +13,7 @@ from peer.learning.data.partition import AnyPartition, Iid
 from peer.learning.data.samples import Dataset
 from peer.learning.data.sources.arrays import Rows
 from peer.learning.data.validation import set_aside
+from peer.learning.tasks import Classification, Task
 from peer.settings import Settings
 
 ID = "{id}"
@@ -67,19 +68,19 @@ class Source(Settings):
         paths = {key: Path(str(value).replace(ID, id)) for key, value in self if isinstance(value, Path)}
         return self.model_copy(update=paths)
 
-    def load(self) -> Dataset:
-        """Open the data; large sets stay on disk until samples are taken. InputError when they are no use."""
-        dataset = self._limited(self._read())
+    def load(self, task: Task = Classification()) -> Dataset:
+        """Open the data for a task; large sets stay on disk until samples are taken. InputError for what is no use."""
+        dataset = self._limited(self._read(task))
         return set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
 
     def _limited(self, dataset: Dataset) -> Dataset:
-        if self.limit is None or self.limit >= len(dataset.train_labels):
+        if self.limit is None or self.limit >= len(dataset.train_targets):
             return dataset
-        drawn = np.random.default_rng(self.seed).permutation(len(dataset.train_labels))[: self.limit]
+        drawn = np.random.default_rng(self.seed).permutation(len(dataset.train_targets))[: self.limit]
         kept = np.sort(drawn)
         inputs = Rows(dataset.train_inputs, kept)
-        return replace(dataset, train_inputs=inputs, train_labels=dataset.train_labels[kept])
+        return replace(dataset, train_inputs=inputs, train_targets=dataset.train_targets[kept])
 
     @abstractmethod
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         """The data set as it lies on disk."""

@@ -22,6 +22,7 @@ from peer.learning.data.samples import Array, Dataset, Names
 from peer.learning.data.sources.arrays import dataset, hold_out, labelled
 from peer.learning.data.sources.base import Source
 from peer.learning.data.sources.unpacking import Unpacked, check_unpacked
+from peer.learning.tasks import Task
 
 if TYPE_CHECKING:
     import pandas
@@ -41,7 +42,7 @@ class Table(Source):
     path: Path
     """The file."""
     label: str = "label"
-    """Name of the column that holds the class."""
+    """Name of the column that holds the class, or the number to foretell."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share of the rows held out for testing."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -50,7 +51,7 @@ class Table(Source):
 
     _suffix: ClassVar[str]
 
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         where = str(self.path)
         frame = self._frame()
         if self.label not in frame.columns:
@@ -59,11 +60,12 @@ class Table(Source):
         if len(frame) == 0:
             raise InputError(f"{where}: there are no rows after the header")
         self._refuse_missing(frame)
-        y, names = self._classes(frame[self.label])
+        y, names = self._classes(frame[self.label]) if task.has_classes else (frame[self.label].to_numpy(), ())
         features = frame.drop(columns=self.label)
-        samples = labelled(self._features(features), y, where, "the table", self.label)
+        samples = labelled(self._features(features), y, where, task, "the table", self.label)
         joined = dataset(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
-        return replace(joined, names=Names(tuple(map(str, features.columns)), names or _numbers(joined.classes)))
+        classes = names or (_numbers(joined.classes) if task.has_classes else ())
+        return replace(joined, names=Names(tuple(map(str, features.columns)), classes))
 
     def _frame(self) -> "pandas.DataFrame":
         if not self.path.is_file():

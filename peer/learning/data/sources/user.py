@@ -13,6 +13,7 @@ from peer.errors import InputError
 from peer.learning.data.samples import Dataset, Names
 from peer.learning.data.sources.arrays import dataset, hold_out, labelled
 from peer.learning.data.sources.base import Source
+from peer.learning.tasks import Task
 from peer.plugins import in_words, load_object
 
 
@@ -32,9 +33,9 @@ class UserSource(Source):
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share of the samples held out for testing where the function returns no test samples."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes, when the largest does not occur; not given, the largest label plus 1."""
+    """Number of classes, when the largest does not occur; not given, as many as the targets show."""
 
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         returned = self._call()
         if not isinstance(returned, tuple | list) or len(returned) not in (2, 4):
             raise InputError(
@@ -48,9 +49,9 @@ class UserSource(Source):
         if all(columns) and len(set(columns)) > 1:
             told = " and ".join(", ".join(names) for names in columns)
             raise InputError(f"{self.name} returned training and test samples with other columns: {told}")
-        train = labelled(arrays[0], arrays[1], self.name)
+        train = labelled(arrays[0], arrays[1], self.name, task)
         if len(arrays) == 4:
-            test = labelled(arrays[2], arrays[3], self.name, "x_test", "y_test")
+            test = labelled(arrays[2], arrays[3], self.name, task, "x_test", "y_test")
         else:
             train, test = hold_out(train, self.holdout, self.seed, self.name)
         return replace(dataset(train, test, self.name, self.classes), names=Names(columns[0]))

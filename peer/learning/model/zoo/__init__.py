@@ -7,6 +7,7 @@ from torch import nn
 
 from peer.errors import InputError, nearest
 from peer.learning.model.digests import named_sha256
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.precision import answer_in_float32, convert
 from peer.learning.model.settings import ModelSettings
@@ -45,8 +46,7 @@ def split(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> Spli
 
 def build(
     model: str | ModelSettings,
-    shape: tuple[int, ...],
-    classes: int,
+    example: Example,
     seed: int,
     stream: str = "shared",
     device: torch.device | str = "cpu",
@@ -55,29 +55,28 @@ def build(
 
     The same `stream` for every peer gives all the same weights (`init: shared`), the peer's id gives each its
     own (`init: independent`); what is frozen is the same at all of them. The weights do not depend on the device.
-    InputError if the model is unknown or does not fit `shape` and `classes`, or the file is not of this model.
+    InputError if the model is unknown or does not fit the example, or the file is not of this model.
     """
     settings = ModelSettings(name=model) if isinstance(model, str) else model
-    made = _drawn(settings, tuple(shape), classes, derive(seed, "init", stream), device)
-    made.settings = settings
+    made = _drawn(settings, example, derive(seed, "init", stream), device)
     if made.frozen and stream != "shared":
-        made.take(_drawn(settings, tuple(shape), classes, derive(seed, "init", "shared"), device).frozen)
+        made.take(_drawn(settings, example, derive(seed, "init", "shared"), device).frozen)
     if settings.weights:
         made.loaded = load_weights(made, settings.weights, partial=settings.partial)
     made.facts = tuple(_facts(made, shared=stream == "shared"))
     return made
 
 
-def _drawn(
-    settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int, device: torch.device | str
-) -> Model:
+def _drawn(settings: ModelSettings, example: Example, seed: int, device: torch.device | str) -> Model:
     with global_stream(seed):
-        parts = split(settings, shape, classes)
+        parts = split(settings, example.shape, example.classes)
         _freeze(parts.module, settings)
         if settings.dtype:
             convert(parts, getattr(torch, settings.dtype))
         answer_in_float32(parts)
-        return Model(parts, name=settings.name, shape=shape, classes=classes, device=device)
+        made = Model(parts, name=settings.name, example=example, device=device)
+    made.settings = settings
+    return made
 
 
 def _freeze(module: nn.Module, settings: ModelSettings) -> None:
