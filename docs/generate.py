@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from peer.learning.data.drift import Drift
 from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.sources import SOURCES, Source, UserSource
+from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
 from peer.network.limits import Limits, Strangers
 from peer.network.wire.frames import HEADER
@@ -191,8 +192,9 @@ def _models() -> Iterator[str]:
     yield "of classes.\n"
     yield "| name | |\n|---|---|"
     yield from (f"| `{name}` | {cell(prose(make))} |" for name, make in MODELS.items())
-    own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module with both."
-    yield f"| `module:Name` | {own} |\n"
+    own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module."
+    yield f"| `module:Name` | {own} See [running.md](running.md#a-model-of-your-own). |\n"
+    yield table(ModelSettings)
 
 
 def _data() -> Iterator[str]:

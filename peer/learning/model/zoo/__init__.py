@@ -59,6 +59,10 @@ def build(
     """
     settings = ModelSettings(name=model) if isinstance(model, str) else model
     made = _drawn(settings, example, derive(seed, "init", stream), device)
+    if made.frozen and not made.trainable("model"):
+        raise InputError(
+            f"model {made.name} has nothing left to learn, as all of its parameters are frozen; freeze fewer"
+        )
     if made.frozen and stream != "shared":
         made.take(_drawn(settings, example, derive(seed, "init", "shared"), device).frozen)
     if settings.weights:
