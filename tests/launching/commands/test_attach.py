@@ -89,8 +89,8 @@ def test_another_engine_does_not_begin_beside_peers_that_may_run(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["hots=2"], "--on elsewhere: unknown setting `hots`; did you mean `hosts`?"),
-        (["hosts=two"], "--on elsewhere: `hosts`: Input should be a valid integer"),
+        (["hots=2"], "--on elsewhere: unknown key `hots`; did you mean `hosts`?"),
+        (["hosts=two"], '--on elsewhere: `hosts`: input should be a valid integer (given: "two")'),
         (["hosts"], "--option hosts: write key=value"),
     ],
 )
