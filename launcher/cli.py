@@ -293,6 +293,7 @@ def compare_runs(arguments: argparse.Namespace) -> int:
 
 def sum_up(arguments: argparse.Namespace) -> int:
     from launcher.commands import summary
+    from peer.telemetry.results import AUDIT
 
     if arguments.out:
         summary.check_out(arguments.out)
@@ -304,6 +305,8 @@ def sum_up(arguments: argparse.Namespace) -> int:
     if made.missing:
         named = ", ".join(f"{id} ({why})" for id, why in made.missing.items())
         raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")
+    if unknown := made.privacy.get("unknown"):
+        raise FailedError(f"the verdict on privacy is not whole, as {AUDIT} is missing of {', '.join(unknown)}")
     return 0
 
 

@@ -109,6 +109,12 @@ def test_a_wrong_setting_is_told_before_anything_is_made(
     assert not out.exists()
 
 
+def test_a_file_is_no_run(federation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attach", str(federation)]) == 2
+    told = f"{federation} is a file; give the directory of the run, such as {federation.parent}\n"
+    assert capsys.readouterr().err == f"dfl-launch: {told}"
+
+
 def test_what_cannot_be_taken_up_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No run, a record that is none, and peers that end with their launcher. Nothing is created."""
     assert main(["attach", str(tmp_path)]) == 2
