@@ -30,7 +30,7 @@ class Slurm:
     def __init__(self, directory: Path):
         self.directory, self.said = directory, list[str]()
         self.changed = asyncio.Event()
-        self.run = Run(load_spec(DEMO), RunFiles(directory / "run"), say=self.say)
+        self.run = Run(load_spec(DEMO, overrides=["plaintext=true"]), RunFiles(directory / "run"), say=self.say)
         self.run.files.job.mkdir(parents=True)
         self.program("squeue", f"[ -e {directory}/ended ] || echo '12|RUNNING|None|dfl-demo|{self.run.files.path}'")
         self.program("scancel", f"touch {directory}/ended")
@@ -118,9 +118,9 @@ async def test_another_job_in_the_directory_is_not_the_runs(
     slurm: Slurm, submitted: str | None, name: str, found: bool
 ) -> None:
     slurm.program("squeue", f"echo '12|RUNNING|None|{name}|{slurm.run.files.path}'")
-    for program in ("sbatch", "scontrol"):
-        slurm.program(program, "")
+    slurm.program("scontrol", "")
+    slurm.program("sbatch", "exit 1")
     if submitted:
         Outcome(slurm.run.files).submitted(submitted)
-    with pytest.raises(InputError, match="Slurm job 12 is running" if found else "make certificates"):
+    with pytest.raises(InputError, match="Slurm job 12 is running" if found else "Slurm would not take the job"):
         SlurmEngine(SlurmSettings()).check(slurm.run)
