@@ -41,8 +41,10 @@ def outcome(arguments: argparse.Namespace) -> int:
         goes_on = arguments.command in (run_federation, attach_to_run)
         way_out = "; the same command resumes the run" if goes_on else ""
         return complain(f"stopped, as nobody reads its output any more (`| head`?){way_out}", 1)
-    except (FailedError, OSError) as error:
+    except FailedError as error:
         return complain(str(error), 1)
+    except OSError as error:
+        return complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except KeyboardInterrupt:
         return 130
     return code

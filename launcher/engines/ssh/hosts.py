@@ -96,9 +96,12 @@ class SshSettings(Settings):
     @field_validator("hosts", mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:
-        if not isinstance(given, str):
+        if isinstance(given, tuple):
             return given
-        document = Document.read(Path(given))
+        if isinstance(given, str):
+            document = Document.read(Path(given))
+        else:  # as a run's record has them
+            document = Document(Path("hosts"), {"hosts": given}, None)
         listed = document.content.get("hosts")
         number = len(listed) if isinstance(listed, list) else 0
         blocks: dict[Location, type[Settings]] = {("hosts", place): Host for place in range(number)}

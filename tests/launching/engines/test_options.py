@@ -70,9 +70,12 @@ def test_options_are_taken_as_people_write_them(on: str, option: str, expected: 
 
 @pytest.mark.parametrize("given", ["vision", "[vision]"])
 def test_one_extra_needs_no_list(given: str, tmp_path: Path) -> None:
-    (tmp_path / "hosts.yaml").write_text("hosts: [{host: north}]\n")
+    (tmp_path / "hosts.yaml").write_text("hosts: [{host: north, peers: [peer0]}]\n")
     chosen = engine("ssh", settings([f"hosts={tmp_path}/hosts.yaml", f"extras={given}"]))
     assert chosen.settings.extras == ("vision",)
+    assert (
+        engine("ssh", chosen.settings.model_dump(mode="json")).settings == chosen.settings
+    )  # as the run's record has it
 
 
 def test_slurm_counts_memory_in_either_case() -> None:

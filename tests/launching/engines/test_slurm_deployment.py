@@ -85,6 +85,18 @@ async def test_a_job_is_cancelled_again_until_slurm_has_heard_it(slurm: Slurm) -
     assert slurm.said.count("scancel failed: no controller") == 1
 
 
+async def test_a_job_that_cannot_be_told_to_stop_is_cancelled_whole(slurm: Slurm) -> None:
+    """Else it would start again whom it sees ended. What could not be written, and why, is said."""
+    slurm.program("scancel", f'echo "$*" >> {slurm.directory}/asked; touch {slurm.directory}/ended')
+    slurm.run.files.job.rmdir()
+    async with deployed(slurm) as (_, peer):
+        peer.signal(signal.SIGTERM)
+        assert await peer.wait() == -signal.SIGTERM
+    told = f"cannot write {slurm.run.files.job}/stop: No such file or directory; mend that and start again"
+    assert f"{told}; the job is cancelled without a word to it" in slurm.said
+    assert "--signal" not in (slurm.directory / "asked").read_text()
+
+
 async def test_a_job_that_cannot_be_cancelled_is_named(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deployment, "PATIENCE", 0.05)
     slurm.down("scancel")
