@@ -259,6 +259,18 @@ def test_fresh_leaves_nothing_on_a_host_that_has_left_the_list(desk: Desk) -> No
     assert not desk.lab.pids()
 
 
+def test_what_cannot_be_written_at_the_desk_ends_the_run(desk: Desk) -> None:
+    """With everybody ended, and one sentence that names the file."""
+    desk.run("--set", "plaintext=true")
+    desk.until_round("peer1", 1)
+    with desk.held(0):
+        (desk.out / "peer1").rename(desk.out / "aside")
+    assert desk.code() == 1
+    last = desk.screen.read_text().splitlines()[-1]
+    assert re.search(r"cannot write \S*/peer1/(events.jsonl|log.txt): No such file or directory; mend that and", last)
+    assert not desk.lab.pids()
+
+
 def test_a_host_without_sshd_is_told_of_its_port(desk: Desk) -> None:
     with desk.lab.shut(1):
         desk.run("--set", "plaintext=true")
