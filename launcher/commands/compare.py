@@ -118,10 +118,11 @@ def _weights(path: Path) -> NDArray[np.floating[Any]]:
     """Every floating-point number of a model, parameters and buffers, in the order of their names."""
     try:
         open_plain(path).close()
-        with safetensors.safe_open(path, "np") as file:  # its header first: a file may claim any size
+        with safetensors.safe_open(path, "pt") as file:  # its header first: a file may claim any size
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    # KeyError: a type of which numpy has none
     except (OSError, SafetensorError, KeyError) as error:
         raise InputError(f"{path} cannot be read ({error})") from None
-    floats = [tensors[name].ravel() for name in sorted(tensors) if tensors[name].dtype.kind == "f"]
-    return np.concatenate([np.empty(0, np.float32), *floats])
+    floats = [tensors[name].flatten() for name in sorted(tensors) if tensors[name].is_floating_point()]
+    # numpy has no types of fewer bits but float16.
+    wide = [one.numpy() if one.itemsize > 2 else one.float().numpy() for one in floats]
+    return np.concatenate([np.empty(0, np.float32), *wide])
