@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from peer.errors import InputError, nearest
 from peer.learning.data.sources import SOURCES, source_type
+from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
 from peer.learning.tasks import TASKS, task_class
 from peer.network.transport.addresses import is_loopback
@@ -111,7 +112,9 @@ def load_spec(
         content["recording"] = str((path.parent / content["recording"]).resolve())
     content["protocol"] = _component(content.get("protocol"), ("protocol",), [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), ("data",), [*SOURCES], document)
-    content["model"] = _component(content.get("model", "mlp"), ("model",), [*MODELS], document)
+    model = content.get("model", {})
+    named = {"name": ModelSettings().name, **model} if isinstance(model, dict) else model
+    content["model"] = _component(named, ("model",), [*MODELS], document)
     content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
     content["ring"], own = _with_own_data(content["ring"], document)
     names = [content[key]["name"] for key in ("protocol", "data", "model", "task")] + [*own.values()]
