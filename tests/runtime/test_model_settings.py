@@ -26,7 +26,9 @@ def spec(directory: Path, model: Any) -> Spec:
     return load_spec(path, peers=3)
 
 
-@pytest.mark.parametrize("model", ["mlp", {}, {"freeze": []}, {"name": "mlp", "freeze": [], "partial": False, "options": {}}])
+@pytest.mark.parametrize(
+    "model", ["mlp", {}, {"freeze": []}, {"name": "mlp", "freeze": [], "partial": False, "options": {}}]
+)
 def test_what_is_not_given_stands_nowhere(model: Any, tmp_path: Path) -> None:
     """So that a run from before goes on, and a spec's digest says nothing new."""
     assert spec(tmp_path, model).canonical()["model"] == {"name": "mlp"}

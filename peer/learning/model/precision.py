@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from peer.learning.model.layout import Entry, owner_of
 from peer.learning.model.split import Patterned, Split
 
+Place = tuple[nn.Module, str, Tensor]
+"""A layer, what it calls a tensor, and where in the vector the tensor's values lie."""
+
 
 class Rounded:
     """The tensors of a module that keep a storage of their own, in bfloat16 or float16.
@@ -21,16 +24,18 @@ class Rounded:
     """
 
     def __init__(self, split: Split | Patterned, layout: Sequence[Entry], vector: Tensor, gradient: Tensor) -> None:
-        self._places = [(*owner_of(split.module, e.name), e.view(vector)) for e in layout if e.dtype != "float32"]
         self._suspended = False
-        for entry in layout:
-            if entry.dtype != "float32" and entry.trainable:
-                parameter = split.module.get_parameter(entry.name)
+        rounded = [entry for entry in layout if entry.dtype != "float32"]
+        for entry in rounded:
+            if entry.trainable:
                 add = partial(_add_to, entry.view(gradient))
-                parameter.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
-        for entrance in split.entrances if self._places else ():
-            entrance.register_forward_pre_hook(self._before)
-            entrance.register_forward_hook(self._after)
+                split.module.get_parameter(entry.name).register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
+        places = [(*owner_of(split.module, entry.name), entry.view(vector)) for entry in rounded]
+        for entrance in split.entrances:
+            below = {*entrance.modules()}
+            if own := [place for place in places if place[0] in below]:
+                entrance.register_forward_pre_hook(partial(self._before, own))
+                entrance.register_forward_hook(partial(self._after, own))
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -41,20 +46,17 @@ class Rounded:
         finally:
             self._suspended = False
 
-    def refresh(self) -> None:
-        """Write the vector's values, rounded, into the module."""
-        for owner, key, view in self._places:
+    def _before(self, places: Sequence[Place], _entrance: nn.Module, _inputs: object) -> None:
+        if self._suspended:
+            return
+        for owner, key, view in places:
             # By `data`: an earlier pass, of the same values, may still wait for its backward pass.
             getattr(owner, key).data.copy_(view)
 
-    def _before(self, _entrance: nn.Module, _inputs: object) -> None:
-        if not self._suspended:
-            self.refresh()
-
-    def _after(self, _entrance: nn.Module, _inputs: object, _output: object) -> None:
+    def _after(self, places: Sequence[Place], _entrance: nn.Module, _inputs: object, _output: object) -> None:
         if self._suspended:
             return
-        for owner, key, view in self._places:
+        for owner, key, view in places:
             if owner.training and key in owner._buffers:
                 view.copy_(getattr(owner, key))
 
