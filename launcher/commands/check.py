@@ -49,7 +49,7 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
         f"{spec.name}: {protocol.name}, {plural(number, 'peer')}, {plural(spec.rounds, 'round')}, seed {spec.seed}",
         f"data: {of_whom(made)}, input {made.datasets[spec.ids[0]].shape}, "
         f"{made.datasets[spec.ids[0]].classes} classes",
-        f"model: {spec.model.name}, {', '.join(parts)}",
+        f"model: {spec.model.name}, {', '.join([*parts, *made.model.remarks])}",
         f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}{travels(spec)}",
         f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
         f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",

@@ -143,9 +143,7 @@ class PeerCheck:
             raise NotYetError("cannot be looked at before the data is right")
         with memory_errors():
             self.model = fitting_model(self.config, self.spec, self.shard, self.device)
-        told = [self.spec.model.name, f"{self.model.sizes['model']:,} values", self.model.loaded]
-        held = sum(tensor.numel() for tensor in self.model.frozen.values())
-        return ", ".join(one for one in (*told, held and f"{held:,} frozen") if one)
+        return ", ".join([self.spec.model.name, f"{self.model.sizes['model']:,} values", *self.model.remarks])
 
     def _resources(self) -> str | None:
         source = self.spec.protocol.resources_from

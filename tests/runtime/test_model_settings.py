@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
+from launcher.cli import main
 from launcher.reports.summary import head_size
 from peer.errors import InputError
 from peer.learning.export import save_model
@@ -62,6 +64,17 @@ def test_a_wrong_key_is_said_with_its_line(model: Any, sentence: str, tmp_path: 
     with pytest.raises(InputError) as caught:
         spec(tmp_path, model)
     assert sentence in str(caught.value)
+
+
+def test_a_check_says_what_is_frozen_and_what_the_file_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = build("mlp", Example.zeros((1, 8, 8), 10), seed=1)
+    backbone = {name: tensor for name, tensor in plain.state().items() if name.startswith("extractor.")}
+    save_file(backbone, tmp_path / "base.safetensors")
+    model = {"weights": "base.safetensors", "partial": True, "freeze": ["extractor.1.*"]}
+    spec(tmp_path, model)
+    assert main(["check", str(tmp_path / "federation.yaml"), "--peers", "3"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "head 1,290 values (5.2 kB), 16,640 frozen values, 10 of 12 tensors from" in said
 
 
 def test_nothing_left_to_learn_is_refused() -> None:

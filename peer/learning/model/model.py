@@ -89,6 +89,12 @@ class Model:
         """Values of `extractor`, `head` and `model`."""
         return {part: self.part(part).stop - self.part(part).start for part in PARTS}
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be said of it beside its sizes: how much of it is frozen, and what it has from a file."""
+        held = sum(tensor.numel() for tensor in self.frozen.values())
+        return tuple(one for one in (f"{held:,} frozen values" if held else "", self.loaded) if one)
+
     def trainable(self, name: Part) -> tuple[slice, ...]:
         """The slices of `vector` that an optimiser may step, as few as possible; maybe none."""
         slices: list[slice] = []
