@@ -6,6 +6,8 @@ LONGEST = 4000
 
 def printable(text: str) -> str:
     """Without control characters: what strangers send must not forge lines or move the cursor."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

@@ -21,6 +21,8 @@ S = TypeVar("S", bound=Settings)
 Location = tuple[int | str, ...]
 MAX_VALUES = 1_000_000
 """Aliases of aliases can stand for billions."""
+DEEPEST = 100
+"""Brackets in one another: the parser's time grows with the square of their number."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class Document:
 
     @classmethod
     def parse(cls, text: str, path: Path) -> "Document":
+        too_deep = f"{path}: its values are nested too deep; write it flatter"
+        if _depth(text) > DEEPEST:
+            raise InputError(too_deep)
         try:
             tree = YAML(typ="rt", pure=True).load(text)
         except MarkedYAMLError as error:
@@ -55,7 +60,7 @@ class Document:
         except YAMLError as error:
             raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
         except RecursionError:
-            raise InputError(f"{path}: its values are nested too deep; write it flatter") from None
+            raise InputError(too_deep) from None
         except ValueError as error:  # a number of thousands of digits
             raise InputError(f"{path}: not valid YAML: {error}") from None
         if not isinstance(tree, Mapping):
@@ -103,6 +108,15 @@ def plain(node: Any) -> Any:
         if isinstance(node, kind):
             return kind(node)
     return str(node)
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at most; those in quotes and comments count too."""
+    depth = most = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        most = max(most, depth)
+    return most
 
 
 def _values(node: Any, known: dict[int, int]) -> int:
