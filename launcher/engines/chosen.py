@@ -41,6 +41,8 @@ def settings(options: Sequence[str]) -> dict[str, Any]:
 def _wrong(name: str, known: list[str], error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"--on {name}: `{key}` must be chosen; give it with --option {key}=..."
     if first["type"] != "extra_forbidden":
         return f"--on {name}: `{key}`: {first['msg']}"
     way_out = nearest(key, known) if known else f"`--on {name}` has no settings"

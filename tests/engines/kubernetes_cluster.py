@@ -4,7 +4,6 @@ What a real kubectl asks of it is answered as Kubernetes documents it; the proce
 them, and the names of the headless service lead to addresses of loopback.
 """
 
-import itertools
 import json
 import os
 import shutil
@@ -15,13 +14,14 @@ import sys
 import threading
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from openapi import CONTENT_TYPE, document
 from spdy import Session, dictionary
 
 ROOT = Path(__file__).parents[2]
@@ -89,16 +89,13 @@ class Cluster:
         """Why pods find no node, and no image; empty when they do."""
         self.forbidden: set[str] = set()
         """Resources, such as pods/exec, that nobody may use."""
-        self.silent = False
-        """Whether it answers nobody."""
         self.minor = "31"
         self.words = dictionary(Path(shutil.which("kubectl") or "").resolve())
-        self.refused: list[str] = []
-        """Paths that it does not know."""
+        self.connections = set[socket.socket]()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), type("Bound", (Handler,), {"cluster": self}))
         self._server.daemon_threads = True
         self.network = f"127.{10 + os.getpid() % 200}.{port % 250}"
-        self._closing = False
+        self.closing = False
 
     @property
     def environment(self) -> dict[str, str]:
@@ -106,29 +103,42 @@ class Cluster:
         home = {"KUBECONFIG": str(self.base / "kubeconfig"), "HOME": str(self.base)}
         return os.environ | home | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
-    def start(self) -> None:
-        address = f"http://127.0.0.1:{self._server.server_address[1]}"
-        config = {
+    @staticmethod
+    def kubeconfig(port: int) -> Object:
+        return {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "test", "cluster": {"server": address}}],
+            "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
             "users": [{"name": "somebody", "user": {"token": "x"}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "somebody", "namespace": "default"}}],
             "current-context": "test",
         }
+
+    def start(self) -> None:
+        config = self.kubeconfig(self._server.server_address[1])
         (self.base / "kubeconfig").write_text(json.dumps(config))
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
+    def close(self) -> None:
+        """Answers nobody any more."""
+        if not self.closing:
+            self.closing = True
+            self._server.shutdown()
+            self._server.server_close()
+            with self.changed:
+                self.changed.notify_all()
+
     def stop(self) -> None:
-        self._closing = True
+        self.close()
         for process in self.processes.values():
-            with suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             process.wait()
-        self._server.shutdown()
-        self._server.server_close()
-        with self.changed:
-            self.changed.notify_all()
+
+    def cut(self) -> None:
+        """Breaks every connection that there is."""
+        for connection in [*self.connections]:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     # What is stored.
 
@@ -162,6 +172,11 @@ class Cluster:
                 self.version += 1
                 one["metadata"]["resourceVersion"] = str(self.version)
                 self._happened("DELETED", plural, one)
+
+    def seen(self, plural: str) -> set[str]:
+        """The names of all that there ever were."""
+        with self.changed:
+            return {one["metadata"]["name"] for _, _, kind, one in self.history if kind == plural}
 
     def get(self, plural: str, name: str) -> Object:
         with self.changed:
@@ -269,7 +284,7 @@ class Cluster:
                     pod["status"] = reason
                     self.store("pods", pod)
                 self.changed.wait()
-            if "deletionTimestamp" in pod["metadata"] or self._closing:
+            if "deletionTimestamp" in pod["metadata"] or self.closing:
                 return
             process = self._process(pod)
             name = pod["metadata"]["name"]
@@ -281,7 +296,7 @@ class Cluster:
         self.pod_ended(pod, 128 - code if code < 0 else code)
 
     def _waits(self, pod: Object) -> Object | None:
-        if "deletionTimestamp" in pod["metadata"] or self._closing:
+        if "deletionTimestamp" in pod["metadata"] or self.closing:
             return None
         if self.unplaceable:
             said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": self.unplaceable}
@@ -369,17 +384,30 @@ class Cluster:
                 shutil.rmtree(self.base / f"claim-{name}", ignore_errors=True)
         return None
 
-    def kill_pod(self, prefix: str) -> None:
+    def kill_pod(self, index: int) -> None:
         """As the kernel does when memory is short."""
-        (name,) = [
-            name for name, process in self.processes.items() if name.startswith(prefix) and process.poll() is None
-        ]
+        with self.changed:
+            (job,) = [one for (plural, _), one in self.objects.items() if plural == "jobs"]
+            name = self.pods_of(job, index)[-1]["metadata"]["name"]
         self.processes[name].kill()
 
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes.values() if process.poll() is None]
+
+    def logs(self) -> str:
+        return "".join(f"--- {log.name}\n{log.read_text()}" for log in self.base.glob("*.log"))
+
     def launch(self, *arguments: str | Path) -> "subprocess.Popen[str]":
+        return self.launch_in({"KUBECONFIG": str(self.base / "kubeconfig"), "HOME": str(self.base)}, *arguments)
+
+    @staticmethod
+    def launch_in(environment: Mapping[str, str], *arguments: str | Path) -> "subprocess.Popen[str]":
+        """dfl-launch."""
+        path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "faults")])
+        here = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment
         command = [sys.executable, "-P", "-m", "launcher.cli", *map(str, arguments)]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, env=self.environment, text=True, **pipes)  # type: ignore[call-overload]
+        return subprocess.Popen(command, env=here, text=True, **pipes)  # type: ignore[call-overload]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -392,8 +420,10 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def handle(self) -> None:
+        self.cluster.connections.add(self.connection)
         with suppress(OSError):
             super().handle()
+        self.cluster.connections.discard(self.connection)
 
     def do_GET(self) -> None:
         self._answer()
@@ -402,27 +432,30 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        with self.cluster.changed:
-            self.cluster.changed.wait_for(lambda: not self.cluster.silent)
         try:
             self._route(json.loads(body) if body[:1] == b"{" else {})
         except RefusedError as error:
             self._send(error.status, error.code)
 
     def _send(self, content: Object, code: int = 200) -> None:
-        data = json.dumps(content).encode()
+        self._send_bytes(json.dumps(content).encode(), "application/json", code)
+
+    def _send_bytes(self, data: bytes, kind: str, code: int = 200) -> None:
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
     def _route(self, body: Object) -> None:
         url = urlsplit(self.path)
-        self.query = {key: values for key, values in parse_qs(url.query).items()}
+        self.query = parse_qs(url.query)
         parts = url.path.strip("/").split("/")
         if found := discovery(parts, self.cluster.minor):
             return self._send(found)
+        if parts == ["openapi", "v2"]:
+            kinds = [(group, kind) for group, kinds in KINDS.items() for kind in kinds.values()]
+            return self._send_bytes(document(kinds), CONTENT_TYPE)
         if parts[0] == "api" and parts[2:3] == ["namespaces"] and len(parts) >= 5:
             return self._resource("", parts[3:], body)
         if parts[0] == "apis" and parts[3:4] == ["namespaces"] and len(parts) >= 6:
@@ -431,7 +464,6 @@ class Handler(BaseHTTPRequestHandler):
             asked = body["spec"]["resourceAttributes"]
             what = "/".join(one for one in (asked["resource"], asked.get("subresource")) if one)
             return self._send(body | {"status": {"allowed": what not in self.cluster.forbidden}}, 201)
-        self.cluster.refused.append(url.path)
         raise RefusedError(404, "NotFound", f"the server could not find the requested resource {url.path}")
 
     def _resource(self, group: str, parts: list[str], body: Object) -> None:
@@ -487,7 +519,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _news(self, plural: str, since: int) -> Iterator[tuple[str, Object]]:
-        while not self.cluster._closing:
+        while not self.cluster.closing:
             with self.cluster.changed:
                 fresh = [one for one in self.cluster.history if one[0] > since]
                 if not fresh:
@@ -498,12 +530,7 @@ class Handler(BaseHTTPRequestHandler):
                     yield event, one
 
     def _log(self, name: str) -> None:
-        data = (self.cluster.base / f"{name}.log").read_bytes()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self._send_bytes((self.cluster.base / f"{name}.log").read_bytes(), "text/plain")
 
     def _exec(self, name: str) -> None:
         if self.headers.get("Upgrade", "").lower() != "spdy/3.1":
@@ -521,21 +548,15 @@ class Handler(BaseHTTPRequestHandler):
         pid = self.cluster.processes[name].pid
         enter = ["nsenter", "--target", str(pid), "--mount", "--root", "--wd", "--"]
         environment = self.cluster.environment | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        process = subprocess.Popen(
-            [*enter, *self.query["command"]],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        threading.Thread(target=lambda: (session.gone.wait(), process.kill()), daemon=True).start()
-        assert process.stdin
-        assert process.stdout
-        process.stdin.write(b"".join(session.stdin))
-        process.stdin.close()
-        while data := process.stdout.read1(1 << 16):
-            session.send("stdout", data)
-        code = process.wait()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen([*enter, *self.query["command"]], env=environment, **pipes) as process:  # type: ignore[call-overload]
+            threading.Thread(target=lambda: (session.gone.wait(), process.kill()), daemon=True).start()
+            with suppress(OSError):
+                process.stdin.write(b"".join(session.stdin))
+                process.stdin.close()
+                while data := process.stdout.read1(1 << 16):
+                    session.send("stdout", data)
+        code = process.returncode
         cause = {"causes": [{"reason": "ExitCode", "message": str(code)}]}
         failed = {"status": "Failure", "reason": "NonZeroExitCode", "message": f"exit code {code}", "details": cause}
         session.send("stdout", b"", last=True)

@@ -13,6 +13,7 @@ REMOVED = ("job", "pod", "service", "configmap", "secret", "poddisruptionbudget"
 CLAIM = "persistentvolumeclaim"
 OURS = ("--server-side", "--force-conflicts", "--field-manager=dfl-launch")
 """Nothing of a Secret or of long settings goes into an annotation, as it would without."""
+PROMPTLY = ("--grace-period=1", "--timeout=50s", "--request-timeout=50s")
 UNCHECKED = "--validate=false"
 """Older kubectls would want the cluster's whole schema for that; ours are checked against it by tests."""
 QUIET = 300.0
@@ -61,11 +62,14 @@ class Cluster:
         await self.stop()
         await self.kubectl.ask("delete", "pod", self._peers, "--grace-period=1", "--wait=false")
 
-    async def remove(self, *names: str) -> None:
-        """These objects; returns when they are gone."""
-        await self.kubectl.ask("delete", *names, "--ignore-not-found", "--grace-period=1", "--timeout=50s")
+    async def remove_peers(self) -> None:
+        """The Job and its pods; returns when they are gone."""
+        await self.kubectl.ask("delete", "job,pod", self._peers, *PROMPTLY)
+
+    async def remove_pod(self, name: str) -> None:
+        await self.kubectl.ask("delete", f"pod/{name}", "--ignore-not-found", *PROMPTLY)
 
     async def clear(self, claim: bool) -> None:
         """Removes all that there is of the run; with `claim` what the peers have written, too."""
         kinds = ",".join((*REMOVED, CLAIM) if claim else REMOVED)
-        await self.kubectl.ask("delete", kinds, self.mine, "--grace-period=1", "--timeout=50s")
+        await self.kubectl.ask("delete", kinds, self.mine, *PROMPTLY)

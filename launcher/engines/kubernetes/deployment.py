@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
 
 from launcher.engines.base import Deployment, Process, Run
@@ -23,6 +23,8 @@ BURST = 0.2
 """Seconds in which changes are taken together: a cluster tells of many at a time."""
 REACH, END = 60.0, 60.0
 """Seconds that the cluster is waited for to show the results, and to end the peers."""
+TRIES = 3
+"""To bring the results, where a connection is cut meanwhile."""
 WRONG_INPUT = 2
 
 
@@ -64,7 +66,7 @@ class KubernetesDeployment(Deployment):
             self._begin()
             return
         try:
-            await self._cluster.remove(f"job/{self._order.name}")
+            await self._cluster.remove_peers()
             await self._cluster.apply(self._order.beside())
         except FailedError:
             with suppress(FailedError):
@@ -117,15 +119,14 @@ class KubernetesDeployment(Deployment):
         else:
             await self._see_to_collector(state.collector)
             await self._see_to_job()
-            await self._hear_of_failures([pod for pod in state.pods if pod.code and pod.name not in self._heard])
+            await self._hear_of_failures([pod for pod in state.pods if pod.failed and pod.name not in self._heard])
             self._tell_pending()
         for peer in self._peers.values():
             peer.judge(state, bool(self._asked))
 
     async def _obey(self) -> None:
         if (asked := self._asked) > self._done:
-            with suppress(FailedError):
-                await log.append(self._cluster, self._run, [*self._state.pods])
+            await self._log(self._state.pods)
             await (self._cluster.stop() if asked == 1 else self._cluster.kill())
             self._done = asked
 
@@ -139,7 +140,7 @@ class KubernetesDeployment(Deployment):
                 "its nodes can, or name another with --option image=REGISTRY/NAME:TAG"
             )
         if pod and pod.ended:
-            await self._cluster.remove(f"pod/{pod.name}")
+            await self._cluster.remove_pod(pod.name)
         if pod is None or pod.ended:
             await self._cluster.apply([self._order.collector()])
         return None
@@ -163,20 +164,24 @@ class KubernetesDeployment(Deployment):
         if not pods:
             return
         await self._files.caught_up()
-        await log.append(self._cluster, self._run, pods)
+        await self._log(pods)
         for pod in pods:
-            assert pod.index is not None
-            assert pod.code is not None
             self._heard.add(pod.name)
-            how = f"was killed by signal {-pod.code}" if pod.code < 0 else f"ended with exit code {pod.code}"
             hint = "; give it more with --option memory=4Gi" if pod.why == "OOMKilled" else ""
-            self._run.say(f"{self._run.spec.ids[pod.index]}: the pod {pod.name} {how} ({pod.why}){hint}")
+            self._run.say(f"{self._name(pod)}: the pod {pod.name} {pod.obituary}{hint}")
+
+    async def _log(self, pods: Sequence[Pod]) -> None:
+        """What it cannot have it does without: the pods' ends count."""
+        with suppress(FailedError):
+            await log.append(self._cluster, self._run, pods)
+
+    def _name(self, pod: Pod) -> str:
+        return "the pod for the results" if pod.index is None else self._run.spec.ids[pod.index]
 
     def _tell_pending(self) -> None:
         for pod in self._state.pods:
             if pod.pending:
-                who = "the pod for the results" if pod.index is None else self._run.spec.ids[pod.index]
-                self._tell(f"{who} waits: {pod.pending}", pod.pending)
+                self._tell(f"{self._name(pod)} waits: {pod.pending}", pod.pending)
 
     def _tell(self, sentence: str, subject: str = "") -> None:
         """Once; of several pods that wait for the same, one stands for all."""
@@ -218,11 +223,25 @@ class KubernetesDeployment(Deployment):
     async def collect(self) -> None:
         if not self._all_done and not self._readable.is_set():
             return
-        await log.append(self._cluster, self._run, [*self._state.pods])
-        await asyncio.wait_for(self._readable.wait(), REACH)
+        await self._log(self._state.pods)
+        try:
+            async with asyncio.timeout(REACH):
+                await self._readable.wait()
+        except TimeoutError:
+            raise FailedError("the results cannot be read in the cluster now; the same command tries again") from None
         await self._files.caught_up()
-        await self._files.bring()
+        await self._bring()
         self._collected = True
+
+    async def _bring(self) -> None:
+        for left in reversed(range(TRIES)):
+            try:
+                await self._files.bring()
+                break
+            except CutError:
+                if not left:
+                    raise
+                await asyncio.sleep(AGAIN)
 
     async def close(self) -> None:
         """Removes what is in the cluster, but for the checkpoints where somebody may want to go on from them."""

@@ -70,14 +70,14 @@ class Kubectl:
         except OSError as error:
             why = error.strerror or error
             raise InputError(
-                f"--on kubernetes: `{self.program}` cannot be started ({why}); install kubectl, or name it with --option "
-                "kubectl=/path/to/kubectl"
+                f"--on kubernetes: `{self.program}` cannot be started ({why}); install kubectl, or name it with "
+                "--option kubectl=/path/to/kubectl"
             ) from None
         try:
             yield process
         finally:
             if process.returncode is None:
-                # Not by process.kill(), which takes the exit code from who waits for it; and what kubectl has started goes, too.
+                # process.kill() could take the exit code from who waits for it; and what kubectl has started goes, too.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()

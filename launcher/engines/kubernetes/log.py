@@ -1,11 +1,13 @@
 """What the pods of a peer have printed, in its log.txt here, each pod once and under its name."""
 
+from collections.abc import Sequence
+
 from launcher.engines.base import Run
 from launcher.engines.kubernetes.cluster import Cluster
 from launcher.engines.kubernetes.state import Pod
 
 
-async def append(cluster: Cluster, run: Run, pods: list[Pod]) -> None:
+async def append(cluster: Cluster, run: Run, pods: Sequence[Pod]) -> None:
     """Of these pods, which are all of one peer or all that there are."""
     indexes = {pod.index for pod in pods}
     printed = await cluster.log(indexes.pop() if len(indexes) == 1 else None)

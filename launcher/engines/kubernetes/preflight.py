@@ -77,6 +77,6 @@ async def check_right(kubectl: Kubectl, *what: str) -> None:
         if "failed: no" not in str(error) and "does not say" not in str(error):
             raise
         raise FailedError(
-            f"the cluster does not allow to {' '.join(what).replace(' --subresource=', '/')}, by which the results come "
-            "here; ask for this right, or choose another --option namespace=NAME"
+            f"the cluster does not allow to {' '.join(what).replace(' --subresource=', '/')}, by which the results "
+            "come here; ask for this right, or choose another --option namespace=NAME"
         ) from None

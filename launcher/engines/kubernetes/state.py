@@ -10,7 +10,8 @@ from typing import Any, Self
 from launcher.engines.kubernetes.objects import INDEX_ANNOTATION
 from peer.text import one_line
 
-UNPULLABLE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+UNPULLABLE = ("ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+"""Reasons that no image will come: ErrImagePull alone is one try."""
 USUAL = ("ContainerCreating", "PodInitializing", "SchedulingGated")
 """What every pod waits for, for a while."""
 ASKED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
@@ -59,6 +60,18 @@ class Pod:
     @property
     def ended(self) -> bool:
         return self.code is not None or self.phase in ("Succeeded", "Failed")
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.code) or (self.code is None and self.phase == "Failed")
+
+    @property
+    def obituary(self) -> str:
+        if self.code is None:
+            how = "was ended by the cluster"
+        else:
+            how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+        return f"{how} ({self.why})" if self.why not in ("", "Error") else how
 
     @property
     def unpullable(self) -> bool:
