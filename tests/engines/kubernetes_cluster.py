@@ -324,7 +324,9 @@ class Cluster:
         job = spec.get("subdomain", "")
         lines = [f"{self.network}.{i + 1} {job}-{i}.{job}" for i in range(8)]
         hosts.write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
-        asked = json.dumps({"root": str(self.base / f"{name}.root"), "mounts": mounts, "hosts": str(hosts)})
+        asked = json.dumps(
+            {"root": str(self.base / f"{name}.{pod['metadata']['uid']}"), "mounts": mounts, "hosts": str(hosts)}
+        )
         arguments = [one.replace("$(DFL_INDEX)", index) for one in container.get("args", [])]
         command = container.get("command") or [sys.executable, "-P", "-m", "peer.cli", "--config"]
         if command[0] == "sleep":

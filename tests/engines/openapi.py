@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-CONTENT_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+CONTENT_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def document(kinds: Iterable[tuple[str, str]]) -> bytes:

@@ -138,12 +138,17 @@ def restarts(out: Path) -> int:
     return int(json.loads((out / "summary.json").read_text())["restarts"])
 
 
-def test_a_job_trains_the_models_of_a_local_run(launch: Launch, local: dict[str, str]) -> None:
+def test_a_job_trains_the_models_of_a_local_run_though_connections_are_cut(
+    launch: Launch, local: dict[str, str]
+) -> None:
     launch.run()
+    launch.reaches(2)
+    launch.cluster.cut()
     said = launch.ended(0)
     assert models(launch.out) == local
     assert restarts(launch.out) == 0
     assert f"round {ROUNDS}/{ROUNDS}" in said
+    assert [event["round"] for event in launch.events("peer1", "round")] == [*range(1, ROUNDS + 1)]
     assert all("done" in (launch.out / f"peer{n}" / "log.txt").read_text() for n in range(PEERS))
     assert all((launch.out / f"peer{n}" / "model.safetensors").exists() for n in range(PEERS))
     launch.nothing_left()
@@ -192,16 +197,6 @@ def test_peers_go_on_without_their_launcher(launch: Launch, local: dict[str, str
     launch.nothing_left()
 
 
-def test_a_connection_that_is_cut_costs_nothing(launch: Launch, local: dict[str, str]) -> None:
-    launch.run()
-    launch.reaches(2)
-    launch.cluster.cut()
-    launch.ended(0)
-    assert models(launch.out) == local
-    assert [event["round"] for event in launch.events("peer1", "round")] == [*range(1, ROUNDS + 1)]
-    launch.nothing_left()
-
-
 def test_who_waits_for_a_node_is_told_why_and_can_give_up(launch: Launch) -> None:
     launch.cluster.unplaceable = "0/3 nodes are available: 3 Insufficient cpu."
     launch.run()
@@ -227,26 +222,16 @@ def test_what_only_a_peer_can_find_wrong_is_no_crash(launch: Launch) -> None:
     launch.nothing_left()
 
 
-def test_a_job_that_somebody_else_deletes_is_over(launch: Launch, local: dict[str, str]) -> None:
+def test_a_job_that_somebody_else_deletes_is_over_and_can_begin_again(launch: Launch, local: dict[str, str]) -> None:
     launch.run()
     launch.reaches(2)
     (job,) = launch.cluster.named("jobs")
     subprocess.run(["kubectl", "delete", f"job/{job}", "--wait=false"], env=launch.cluster.environment, check=True)
     assert "somebody has deleted the job" in launch.ended(1)
-    launch.run()
-    launch.ended(0)
-    assert models(launch.out) == local
-    launch.nothing_left()
-
-
-def test_fresh_discards_what_is_in_the_cluster(launch: Launch) -> None:
-    launch.run()
-    launch.reaches(2)
-    launch.launcher.send_signal(signal.SIGINT)
-    launch.ended(130)
     launch.run("--set", "plaintext=true", "--fresh")
     launch.ended(0)
     assert not any(launch.events(f"peer{n}", "resumed") for n in range(PEERS))
+    assert models(launch.out) == local
     launch.nothing_left()
 
 

@@ -27,6 +27,10 @@ class Cluster:
         self.kubectl, self.name = kubectl, name
         self.mine, self._peers = f"--selector={RUN}={name}", f"--selector=app.kubernetes.io/name=dfl,{RUN}={name}"
 
+    @property
+    def namespace(self) -> str:
+        return self.kubectl.namespace or "default"
+
     async def apply(self, made: Sequence[Mapping[str, Any]], *more: str) -> None:
         """Makes the objects, or changes them to be like this."""
         listed = {"apiVersion": "v1", "kind": "List", "items": [*made]}
