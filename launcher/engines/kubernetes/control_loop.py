@@ -34,7 +34,8 @@ class ControlLoop:
         self._telling = Telling(run.say, run.spec.ids)
         self.peers = {id: PeerPods(index, run.files.out(id), self.ask) for index, id in enumerate(run.spec.ids)}
         self.state, self.begun = State(None, []), False
-        self._asked = self._done = self._collectors = 0
+        self._collectors = 0
+        self._asked = self._done = 0
         """1 after SIGTERM, 2 after SIGKILL: what was asked for, and what the cluster has been told."""
         self._heard = set[str]()
         self._news, self.still, self.readable = asyncio.Event(), asyncio.Event(), asyncio.Event()

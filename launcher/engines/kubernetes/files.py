@@ -82,9 +82,12 @@ class Files:
         return self._files.out(id) / TRACE / name
 
     async def _notices(self, call: str) -> AsyncIterator[dict[str, Any]]:
-        command = ("exec", "--stdin", self._pod, "--", "python", "-P", "-")
+        program = f"{INSIDE.read_text()}\n{call}\n"
+        # Its length, as not every way into a pod can tell of the end of an input.
+        begin = f"import sys; exec(sys.stdin.read({len(program)}))"
+        command = ("exec", "--stdin", "--container=peer", self._pod, "--", "python", "-P", "-c", begin)
         last = ""
-        async with self._kubectl.listen(*command, given=f"{INSIDE.read_text()}\n{call}\n") as lines:
+        async with self._kubectl.listen(*command, given=program) as lines:
             while True:
                 try:
                     line = await asyncio.wait_for(lines.readline(), SILENCE)

@@ -48,7 +48,7 @@ async def identity(run: Run, settings: KubernetesSettings) -> Identity:
     if (earlier.context, earlier.namespace) != chosen and (settings.context or settings.namespace):
         raise InputError(
             f"the run in {run.files.path} has its checkpoints in the namespace `{earlier.namespace}` of the context "
-            f"`{earlier.context}`; choose these with --option, or begin again with --fresh"
+            f"`{earlier.context}`; choose these with --option, or another directory with --out"
         )
     return earlier
 

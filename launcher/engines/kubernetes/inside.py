@@ -1,6 +1,6 @@
 """Runs in the pod that sees the volume of a run: tells what is in the peers' files, one JSON object a line.
 
-Comes to it on its standard input, with a call behind it. Only the standard library, and nothing of this package.
+Comes to it by its standard input, with a call behind it. Only the standard library, and nothing of this package.
 """
 
 import base64

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from launcher.engines.chosen import engine
 from launcher.engines.kubernetes.kubectl import CutError, refusal
 from launcher.engines.kubernetes.objects import INDEX_ANNOTATION
 from launcher.engines.kubernetes.pods import PeerPods
 from launcher.engines.kubernetes.state import State
+from peer.errors import InputError
 
 Object = dict[str, Any]
 
@@ -30,12 +32,18 @@ def job(**status: Any) -> Object:
 
 
 def waits(reason: str, message: str = "") -> Object:
-    return {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
+    return {
+        "phase": "Pending",
+        "containerStatuses": [{"name": "peer", "state": {"waiting": {"reason": reason, "message": message}}}],
+    }
 
 
 def ended(code: int, reason: str = "Error") -> Object:
     terminated = {"exitCode": code, "reason": reason}
-    return {"phase": "Failed" if code else "Succeeded", "containerStatuses": [{"state": {"terminated": terminated}}]}
+    return {
+        "phase": "Failed" if code else "Succeeded",
+        "containerStatuses": [{"name": "peer", "state": {"terminated": terminated}}],
+    }
 
 
 def state(*items: Object) -> State:
@@ -55,7 +63,7 @@ UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"
             'CreateContainerConfigError: secret "x" not found',
         ),
         (waits("ContainerCreating"), ""),
-        ({"phase": "Running", "containerStatuses": [{"ready": True, "state": {"running": {}}}]}, ""),
+        ({"phase": "Running", "containerStatuses": [{"name": "peer", "ready": True, "state": {"running": {}}}]}, ""),
         ({}, ""),
     ],
 )
@@ -124,3 +132,16 @@ def test_what_kubectl_complains_of_is_one_sentence(complaint: str, said: str, pa
     assert said in str(error)
     assert "\n" not in str(error)
     assert isinstance(error, CutError) == passes
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "`image` must be chosen; give it with --option image="),
+        ({"image": "dfl", "memory": "lots"}, "`memory`"),
+        ({"image": "dfl", "gpu": 1}, "did you mean `gpus`"),
+    ],
+)
+def test_what_cannot_be_chosen_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        engine("kubernetes", given)
