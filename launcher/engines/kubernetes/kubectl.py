@@ -103,7 +103,7 @@ def refusal(verb: str, complaint: str) -> FailedError:
         return FailedError(
             f"the cluster does not allow it ({said}); ask for this right, or choose another --option namespace=NAME"
         )
-    if re.search(r'context "[^"]*" does not exist|no context exists', complaint):
+    if re.search(r"context .*(does not exist|not found)|no context exists|cannot locate context", complaint):
         return FailedError(f"kubectl: {said}; `kubectl config get-contexts` lists those there are")
     if UNREACHABLE.search(complaint):
         return unreachable(said)

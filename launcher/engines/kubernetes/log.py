@@ -1,5 +1,6 @@
 """What the pods of a peer have printed, in its log.txt here, each pod once and under its name."""
 
+import os
 from collections.abc import Sequence
 
 from launcher.engines.base import Run
@@ -20,5 +21,6 @@ def _append(run: Run, id: str, pod: str, lines: list[str]) -> None:
     path, head = run.files.log(id), f"--- {pod}"
     before = path.read_text(errors="replace").splitlines() if path.exists() else []
     if head not in before:
-        with path.open("a") as file:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "a", encoding="utf-8") as file:
             file.write("\n".join([head, *lines]) + "\n")

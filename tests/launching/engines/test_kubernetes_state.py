@@ -122,6 +122,8 @@ async def test_restarts_are_the_pods_after_the_first(tmp_path: Path) -> None:
         ),
         ('Error from server (NotFound): namespaces "lab" not found', "`kubectl create namespace lab`", False),
         ('Error from server (Forbidden): jobs.batch is forbidden: User "me" cannot create', "does not allow it", False),
+        ("error: cannot locate context lab", "`kubectl config get-contexts`", False),
+        ("Error in configuration: context was not found for specified context: lab", "get-contexts`", False),
         ('error: context "lab" does not exist', "`kubectl config get-contexts`", False),
         ("Error from server (Invalid): Job is invalid: spec.x\nmore", "kubectl apply failed: more", False),
         ("", "it does not say why", False),
