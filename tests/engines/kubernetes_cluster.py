@@ -433,11 +433,21 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_PATCH = do_DELETE = do_GET
 
     def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self._body()
         try:
             self._route(json.loads(body) if body[:1] == b"{" else {})
         except RefusedError as error:
             self._send(error.status, error.code)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        found = b""
+        while length := int(self.rfile.readline(), 16):
+            found += self.rfile.read(length)
+            self.rfile.readline()
+        self.rfile.readline()
+        return found
 
     def _send(self, content: Object, code: int = 200) -> None:
         self._send_bytes(json.dumps(content).encode(), "application/json", code)

@@ -20,6 +20,7 @@ from peer.spec.peer import PeerConfig
 
 OLDEST = (1, 29)
 """The first Kubernetes in which all that is used is switched on."""
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 def check(run: Run, settings: KubernetesSettings) -> None:
@@ -54,7 +55,7 @@ async def check_cluster(run: Run, settings: KubernetesSettings) -> None:
     order = Order(run, place(run, whose), settings)
     kubectl = whose.kubectl(settings)
     await check_version(kubectl)
-    await check_right(kubectl, "create", "pods", "--subresource=exec")
+    await check_right(kubectl)
     made = [*order.beside(), order.collector()]
     await Cluster(kubectl, order.name).apply([*made, order.job] if known(run) is None else made, "--dry-run=server")
 
@@ -70,13 +71,14 @@ async def check_version(kubectl: Kubectl) -> None:
         )
 
 
-async def check_right(kubectl: Kubectl, *what: str) -> None:
-    try:
-        await kubectl.ask("auth", "can-i", *what)
-    except FailedError as error:
-        if "failed: no" not in str(error) and "does not say" not in str(error):
-            raise
+async def check_right(kubectl: Kubectl) -> None:
+    """To execute in pods, which no dry run asks for."""
+    right = {"namespace": kubectl.namespace, "verb": "create", "resource": "pods", "subresource": "exec"}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    asked = json.dumps(review | {"spec": {"resourceAttributes": right}})
+    answer = json.loads(await kubectl.ask("create", f"--raw={REVIEWS}", "--filename=-", given=asked))
+    if not answer["status"]["allowed"]:
         raise FailedError(
-            f"the cluster does not allow to {' '.join(what).replace(' --subresource=', '/')}, by which the results "
-            "come here; ask for this right, or choose another --option namespace=NAME"
-        ) from None
+            "the cluster does not allow to create pods/exec, by which the results come here; ask for this right, or "
+            "choose another --option namespace=NAME"
+        )

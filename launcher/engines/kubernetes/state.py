@@ -39,7 +39,9 @@ class Pod:
     def of(cls, found: Mapping[str, Any]) -> Self:
         metadata, status = found["metadata"], found.get("status", {})
         # Some clusters put containers of their own into every pod.
-        container = next((one for one in status.get("containerStatuses", []) if one["name"] == "peer"), {})
+        container: Mapping[str, Any] = next(
+            (one for one in status.get("containerStatuses", []) if one["name"] == "peer"), {}
+        )
         state = container.get("state", {})
         ended, waiting = state.get("terminated"), state.get("waiting") or {}
         conditions = {one["type"]: one for one in status.get("conditions", [])}
