@@ -1,7 +1,6 @@
 """A peer in a container, as the supervisor sees it."""
 
 import asyncio
-import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,15 +12,13 @@ from launcher.engines.docker.errors import docker_sdk, refusals
 from launcher.engines.docker.events import News
 from launcher.engines.docker.log import Log
 from launcher.engines.docker.orders import restart_policy
+from launcher.engines.last_event import last_event
 from peer.errors import FailedError
-from peer.reading import open_plain
-from peer.telemetry.events import Event, Failed, read_event
-from peer.telemetry.results import EVENTS, objects
+from peer.telemetry.events import Failed
+from peer.telemetry.results import EVENTS
 
 WRONG_INPUT = 2
 OUT_OF_MEMORY = "the container had no memory left; give its peer more with --option memory=4g"
-REACH = 16384
-"""Bytes at the end of the events that hold the last one."""
 ASKED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 """Exit codes of a peer that was told to stop."""
 
@@ -148,14 +145,3 @@ class Container(Process):
         docker = docker_sdk()
         with suppress(docker.errors.APIError):  # it has ended, or the engine tells so by and by
             self._handle.kill(signal=int(number))
-
-
-def last_event(path: Path) -> Event | None:
-    """The last of a peer's events; None where it cannot be read."""
-    try:
-        with open_plain(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - REACH))
-            lines = file.read(REACH).splitlines()
-    except OSError:
-        return None
-    return next((read_event(one) for one in objects(lines[-1:])), None)

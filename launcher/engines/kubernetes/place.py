@@ -24,11 +24,14 @@ class Place:
 
     spec: Spec
     certificates: bool = False
+    mark: str = ""
+    """What tells its name from that of another run of the same federation; empty for none."""
+    device: str = "auto"
 
     @property
     def name(self) -> str:
         """Of the Job and its service; InputError where it makes no name in DNS."""
-        name = re.sub(r"[^a-z0-9]+", "-", self.spec.name.lower()).strip("-")
+        name = re.sub(r"[^a-z0-9]+", "-", f"{self.spec.name}-{self.mark}".lower()).strip("-")
         pods = f"{name}-{len(self.spec.ids) - 1}"
         if not re.fullmatch(r"[a-z].*", name) or len(pods) > LONGEST_NAME:
             raise InputError(
@@ -64,6 +67,7 @@ class Place:
     def _peer(self, id: str) -> Mapping[str, Any]:
         content: dict[str, Any] = {"federation": "federation.yaml", "id": id, "listen": f"0.0.0.0:{PEER_PORT}"}
         content |= {"health": f"0.0.0.0:{HEALTH_PORT}", "out": str(RUNS / id)}
+        content |= {"device": self.device} if self.device != "auto" else {}
         if self.certificates:
             content |= {"tls": {what: str(TLS / f"{what}.pem") for what in ("ca", "cert", "key")}}
         return content
