@@ -66,6 +66,10 @@ class Protocol(Settings):
         """Why the data must not drift during a run; None if they may."""
         return None
 
+    def why_figures_stay(self) -> str | None:
+        """Why peers must not tell each other how good their models are; None if they may."""
+        return None
+
     @abstractmethod
     def shares(self, rounds: int) -> tuple[Share, ...]:
         """The vectors that may leave the peer in a run of so many rounds; all others cannot."""
