@@ -42,9 +42,9 @@ class Scenario:
 
 ONE_EPOCH = {"epochs": 1, "batch_size": 16}
 STOPPING = {
-    "data": {"name": "tiny:data", "partition": {"kind": "dirichlet", "alpha": 5.0}},
+    "data": {"name": "tiny:clouds", "partition": {"kind": "dirichlet", "alpha": 5.0}},
     "hold_back": 0.3,
-    "stop_early": {"patience": 2, "min_rounds": 3, "margin": 0.01},
+    "stop_early": {"patience": 2, "min_rounds": 4, "margin": 0.001},
     "finetune": {"epochs": 2, "part": "model", "lr": 0.1, "batch_size": 4},
 }
 """What all peers find out together: here that they may end before the last round."""
