@@ -95,6 +95,7 @@ def plan(spec: Spec) -> Plan:
     model = build(spec.model.name, example, spec.seed)
     for shards in stages:
         for id, shard in shards.items():
+            spec.protocol.check_samples(id, len(shard))
             check_batches(model, spec.protocol.local(), len(shard), id)
     return Plan(spec, model, datasets, stages[0], tuple(own), public)
 
@@ -108,20 +109,34 @@ def check_alike(datasets: Mapping[str, Dataset]) -> None:
     """InputError unless the data of all go together: peers refuse each other in the handshake otherwise."""
     (first, ours), *others = datasets.items()
     for id, theirs in others:
-        for what, one, another in (
-            ("columns", theirs.names.columns, ours.names.columns),
-            ("inputs of shape", theirs.shape, ours.shape),
-            ("classes", theirs.names.classes or theirs.classes, ours.names.classes or ours.classes),
+        for words, one, another in (
+            (columns, theirs.names.columns, ours.names.columns),
+            (inputs, theirs.shape, ours.shape),
+            (classes, theirs.names.classes or theirs.classes, ours.names.classes or ours.classes),
         ):
             if one != another:
                 raise InputError(
-                    f"the data of {id} has {what} {in_brackets(one)}, and that of {first} {in_brackets(another)}; "
-                    "make them alike"
+                    f"the data of {id} has {words(theirs)}, and that of {first} {words(ours)}; make them alike"
                 )
 
 
-def in_brackets(value: int | Sequence[object]) -> str:
-    return str(value) if isinstance(value, int) else f"({', '.join(map(str, value))})"
+def columns(dataset: Dataset) -> str:
+    """Those without names are told by the inputs' shape."""
+    names = dataset.names.columns
+    return f"columns {in_brackets(names)}" if names else f"{inputs(dataset)} without named columns"
+
+
+def inputs(dataset: Dataset) -> str:
+    return f"inputs of shape {in_brackets(dataset.shape)}"
+
+
+def classes(dataset: Dataset) -> str:
+    names = dataset.names.classes
+    return f"classes {in_brackets(names)}" if names else f"{dataset.classes} classes"
+
+
+def in_brackets(values: Sequence[object]) -> str:
+    return f"({', '.join(map(str, values))})"
 
 
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:

@@ -16,7 +16,7 @@ FLOORS = (
     {"peer.protocols"},
     {"peer.learning", "peer.network"},
     {"peer.topology", "peer.telemetry"},
-    {"peer.files", "peer.ownership", "peer.reading", "peer.plugins", "peer.process", "peer.tasks"},
+    {"peer.files", "peer.ownership", "peer.peer_paths", "peer.reading", "peer.plugins", "peer.process", "peer.tasks"},
     {"peer.errors", "peer.settings", "peer.text"},
 )
 """From the top down; rooms of one floor do not know each other."""

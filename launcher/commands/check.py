@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from peer.errors import InputError
 from peer.runtime.disk import disk_needed, rehearse
 from peer.spec.behaviour import in_words
 from peer.spec.federation import FIGURE, Spec
+from peer.spec.peer import PeerConfig, check_plaintext
 from peer.telemetry.events import Misbehaving
 from peer.text import printable
 
@@ -81,12 +83,15 @@ def travels(spec: Spec) -> str:
 
 
 def lacking(spec: Spec) -> list[str]:
-    """What `run` would refuse, as far as a peer's own file does not have it."""
-    try:
-        check_resources(spec, Path("runs") / spec.name)
-    except InputError as error:
-        return [f"lacking: {error}"]
-    return []
+    """What `run` would refuse without its other arguments, as far as a peer's own file does not have it."""
+    first = PeerConfig(federation=Path("federation.yaml"), id=spec.ids[0])
+    said = []
+    for look in (partial(check_resources, spec, Path("runs") / spec.name), partial(check_plaintext, first, spec)):
+        try:
+            look()
+        except InputError as error:
+            said.append(f"lacking: {error}")
+    return said
 
 
 def peers(made: Plan, sent: Mapping[str, list[int]], console: Console) -> Table:

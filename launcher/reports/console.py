@@ -1,6 +1,5 @@
 """The end of a run in words: how good, how fair, how private, and where the models are."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -67,7 +66,7 @@ def lines(summary: Summary, spec: Spec) -> list[str]:
     before, after = (summary.ring_cost.get(when) for when in ("before", "after"))
     if before is not None:
         said.append(f"ring cost: {share(before)} before, {share(after)} after ordering")
-    said += verdict(summary.privacy, [*summary.missing])
+    said += verdict(summary.privacy)
     if differing := [name for name, same in summary.replicated.items() if not same]:
         said.append(f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal")
     said += [f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items()]
@@ -85,7 +84,7 @@ def where(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     ]
 
 
-def verdict(privacy: Privacy, missing: Sequence[str] = ()) -> list[str]:
+def verdict(privacy: Privacy) -> list[str]:
     """The privacy proof in a line, and each violation in one more (ten at most)."""
     violations = privacy["violations"]
     met = [name for name, holds in privacy["definitions"].items() if holds]
@@ -95,11 +94,11 @@ def verdict(privacy: Privacy, missing: Sequence[str] = ()) -> list[str]:
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
     said += f"; Definitions met: {', '.join(met) or 'none'}"
     trusted = [f"  on trust, {one['vector']} ({quantity(one['bytes'])}): {one['why']}" for one in privacy["on_trust"]]
-    unknown = [name for name, holds in privacy["definitions"].items() if holds is None]
-    if missing and unknown:
-        said += f"; not known without the whole audits of {', '.join(missing)}: {', '.join(unknown)}"
-    elif unknown:
-        said += f"; {', '.join(unknown)} can neither be proven nor denied"
+    undecided = ", ".join(name for name, holds in privacy["definitions"].items() if holds is None)
+    if undecided and (unknown := privacy.get("unknown")):
+        said += f"; not known without the whole audits of {', '.join(unknown)}: {undecided}"
+    elif undecided:
+        said += f"; {undecided} can neither be proven nor denied"
     shown = [
         f"  {one['reason']}"
         if one["round"] is None

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NotRequired, Self
 
 from pydantic import Field, FiniteFloat, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
@@ -34,6 +34,8 @@ class Privacy(TypedDict):
     violations: list[Violation]
     on_trust: list[Trusted]
     definitions: dict[str, bool | None]
+    unknown: NotRequired[list[str]]
+    """Peers whose audits are not there, or not to the end; written if there are any."""
 
 
 @dataclass(frozen=True, kw_only=True)

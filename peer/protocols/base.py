@@ -70,6 +70,9 @@ class Protocol(Settings):
         """Why peers must not tell each other how good their models are; None if they may."""
         return None
 
+    def check_samples(self, peer: str, samples: int) -> None:
+        """InputError where that peer cannot take part with so many training samples."""
+
     @abstractmethod
     def shares(self, rounds: int) -> tuple[Share, ...]:
         """The vectors that may leave the peer in a run of so many rounds; all others cannot."""

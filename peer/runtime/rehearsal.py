@@ -58,7 +58,7 @@ def recorded(method: Method) -> Method:
 
 
 class Rehearsing(Peer):
-    """The half of a dry run that does not communicate."""
+    """The half of a dry run that does not communicate. `journalled` is what it has drawn by `once`, in bytes."""
 
     rehearsal = True
 
@@ -69,6 +69,7 @@ class Rehearsing(Peer):
         self.data = rehearsal.data.to(rehearsal.model.device)
         self.validation = rehearsal.validation.to(rehearsal.model.device) if rehearsal.validation else None
         self.state = State()
+        self.journalled = 0
         self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
         self._protocol, self._rehearsal = protocol, rehearsal
         self._vector = rehearsal.model.vector.detach().clone()
@@ -120,7 +121,9 @@ class Rehearsing(Peer):
 
     @recorded
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        return self._calls.once(self, make())
+        made = self._calls.once(self, make())
+        self.journalled += made.nbytes
+        return made
 
     @recorded
     async def resources(self) -> Resources:

@@ -32,6 +32,8 @@ MEMORY = "${MEMORY:-2g}"
 RUNS, SECRETS, CODE, RECORDING = Path("/runs"), Path("/run/secrets"), Path("/code"), Path("/recording")
 DATA, OWN = Path("/data"), Path("/own")
 PROBE = ["CMD", "/opt/dfl/.venv/bin/python", "/opt/dfl/health.py"]
+DOCKERFILE = "deploy/Dockerfile"
+"""Of a checkout."""
 ARGUMENTS = {"BASE": "python:3.13-slim", "PIP_OPTIONS": "", "TORCH": "cpu", "EXTRAS": ""}
 
 
@@ -145,7 +147,7 @@ class Composition:
 
     def _built(self, checkout: Path) -> dict[str, Any]:
         arguments = {name: f"${{{name}:-{default}}}" for name, default in ARGUMENTS.items()}
-        return {"context": self._relative(checkout), "dockerfile": "deploy/Dockerfile", "args": arguments}
+        return {"context": self._relative(checkout), "dockerfile": DOCKERFILE, "args": arguments}
 
     def _relative(self, path: Path) -> str:
         relative = os.path.relpath(path.resolve(), self._base.resolve())

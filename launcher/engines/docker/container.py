@@ -47,8 +47,10 @@ class Container(Process):
 
     def __init__(self, handle: Any, out: Path, restarts: int) -> None:
         self._handle, self._out, self._allowed = handle, out, restarts
-        self._log = Log(handle, out / "log.txt")
         self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._log = Log(handle, out / "log.txt", self._look_again)
+        self._told = False
         self._earlier, self._count = 0, 0
         self._verdict: int | None = None
         self._ending = False
@@ -70,6 +72,7 @@ class Container(Process):
         self._news.set()
 
     async def wait(self) -> int:
+        """As every process; FailedError, once, also when its log cannot be written here any more."""
         while True:
             self._news.clear()
             with refusals():
@@ -79,6 +82,9 @@ class Container(Process):
                 if self._handle.attrs["State"].get("OOMKilled"):
                     self._log.say(OUT_OF_MEMORY)
                 return code if code <= 128 or code in ASKED else 128 - code
+            if self._log.why and not self._told:
+                self._told = True
+                raise FailedError(self._log.why)
             await self._news.wait()
 
     def signal(self, number: int) -> None:
@@ -86,6 +92,11 @@ class Container(Process):
         sent = asyncio.ensure_future(asyncio.to_thread(self._send, number))
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
+
+    def _look_again(self) -> None:
+        """From the thread of the log."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._news.set)
 
     async def close(self) -> None:
         """Leaves the container to itself."""

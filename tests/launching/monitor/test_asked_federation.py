@@ -77,3 +77,15 @@ def test_a_lost_neighbour_is_doubted_and_told_of_once_it_lasts() -> None:
     assert waits == ["a waits for c at c:1 (connection refused)"]
     assert seen.hear({"a": status("a", "communicating")}, 9.0) == ["link a - c is up"]
     assert (seen.doubted("c"), seen.peers["a"].waiting) == ([], [])
+
+
+def test_of_a_peer_that_nobody_can_ask_its_neighbours_tell() -> None:
+    seen = AskedFederation([*RING], rounds=4, test="matched", unasked=["c"])
+    assert seen.peers["c"].state == "dials out"
+    seen.hear({"a": status("a", "ready", 3, c=("up", "", 2)), "b": status("b", "ready", 3, c=("up", "", 1))}, 0.0)
+    assert (seen.peers["c"].round, seen.peers["c"].state, seen.round) == (2, "dials out", 2)
+    seen.hear({"a": status("a", "serving", 4, c=("up", "", 4)), "b": status("b", "serving", 4)}, 1.0)
+    assert (seen.peers["c"].state, seen.unfinished, seen.round) == ("done", ["a", "b"], 4)
+    seen.hear(dict.fromkeys("ab", "connection refused"), 2.0)
+    assert seen.gone(2.0)
+    assert not seen.unfinished
