@@ -22,6 +22,7 @@ from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.runtime.lifecycle import MEANING, TRANSITIONS
 from peer.spec.behaviour import Behaviour
+from peer.spec.evaluation import FineTune, StopEarly
 from peer.spec.federation import Machine, Member, Spec
 from peer.spec.peer import TLS, PeerConfig
 from peer.spec.wire import Bfloat16, Float32, TopK
@@ -44,7 +45,10 @@ FIELDS = (
     "xxh3-64 of the header before it and of everything after it",
 )
 """What the codec's header holds, in its order."""
-LINKED = ("protocol", "model", "data", "wire", "partition", "drift", "behaviour", "ring", "machines", "tls", "machine")
+LINKED = (
+    *("protocol", "model", "data", "wire", "partition", "drift", "behaviour", "ring", "machines", "tls", "machine"),
+    *("stop_early", "finetune"),
+)
 """Keys whose value is a block with a chapter of its own."""
 
 Schema = Mapping[str, Any]
@@ -151,6 +155,10 @@ def _spec() -> Iterator[str]:
     for wire in (Float32, Bfloat16, TopK):
         yield f"`{get_args(wire.model_fields['kind'].annotation)[0]}`: {prose(wire)}\n"
         yield table(wire, leave_out=["kind"])
+    for key, block in (("stop_early", StopEarly), ("finetune", FineTune)):
+        yield f"### {key}\n"
+        yield f"{prose(block)}\n"
+        yield table(block)
     yield "### machines\n"
     yield "One entry a peer, by its id.\n"
     yield table(Machine)

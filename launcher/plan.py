@@ -96,7 +96,7 @@ def plan(spec: Spec) -> Plan:
     for shards in stages:
         for id, shard in shards.items():
             spec.protocol.check_samples(id, len(shard))
-            check_batches(model, spec.protocol.local(), len(shard), id)
+            check_batches(model, spec.phases, len(shard), id)
     return Plan(spec, model, datasets, stages[0], tuple(own), public)
 
 

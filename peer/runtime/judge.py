@@ -13,9 +13,7 @@ from peer.runtime.local_peer import LocalPeer
 from peer.runtime.progress import tellable
 from peer.spec.federation import FIGURE
 from peer.telemetry.events import Report, StoppedEarly
-from peer.telemetry.results import Best
-
-BEST = "model.best.safetensors"
+from peer.telemetry.results import BEST_MODEL, Best
 
 
 class Judge:
@@ -49,7 +47,7 @@ class Judge:
         figure = self.validation[self._task.headline.name]
         if self.course.is_best(figure, self._since(round)):
             model = self._peer.trained
-            await asyncio.to_thread(save_model, model, directory / BEST)
+            await asyncio.to_thread(save_model, model, directory / BEST_MODEL)
             self.course.best = Best(round=round, figure=figure, model_sha256=await asyncio.to_thread(model.sha256))
 
     async def agree(self, round: int) -> None:

@@ -66,7 +66,7 @@ def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.de
     example = Example.of(shard.train, shard.classes, shard.task)
     model = build(spec.model.name, example, spec.seed, stream, device)
     spec.protocol.check_samples(config.id, len(shard.train))
-    check_batches(model, spec.protocol.local(), len(shard.train), config.id)
+    check_batches(model, spec.phases, len(shard.train), config.id)
     return model
 
 

@@ -289,6 +289,11 @@ class Spec(Settings):
             return declared
         return Declarations(self.protocol.name, declared.shares, (*declared.records, FIGURE))
 
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What is trained: in a round, and after the last."""
+        return (*self.protocol.local(), *([self.finetune.phase()] if self.finetune else []))
+
     def evaluates(self, round: int) -> bool:
         """Whether peers evaluate their models after that round."""
         return round == self.rounds or round % (self.evaluate_every or 1) == 0

@@ -14,6 +14,7 @@ from peer.telemetry.events import RoundDone, Share, read_event
 from peer.telemetry.line_file import LineFile
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
+BEST_MODEL = "model.best.safetensors"
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
