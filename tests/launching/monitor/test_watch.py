@@ -168,10 +168,8 @@ def test_after_a_round_without_an_evaluation_the_figure_of_the_one_before_is_sho
     peer = PeerView("peer0")
     peer.hear(told(**a_round(1, 0.0) | {"accuracy": {}}))
     assert peer.accuracy("matched") is None
-    for number in range(2, 6):
-        peer.hear(
-            told(**a_round(number, number / 10) | ({} if number == 3 else {"accuracy": {}} if number != 2 else {}))
-        )
+    for number, measured in ((2, {}), (3, {}), (4, {"accuracy": {}}), (5, {"accuracy": {}})):
+        peer.hear(told(**a_round(number, number / 10) | measured))
     assert (peer.completed, peer.accuracy("matched")) == (5, 0.3)
     assert [peer.accuracy("matched", at) for at in (1, 2, 3, 4)] == [None, 0.2, 0.3, 0.3]
 
