@@ -192,3 +192,19 @@ def test_more_rounds_go_on_from_before_the_fine_tuning(tmp_path: Path) -> None:
     federate(tmp_path / "longer", FEDAVG, 2, **keys | {"rounds": 1})
     longer = federate(tmp_path / "longer", FEDAVG, 2, **keys | {"rounds": 3})
     assert longer.models() == federate(tmp_path / "once", FEDAVG, 2, **keys | {"rounds": 3}).models()
+
+
+def test_what_was_best_before_the_data_drifted_is_so_no_more(tmp_path: Path) -> None:
+    data = {"name": "digits", "limit": 120, "drift": [{"round": 4, "labels": [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]}]}
+    keys = STOPPING | {"stop_early": {"patience": 3, "margin": 1.0}, "data": data}
+    run = federate(tmp_path, FEDAVG, 3, **keys, behaviour={"peer1": {"kind": "label-flip", "rate": 0.5}})
+    # Without the drift the fourth round, which is no better by the margin than the first, would be the last.
+    assert [run.result(peer)["rounds"] for peer in run.ids] == [7] * 3
+    assert all(run.result(peer)["best"]["round"] >= 4 for peer in run.ids)
+
+
+def test_no_record_is_declared_but_where_peers_may_end_early(plain: Run, stopped: Run) -> None:
+    for run, names in ((plain, ["model"]), (stopped, ["model", "stop_early"])):
+        payloads = run.runtimes["peer0"].network.manifest.payloads
+        assert [one.name for one in payloads] == names
+        assert [(one.size, one.doubles) for one in payloads[1:]] == [(0, 1)] * (len(names) - 1)
