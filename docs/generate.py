@@ -22,6 +22,7 @@ from peer.network.wire.frames import HEADER
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.runtime.lifecycle import MEANING, TRANSITIONS
+from peer.spec import evaluation
 from peer.spec.behaviour import Behaviour
 from peer.spec.federation import Machine, Member, Spec
 from peer.spec.peer import TLS, PeerConfig
@@ -47,6 +48,9 @@ FIELDS = (
 """What the codec's header holds, in its order."""
 LINKED = ("protocol", "model", "data", "wire", "partition", "drift", "behaviour", "ring", "machines", "tls", "machine")
 """Keys whose value is a block with a chapter of its own."""
+
+ELSEWHERE = {(Spec, "stop_early"): "ending-early", (Spec, "finetune"): "fine-tuning"}
+"""Keys whose chapter is called otherwise."""
 
 Schema = Mapping[str, Any]
 
@@ -152,6 +156,10 @@ def _spec() -> Iterator[str]:
     for wire in (Float32, Bfloat16, TopK):
         yield f"`{get_args(wire.model_fields['kind'].annotation)[0]}`: {prose(wire)}\n"
         yield table(wire, leave_out=["kind"])
+    for chapter, block in (("ending early", evaluation.StopEarly), ("fine-tuning", evaluation.FineTune)):
+        yield f"### {chapter}\n"
+        yield f"{prose(block)}\n"
+        yield table(block)
     yield "### machines\n"
     yield "One entry a peer, by its id.\n"
     yield table(Machine)
@@ -247,7 +255,8 @@ def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
         if name not in leave_out:
             supplied = name in required or (name in SUPPLIED and "default" not in field)
             default = SUPPLIED.get(name, "required") if supplied else shown_default(field)
-            value = f"[{name}](#{name})" if name in LINKED else kind(field)
+            chapter = ELSEWHERE.get((settings, name), name if name in LINKED else None)
+            value = f"[{name}](#{chapter})" if chapter else kind(field)
             rows.append([f"`{name}`", value, default, escaped(field.get("description", ""))])
     lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
     return "\n".join(["| key | value | default | |", "|---|---|---|---|", *lines, ""]) if rows else ""

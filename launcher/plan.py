@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import InputError
+from peer.learning.data.held_back import HoldBack
 from peer.learning.data.samples import Dataset, Indices, Samples
 from peer.learning.data.shard import check_public, deal, open_own
 from peer.learning.model.dry_pass import Example
@@ -18,7 +19,7 @@ from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
 from peer.plugins import in_words
 from peer.protocols.base import Protocol
-from peer.runtime.dry_run import KNOWN, DryRun
+from peer.runtime.dry_run import FLOAT64, KNOWN, DryRun
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
 from peer.spec.own_data import own_data
@@ -87,6 +88,7 @@ def plan(spec: Spec) -> Plan:
         if len(own) < len(spec.ids):
             dealt = deal(spec.data, common, spec.ids).values()
             stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
+    stages = [{id: _trained(spec, id, shard) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
     example = Example.of(first.train(np.arange(2)), first.classes, spec.task)
@@ -94,8 +96,13 @@ def plan(spec: Spec) -> Plan:
     for shards in stages:
         for id, shard in shards.items():
             spec.protocol.check_samples(id, len(shard))
-            check_batches(model, spec.protocol.local(), len(shard), id)
+            check_batches(model, spec.phases, len(shard), id)
     return Plan(spec, model, datasets, stages[0], tuple(own), public)
+
+
+def _trained(spec: Spec, id: str, shard: Indices) -> Indices:
+    """What a peer trains on of its samples; InputError if it would hold back all of them."""
+    return shard if spec.hold_back is None else HoldBack(spec.hold_back, spec.data.seed, id).split(shard)[0]
 
 
 def check_alike(datasets: Mapping[str, Dataset]) -> None:
@@ -135,11 +142,13 @@ def in_brackets(values: Sequence[object]) -> str:
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     """Bytes of tensors and numbers that each of `ids` sends: in the set-up, then in each round counted."""
     spec, rounds = made.spec, made.rounds(len(ids))
+    figure = FLOAT64 * (len(spec.ids) - 1) if spec.stop_early else 0
     found, calls = {}, dict[str, Calls]()
     for id in ids:
         dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
         try:
-            found[id] = [await dry_run.set_up(spec.init), *[await dry_run.count(number) for number in rounds]]
+            setup = await dry_run.set_up(spec.init)
+            found[id] = [setup, *[await dry_run.count(number) + figure for number in rounds]]
         except InputError:
             raise
         except Exception as error:

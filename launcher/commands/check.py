@@ -16,7 +16,7 @@ from launcher.table import fitting
 from peer.errors import InputError
 from peer.runtime.disk import disk_needed, rehearse
 from peer.spec.behaviour import in_words
-from peer.spec.federation import Spec
+from peer.spec.federation import FIGURE, Spec
 from peer.spec.peer import PeerConfig, check_plaintext
 from peer.telemetry.events import Misbehaving
 from peer.text import printable
@@ -50,7 +50,7 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
         f"data: {of_whom(made)}, input {made.datasets[spec.ids[0]].shape}, "
         f"{made.datasets[spec.ids[0]].classes} classes",
         f"model: {spec.model.name}, {', '.join([*parts, *made.model.remarks])}",
-        f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}{travels(spec)}",
+        f"edges: {protocol.graph}; leaves the peer: {leaves(spec)}{travels(spec)}",
         f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
         f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",
     ]
@@ -66,6 +66,11 @@ def of_whom(made: Plan) -> str:
     if len(made.own) == len(made.spec.ids):
         return "each peer has its own"
     return f"{data.name}, split {data.partition.kind}" + (f" (but {own} with data of their own)" if own else "")
+
+
+def leaves(spec: Spec) -> str:
+    """What leaves a peer, in words."""
+    return f"{spec.protocol.leaves}, {FIGURE.name}" if spec.stop_early else spec.protocol.leaves
 
 
 def travels(spec: Spec) -> str:

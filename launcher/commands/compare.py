@@ -98,7 +98,8 @@ def _training(directory: Path, spec: WrittenSpec) -> tuple[Phase, ...] | None:
 
 def _accuracies(directory: Path, spec: WrittenSpec, test: str) -> dict[str, float]:
     summary = summary_json.read(directory / "summary.json")
-    if summary is None or summary.rounds != spec.keys.rounds or tuple(one.id for one in summary.per_peer) != spec.ids:
+    whole = summary and (summary.rounds == spec.keys.rounds or summary.stopped_early)
+    if summary is None or not whole or tuple(one.id for one in summary.per_peer) != spec.ids:
         raise InputError(f"{directory} holds no finished run: there is no whole summary.json in it")
     found = {peer.id: headline(peer.accuracy, test) for peer in summary.per_peer}
     if missing := [id for id, accuracy in found.items() if accuracy is None]:

@@ -27,7 +27,8 @@ def checked(kind: type[S], given: Mapping[str, Any], place: str) -> S:
     """The settings; InputError, which names the place where they are given, for what is wrong."""
     if given and not kind.model_fields:
         raise InputError(f"{place}: it has no settings, so there is no `{next(iter(given))}`; leave it out")
-    if lacking := next((key for key, field in kind.model_fields.items() if field.is_required() and key not in given), None):
+    required = (key for key, field in kind.model_fields.items() if field.is_required())
+    if lacking := next((key for key in required if key not in given), None):
         raise InputError(f"{place}: `{lacking}` must be chosen; give it with --option {lacking}=...")
     content = dict(given)
     return validate(kind, content, Document(Path(place), content, None), {})

@@ -43,6 +43,7 @@ class AskedFederation(FederationView):
             self._heard = now
         for status in said.values():
             self._remember(status)
+            self.rounds = min(self.rounds, max(status.rounds, 1))  # fewer once they have agreed to end early
         for id in self.unasked:
             self._hear_of(id)
         news = [(id, one) for id, status in said.items() for one in events(status, self.peers[id], self.test, now)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from launcher.accuracy import mean
 from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.monitor.tail import Tail
-from peer.telemetry.events import Event, LinkChanged, read_event
+from peer.telemetry.events import Event, LinkChanged, StoppedEarly, read_event
 from peer.telemetry.results import objects
 from peer.text import printable
 
@@ -31,10 +31,19 @@ class FederationView:
 
     def take_in(self, news: Iterable[News]) -> list[str]:
         """Takes in some news; what a person should be told of them."""
+        news = [*news]
         # All are heard before any line is chosen: who has finished may be told later.
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].hear(event))]
         # A refused caller chooses its own words.
-        return [printable(line) for id, event, line in heard if not self._expected(id, event)]
+        told = [printable(line) for id, event, line in heard if not self._expected(id, event)]
+        return told + self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
+
+    def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:
+        """That all peers end early, which each of them says: told once."""
+        new = [event for event in agreed if event.round < self.rounds]
+        if new:
+            self.rounds = new[0].round
+        return [printable(str(event)) for event in new[:1]]
 
     def _expected(self, id: str, event: Event) -> bool:
         """Whether it is a link that goes down because one of its two ends has finished."""

@@ -93,9 +93,13 @@ class PeerView:
         return list(dict.fromkeys(one.id for wait in self.waits.values() for one in wait.awaited))
 
     def accuracy(self, test: str, round: int | None = None) -> float | None:
-        """Accuracy after `round` (None: the newest): by the test of the spec, or on the peer's own data."""
-        done = self.history.get(self.completed if round is None else round)
-        return headline(done.accuracy, test) if done else None
+        """Accuracy after `round` (None: the newest): by the test of the spec, or on the peer's own data.
+
+        After a round without an evaluation it is that of the one before it.
+        """
+        last = self.completed if round is None else round
+        done = (self.history.get(at) for at in range(last, 0, -1))
+        return next((headline(one.accuracy, test) for one in done if one and one.accuracy), None)
 
     def seconds(self, activity: str) -> float:
         """Seconds spent on "train", "communicate" or "evaluate" in all rounds."""

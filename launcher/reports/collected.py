@@ -60,7 +60,7 @@ class Collected:
     def _result(self, id: str, place: Path) -> Result | None:
         """Its own result, of this run's length."""
         result = read_result(place)
-        own = result and (result.id, result.rounds) == (id, self.spec.rounds)
+        own = result and result.id == id and result.is_of(self.spec.rounds)
         return result if result and own and sorted(result.ring) == sorted(self.spec.ids) else None
 
     def _why(self, id: str) -> str:

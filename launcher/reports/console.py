@@ -51,8 +51,9 @@ def lines(summary: Summary, spec: Spec) -> list[str]:
     test = spec.test
     average = headline(summary.mean_accuracy, test)
     restarts = f", {plural(summary.restarts, 'restart')}" if summary.restarts else ""
+    early = f" of {spec.rounds}, ended early," if summary.stopped_early else ""
     said = [
-        f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds "
+        f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds{early} "
         f"in {duration(summary.wall_seconds)}{restarts}",
         f"accuracy ({test}): mean {share(average)}, worst {share(summary.worst_accuracy)}, "
         f"Gini {share(summary.gini)}, mean first above 0.5 in round {summary.r50 or '–'}",
@@ -60,6 +61,8 @@ def lines(summary: Summary, spec: Spec) -> list[str]:
     if summary.behaviour:
         who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
         said.append(f"misbehaving by the settings: {who}; the others: mean {share(summary.honest_accuracy)}")
+    if bests := [f"{peer.id} {peer.best.round} ({share(peer.best.figure)})" for peer in summary.per_peer if peer.best]:
+        said.append(f"best rounds on the samples held back: {', '.join(bests)}; see model.best.safetensors")
     before, after = (summary.ring_cost.get(when) for when in ("before", "after"))
     if before is not None:
         said.append(f"ring cost: {share(before)} before, {share(after)} after ordering")

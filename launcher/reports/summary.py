@@ -38,7 +38,7 @@ Places = Mapping[str, Path]
 def results(places: Places, rounds: int) -> dict[str, Result]:
     """By id, the results that can be read of a run of so many rounds; one of another length is stale."""
     read = {id: read_result(place) for id, place in places.items()}
-    return {id: result for id, result in read.items() if result and result.rounds == rounds}
+    return {id: result for id, result in read.items() if result and result.is_of(rounds)}
 
 
 def promise(spec: Spec, places: Places) -> Promise:
@@ -84,7 +84,8 @@ def summary_of(
         name=spec.name,
         protocol=spec.protocol.name,
         peers=len(spec.ring),
-        rounds=spec.rounds,
+        rounds=per_peer[0].rounds,
+        stopped_early=per_peer[0].stopped_early,
         seed=spec.seed,
         ring=per_peer[0].ring,
         wall_seconds=round(spent.wall_seconds, 3),
@@ -93,7 +94,7 @@ def summary_of(
         ring_cost=per_peer[0].ring_cost,
         restarts=spent.restarts,
         per_peer=tuple(map(PeerSummary.of, per_peer)),
-        privacy=privacy(spec.ids, audits(known), spec.rounds, promise(spec, finished), missing or ()),
+        privacy=privacy(spec.ids, audits(known), per_peer[0].rounds, promise(spec, finished), missing or ()),
         replicated={
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
         },
@@ -125,8 +126,8 @@ def accuracies(final: Sequence[Mapping[str, float | None]], test: str) -> dict[s
 
 
 def history(results: Sequence[Result]) -> list[dict[str, float | None]]:
-    """The mean accuracies after every round that all peers have in their history."""
-    by_round = [{event.round: event.accuracy for event in result.history} for result in results]
+    """The mean accuracies after every round that all peers have in their history, and after which they evaluated."""
+    by_round = [{event.round: event.accuracy for event in result.history if event.accuracy} for result in results]
     rounds = sorted(set.intersection(*(set(one) for one in by_round)))
     return [{"round": number, **means([one[number] for one in by_round])} for number in rounds]
 
@@ -137,7 +138,7 @@ def course(rounds: Sequence[dict[str, float | None]], test: str) -> dict[str, An
     known = [value for value in values if value is not None]
     whole = len(known) == len(values) > 0
     return {
-        "r50": metrics.r50(known) if whole else None,
+        "r50": rounds[found - 1]["round"] if whole and (found := metrics.r50(known)) else None,
         "plateau_sigma": metrics.plateau_sigma(known) if whole else None,
         "history": tuple(rounds),
     }

@@ -53,8 +53,8 @@ class PeerSummary(Figures):
 class Summary:
     """What a run came to. Accuracies are means over the peers, by test.
 
-    ring: ids in the last round's order. history: {"round": 1, "matched": 0.9, ...}. r50: the first round whose mean
-    accuracy is above one half. ring_cost: "before" and "after" ordering.
+    ring: ids in the last round's order. history: {"round": 1, "matched": 0.9, ...}, of rounds with an evaluation. r50:
+    the first of them whose mean accuracy is above one half. ring_cost: "before" and "after" ordering.
     """
 
     name: str
@@ -80,6 +80,8 @@ class Summary:
     """By id: how a peer misbehaved because the spec says so; written if any does."""
     honest_accuracy: float | None = None
     """Mean over all other peers, by the spec's test; written with `behaviour`."""
+    stopped_early: bool = False
+    """Whether all peers agreed to end after `rounds`, earlier than the spec has it; written if they did."""
     missing: dict[str, str] = field(default_factory=dict)
     """By id: why a peer is in none of the figures; written if any is missing."""
 
@@ -101,7 +103,12 @@ def dump(summary: Summary) -> str:
     unused = set() if summary.replicated else {"replicated"}
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
     unused |= set() if summary.missing else {"missing"}
-    return json.dumps(SUMMARIES.dump_python(summary, warnings=False, exclude=unused), indent=2) + "\n"
+    unused |= set() if summary.stopped_early else {"stopped_early"}
+    content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)
+    for one, written in zip(summary.per_peer, content["per_peer"], strict=True):
+        for name in one.unused:
+            del written[name]
+    return json.dumps(content, indent=2) + "\n"
 
 
 def write(path: Path, summary: Summary) -> None:

@@ -66,6 +66,10 @@ class Protocol(Settings):
         """Why the data must not drift during a run; None if they may."""
         return None
 
+    def why_figures_stay(self) -> str | None:
+        """Why peers must not tell each other how good their models are; None if they may."""
+        return None
+
     def check_samples(self, peer: str, samples: int) -> None:
         """InputError where that peer cannot take part with so many training samples."""
 

@@ -15,7 +15,7 @@ def status_reply(
         federation=spec.name,
         state=state,
         round=peer.round,
-        rounds=spec.rounds,
+        rounds=network.last_round,
         neighbours=[
             StatusReply.Neighbour(
                 id=neighbour.id,

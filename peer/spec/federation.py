@@ -16,15 +16,19 @@ from peer.learning.tasks import Classification, Task, task_class
 from peer.learning.training.phase import Phase
 from peer.plugins import in_words
 from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
+from peer.protocols.declarations import Declarations
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings
 from peer.spec.behaviour import AnyBehaviour
 from peer.spec.document import dump_yaml
+from peer.spec.evaluation import FineTune, StopEarly
 from peer.spec.wire import Float32, Wire
 from peer.topology.graphs import Graph
 from peer.topology.reach import unreachable_pair, why_not
 
 MAX_PEERS = 10_000
+FIGURE = Record("stop_early")
+"""What each peer tells all others of an evaluation, where they may stop early."""
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
 
@@ -117,6 +121,20 @@ class Spec(Settings):
     advises 1 for fewer than 200 samples a peer. Not given: none."""
     behaviour: dict[Id, AnyBehaviour] = Field(default_factory=dict)
     """Who misbehaves, by id, and how: `{peer3: {kind: noise, scale: 0.1}}`. For experiments; everybody is told."""
+    evaluate_every: Annotated[int, Field(ge=1)] | None = None
+    """Every how many rounds a peer evaluates its model; after the last round it always does. Rounds in between have no
+    figures. Not given: in every round."""
+    hold_back: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of each peer's own training samples that it does not train on, drawn by `data.seed`. What its model is
+    worth on them goes into the `validation` figures, and the model of the round in which the task's headline figure
+    was best is kept beside the last one, as `model.best.safetensors`. Data that drift are split anew, and begin that
+    anew. Not given: none."""
+    stop_early: StopEarly | None = None
+    """Ends all peers after the same round once they learn no more, by figures on the samples of `hold_back`:
+    `{patience: 3, min_rounds: 5, margin: 0.001}`. Not given: all `rounds` are run."""
+    finetune: FineTune | None = None
+    """What each peer trains for itself after the last round, `{epochs: 3, part: head, lr: 0.01}`: its
+    `model.safetensors` and figures are then of that. Not given: nothing."""
     test: Literal["matched", "global", "paper"] = "matched"
     """The accuracy that tables and summaries quote: on a test set with each peer's own class mix, on the whole
     test set, or on the test split of the papers, which is drawn independently of the training split."""
@@ -200,7 +218,7 @@ class Spec(Settings):
         if pair := unreachable_pair(around, self.ids, self.dial_out):
             raise ValueError(why_not(pair))
         try:
-            self.protocol.declarations(self.rounds)
+            self.declarations()
         except ValueError as error:
             raise ValueError(f"`{self.protocol.name}`: {error}") from None
         if self.protocol.exact and self.wire.kind != "float32":
@@ -225,6 +243,21 @@ class Spec(Settings):
                 raise ValueError(f"`{self.protocol.name}` does not go by `{key}` as it is set; {other}leave it out")
         return self
 
+    @model_validator(mode="after")
+    def _can_stop_early(self) -> Self:
+        if self.stop_early is None:
+            return self
+        if self.hold_back is None:
+            raise ValueError("`stop_early` goes by samples that nobody trains on; add `hold_back: 0.1`, say")
+        if self.protocol.graph == "none" and len(self.ring) > 1:
+            raise ValueError(
+                f"the peers of `{self.protocol.name}` are not connected and could not end together; leave out "
+                "`stop_early`"
+            )
+        if why := self.protocol.why_figures_stay():
+            raise ValueError(f"`{self.protocol.name}` cannot stop early: {why}; leave out `stop_early`")
+        return self
+
     @field_serializer("code")
     def _code(self, code: Path | None) -> str | None:
         return str(code) if code else None
@@ -242,6 +275,22 @@ class Spec(Settings):
     def addresses(self) -> dict[str, str | None]:
         """Where each is dialled, by id."""
         return {member.id: member.address for member in self.ring}
+
+    def declarations(self) -> Declarations:
+        """All that may leave a peer: what the protocol declares, and each peer's figure for `stop_early`."""
+        declared = self.protocol.declarations(self.rounds)
+        if self.stop_early is None:
+            return declared
+        return Declarations(self.protocol.name, declared.shares, (*declared.records, FIGURE))
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What is trained: in a round, and after the last."""
+        return (*self.protocol.local(), *([self.finetune.phase()] if self.finetune else []))
+
+    def evaluates(self, round: int) -> bool:
+        """Whether peers evaluate their models after that round."""
+        return round == self.rounds or round % (self.evaluate_every or 1) == 0
 
     def agreement(self) -> dict[str, Any]:
         """What the two ends of a link must agree on. Who dials may change from one start of a run to the next."""

@@ -137,13 +137,15 @@ class DataDrifted(Event):
 class RoundDone(Event):
     """A round is over. Accuracies in 0..1, seconds of this round, bytes of all rounds so far.
 
-    figures: the task's, by name, on the test set. notes: what the protocol noted in the round.
+    figures: the task's, by name, on the test set; validation: on the samples that are held back, written if any are.
+    Both are empty after a round without an evaluation, and so is accuracy. notes: what the protocol noted in the round.
     """
 
     name = "round"
     round: int
     accuracy: dict[str, Share | None] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
     loss: float | None = None
     test_loss: float | None = None
     balanced: float | None = None
@@ -157,6 +159,39 @@ class RoundDone(Event):
         known = ", ".join(f"{kind} {value:.4f}" for kind, value in self.accuracy.items() if value is not None)
         loss = "not measured" if self.loss is None else f"{self.loss:.4f}"
         return f"round {self.round} done: accuracy {known or 'not measured'}, loss {loss}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in super().as_json().items() if value or key != "validation"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedEarly(Event):
+    """All peers have agreed to end after this round. best_round: that of the best mean of the figure so far."""
+
+    name = "stopped_early"
+    round: int
+    best_round: int
+    figure: str
+
+    def __str__(self) -> str:
+        return (
+            f"all peers end after round {self.round}: the mean {self.figure} is no better since round {self.best_round}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned(Event):
+    """The peer has trained on for itself, after the last round; its figures now, as those of a round."""
+
+    name = "finetuned"
+    accuracy: dict[str, Share | None]
+    figures: dict[str, float]
+    validation: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return (
+            f"fine-tuned on its own samples: {', '.join(f'{name} {value:.4f}' for name, value in self.figures.items())}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from launcher.engines.ssh.link import Link
 from peer.errors import FailedError
 from peer.files import cannot_write
-from peer.telemetry.results import AUDIT, RESULT
+from peer.telemetry.results import AUDIT, BEST_MODEL, RESULT
 
 if TYPE_CHECKING:
     import asyncssh
 
-WANTED = (AUDIT, "model.safetensors", RESULT)
+WANTED = (AUDIT, "model.safetensors", BEST_MODEL, RESULT)
 TRACE = "trace"
 
 

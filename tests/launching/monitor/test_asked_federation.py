@@ -60,6 +60,14 @@ def test_a_neighbour_knows_of_a_last_round_on_disk() -> None:
     assert seen.gone(2.0 + SILENCE)
 
 
+def test_peers_that_end_early_are_done_after_fewer_rounds() -> None:
+    seen = federation()
+    seen.hear({id: status(id, "communicating", 2) for id in RING}, 0.0)
+    seen.hear({"a": status("a", "serving", 2, b=("left", "", 2), c=("up", "", 1), rounds=2)}, 1.0)
+    seen.hear(dict.fromkeys(RING, "connection refused"), 2.0)
+    assert {id: peer.state for id, peer in seen.peers.items()} == {"a": "done", "b": "done", "c": "no answer"}
+
+
 def test_peers_that_nobody_has_started_yet_are_waited_for() -> None:
     seen = federation()
     seen.hear(dict.fromkeys(RING, "connection refused"), 0.0)
