@@ -107,3 +107,10 @@ def described(outputs: object) -> str:
     if not isinstance(outputs, Tensor):
         return f"a {type(outputs).__name__}"
     return f"outputs {tuple(outputs.shape)} of {str(outputs.dtype).removeprefix('torch.')}"
+
+
+def misshapen(outputs: object, shape: tuple[int, ...], what: str) -> str | None:
+    """The words of `misfit` for outputs that are no floating-point tensor (n, *shape); None for one."""
+    if isinstance(outputs, Tensor) and tuple(outputs.shape[1:]) == shape and outputs.is_floating_point():
+        return None
+    return f"{what}, (n, {', '.join(map(str, shape))}), not {described(outputs)}"
