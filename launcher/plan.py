@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from peer.errors import InputError
 from peer.learning.data.samples import Dataset, Indices, Samples
-from peer.learning.data.shard import check_public, deal, open_own
+from peer.learning.data.shard import check_public, class_counts, deal, open_own
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
@@ -46,9 +46,9 @@ class Plan:
 
     @cached_property
     def counts(self) -> dict[str, Counts]:
-        """Samples of each class, int64 (classes,), by id."""
+        """Samples of each class, int64 (classes,), by id; (0,) where the task has none."""
         return {
-            id: np.bincount(dataset.train_targets[self.shards[id]], minlength=dataset.classes)
+            id: class_counts(dataset.train_targets[self.shards[id]], dataset.classes, self.spec.task)
             for id, dataset in self.datasets.items()
         }
 
@@ -59,7 +59,7 @@ class Plan:
 
     def rehearsal(self, id: str) -> Rehearsal:
         """What a dry run of that peer stands on."""
-        proportions = {other: torch.from_numpy(count / count.sum()) for other, count in self.counts.items()}
+        proportions = {other: torch.from_numpy(count / max(count.sum(), 1)) for other, count in self.counts.items()}
         shard = self.shards[id]
         few = shard[np.linspace(0, len(shard) - 1, min(SAMPLES, len(shard))).astype(np.int64)]
         data, spec = self.datasets[id].train(few), self.spec
@@ -100,11 +100,12 @@ def plan(spec: Spec) -> Plan:
 def check_alike(datasets: Mapping[str, Dataset]) -> None:
     """InputError unless the data of all go together: peers refuse each other in the handshake otherwise."""
     (first, ours), *others = datasets.items()
+    what_for = "classes" if ours.task.has_classes else "outputs"
     for id, theirs in others:
         for what, one, another in (
             ("columns", theirs.names.columns, ours.names.columns),
             ("inputs of shape", theirs.shape, ours.shape),
-            ("classes", theirs.names.classes or theirs.classes, ours.names.classes or ours.classes),
+            (what_for, theirs.names.classes or theirs.classes, ours.names.classes or ours.classes),
         ):
             if one != another:
                 raise InputError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from launcher.accuracy import mean
+from launcher.headline import Headline, mean
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.status_feed import events
 from peer.network.transport.asking import Answer, PeerStatus
@@ -20,8 +20,8 @@ class AskedFederation(FederationView):
     from it that the last round is on its disk.
     """
 
-    def __init__(self, ids: Sequence[str], rounds: int, test: str):
-        super().__init__(ids, rounds, test)
+    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline):
+        super().__init__(ids, rounds, headline)
         self._silent: dict[str, str] = {}
         """By id, why a peer does not answer."""
         self._durable = dict.fromkeys(ids, -1)
@@ -36,7 +36,7 @@ class AskedFederation(FederationView):
             self._heard = now
         for status in said.values():
             self._remember(status)
-        news = [(id, one) for id, status in said.items() for one in events(status, self.peers[id], self.test, now)]
+        news = [(id, one) for id, status in said.items() for one in events(status, self.peers[id], self.headline, now)]
         lines += self.take(news, now)
         for id, answer in answers.items():
             if isinstance(answer, str) and (line := self._miss(id, answer)):
@@ -65,9 +65,9 @@ class AskedFederation(FederationView):
         """Nobody was asked in each round: only the newest."""
         return [self.round] if self.round > last else []
 
-    def mean_accuracy(self, round: int) -> float | None:
+    def mean_figure(self, round: int) -> float | None:
         """Of what each peer said last: those ahead of the slowest were not asked in its round."""
-        return mean(peer.accuracy(self.test) for peer in self.peers.values())
+        return mean(peer.figure(self.headline) for peer in self.peers.values())
 
     def _met(self, id: str) -> str:
         return f"{id} answers again" if self.peers[id].round else f"{id} answers"

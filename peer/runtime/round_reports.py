@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from peer.learning.training.evaluation import Evaluation
 from peer.runtime.local_peer import LocalPeer
-from peer.telemetry.events import RoundDone
+from peer.telemetry.events import LARGEST_FIGURE, RoundDone
 from peer.telemetry.results import Result
 
 
@@ -20,13 +20,18 @@ def trace_facts(peer: LocalPeer) -> dict[str, object]:
     }
 
 
+def measured(evaluation: Evaluation) -> dict[str, float | None]:
+    """The task's figures, as far as they can be written down."""
+    return {name: value if abs(value) <= LARGEST_FIGURE else None for name, value in evaluation.figures.items()}
+
+
 def round_done(peer: LocalPeer, evaluation: Evaluation, before: dict[str, float]) -> RoundDone:
     """The event of the present round; `before`: the peer's seconds when it began."""
     traffic, now = peer.network.traffic, asdict(peer.seconds)
     return RoundDone(
         round=peer.round,
         accuracy=evaluation.as_dict(),
-        figures=dict(evaluation.figures),
+        figures=measured(evaluation),
         loss=peer.loss,
         test_loss=evaluation.loss,
         balanced=evaluation.balanced,
@@ -46,7 +51,7 @@ def result(peer: LocalPeer, evaluation: Evaluation, digest: str, past: tuple[Rou
         rounds=spec.rounds,
         samples=peer.samples,
         accuracy=evaluation.as_dict(),
-        figures=dict(evaluation.figures),
+        figures=measured(evaluation),
         balanced=evaluation.balanced,
         test_loss=evaluation.loss,
         model_sha256=digest,

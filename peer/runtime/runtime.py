@@ -257,8 +257,8 @@ class Runtime:
         self._asked = time.monotonic()
         if self._lifecycle.state == "serving":
             self._seen_serving.set()
-        accuracy = self._evaluation.by(self._spec.test) if self._evaluation else None
-        return status_reply(self.network, self._spec, self._lifecycle.state, self.peer, accuracy, self._resources())
+        evaluation, state = self._evaluation, self._lifecycle.state
+        return status_reply(self.network, self._spec, state, self.peer, evaluation, self._resources())
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)

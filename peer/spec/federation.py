@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -17,13 +17,14 @@ from peer.plugins import in_words
 from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings
-from peer.spec.behaviour import AnyBehaviour
+from peer.spec.behaviour import AnyBehaviour, LabelFlip
 from peer.spec.document import dump_yaml
 from peer.spec.wire import Float32, Wire
 from peer.topology.graphs import Graph
 from peer.topology.reach import unreachable_pair, why_not
 
 MAX_PEERS = 10_000
+Test = Literal["matched", "global", "paper"]
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
 
@@ -123,9 +124,10 @@ class Spec(Settings):
     advises 1 for fewer than 200 samples a peer. Not given: none."""
     behaviour: dict[Id, AnyBehaviour] = Field(default_factory=dict)
     """Who misbehaves, by id, and how: `{peer3: {kind: noise, scale: 0.1}}`. For experiments; everybody is told."""
-    test: Literal["matched", "global", "paper"] = "matched"
-    """The accuracy that tables and summaries quote: on a test set with each peer's own class mix, on the whole
-    test set, or on the test split of the papers, which is drawn independently of the training split."""
+    test: Test | None = Field(default_factory=lambda earlier: "matched" if earlier["task"].has_classes else None)
+    """The accuracy that tables and summaries quote where the task has classes: on a test set with each peer's own class
+    mix, on the whole test set, or on the test split of the papers, which is drawn independently of the training
+    split."""
     on_loss: Literal["wait", "stop"] = "wait"
     """What a peer does when a neighbour is gone for longer than `patience`: wait for ever, or stop."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
@@ -220,6 +222,30 @@ class Spec(Settings):
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
         return self
+
+    @model_validator(mode="after")
+    def _suits_the_task(self) -> Self:
+        """What goes by classes is refused where the task has none."""
+        if not self.task.has_classes and (found := next(self._by_classes(), None)):
+            what, way_out = found
+            raise ValueError(f"{what} by classes, and the task `{self.task.name}` has none; {way_out}")
+        return self
+
+    def _by_classes(self) -> Iterator[tuple[str, str]]:
+        """What in these settings goes by classes, and the way out."""
+        protocol = self.protocol
+        if protocol.needs_classes or any(record.size == "classes" for record in protocol.records):
+            yield f"`{protocol.name}` goes", "choose another protocol"
+        if self.test:
+            yield f"`test: {self.test}` goes", "leave out `test`"
+        for stage in self.data.stages:
+            if stage.labels:
+                yield "`labels` of a `drift` go", "leave them out"
+            if stage.partition.by_label:
+                yield f"the {stage.partition.kind} split goes", "write `partition: {kind: iid}` or quantity-skew"
+        for id, behaviour in self.behaviour.items():
+            if isinstance(behaviour, LabelFlip):
+                yield f"`{behaviour.kind}` of `{id}` goes", "choose another behaviour"
 
     @model_validator(mode="after")
     def _goes_by_what_is_given(self) -> Self:

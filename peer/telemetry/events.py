@@ -10,10 +10,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from peer.text import number
+
 Note = float | list[float | None] | None
 """What a protocol notes of a round; what is not finite is None."""
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
 """An accuracy; a weighted mean may come to a little more than 1."""
+LARGEST_FIGURE = 1e100
+"""So many of them may be added up and squared."""
+Measured = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)] | None
+"""One of a task's figures; None where it is not finite."""
 Cause = Literal["join", "staleness", "stalled"]
 """Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent."""
 
@@ -143,7 +149,7 @@ class RoundDone(Event):
     name = "round"
     round: int
     accuracy: dict[str, Share | None] = field(default_factory=dict)
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, Measured] = field(default_factory=dict)
     loss: float | None = None
     test_loss: float | None = None
     balanced: float | None = None
@@ -155,8 +161,10 @@ class RoundDone(Event):
 
     def __str__(self) -> str:
         known = ", ".join(f"{kind} {value:.4f}" for kind, value in self.accuracy.items() if value is not None)
+        figures = ", ".join(f"{name} {number(value)}" for name, value in self.figures.items())
         loss = "not measured" if self.loss is None else f"{self.loss:.4f}"
-        return f"round {self.round} done: accuracy {known or 'not measured'}, loss {loss}"
+        judged = f"accuracy {known}" if known else figures or "accuracy not measured"
+        return f"round {self.round} done: {judged}, loss {loss}"
 
 
 @dataclass(frozen=True, kw_only=True)

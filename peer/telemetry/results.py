@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from peer.files import patiently, read, sync, write_atomically
 from peer.reading import RECORDS, read_plain
-from peer.telemetry.events import RoundDone, Share, read_event
+from peer.telemetry.events import Measured, RoundDone, Share, read_event
 from peer.telemetry.line_file import LineFile
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
@@ -25,7 +25,7 @@ class Figures:
     id: str
     samples: Count
     accuracy: dict[str, Share | None]
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, Measured] = field(default_factory=dict)
     """The task's, by name."""
     balanced: float | None = None
     test_loss: float | None = None

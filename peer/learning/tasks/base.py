@@ -24,6 +24,10 @@ class Figure:
     name: str
     better: Literal["up", "down"] = "up"
 
+    def worst(self, values: Sequence[float]) -> float:
+        """The worst of some, at least one."""
+        return min(values) if self.better == "up" else max(values)
+
 
 class Task(Settings):
     """The `task` block; a user's own is a subclass named `module:Name`.
@@ -66,6 +70,10 @@ class Task(Settings):
         if given not in (None, found):
             raise InputError(f"{where}: `classes` is {given} and a target holds {found} numbers; leave it out")
         return found
+
+    def outputs_in_words(self, count: int) -> str:
+        """What so many outputs are, for people and for the handshake: `10 classes`."""
+        return f"{count} output{'s' * (count != 1)}"
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

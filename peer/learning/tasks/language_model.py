@@ -51,6 +51,9 @@ class LanguageModel(Task):
             )
         return self.vocabulary
 
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} token{'s' * (count != 1)}"
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self._each(outputs, targets).sum() / (targets != self.ignore).sum().clamp(min=1)
 

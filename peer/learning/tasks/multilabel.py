@@ -35,6 +35,9 @@ class Multilabel(Task):
             raise InputError(f"{where}: the labels in {name} must be 0 or 1, but sample {wrong[0]} has another number")
         return labels
 
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} label{'s' * (count != 1)}"
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(outputs, targets)
 

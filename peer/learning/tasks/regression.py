@@ -1,6 +1,6 @@
 """Numbers to foretell."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -11,7 +11,11 @@ from torch.nn import functional
 from peer.errors import InputError
 from peer.learning.tasks.base import Figure, Targets, Task, misshapen
 
-_LOSSES = {"mse": functional.mse_loss, "l1": functional.l1_loss, "huber": functional.huber_loss}
+_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mse": functional.mse_loss,
+    "l1": functional.l1_loss,
+    "huber": functional.huber_loss,
+}
 
 
 class Regression(Task):
@@ -40,6 +44,9 @@ class Regression(Task):
         if len(wrong):
             raise InputError(f"{where}: {name} has a value that is not a finite float32 in sample {wrong[0]}")
         return numbers
+
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} number{'s' * (count != 1)} to foretell"
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return _LOSSES[self.error](outputs, targets)

@@ -59,6 +59,9 @@ class Segmentation(Task):
             raise InputError(f"{where}: class {largest} is no class number; number the classes from 0")
         return given or largest + 1
 
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} class{'es' * (count != 1)} a pixel"
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         known = self._known(targets)
         wanted = torch.where(known, targets, 0)
