@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
 
 from peer.errors import nearest
+from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.sources import Source, source_type
 from peer.learning.tasks import Classification, Task, task_class
 from peer.learning.training.phase import Phase
@@ -24,6 +25,8 @@ from peer.topology.graphs import Graph
 from peer.topology.reach import unreachable_pair, why_not
 
 MAX_PEERS = 10_000
+BLIND = [kind for kind, partition in PARTITIONS.items() if not partition.by_label]
+"""Splits that do not look at classes."""
 Test = Literal["matched", "global", "paper"]
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
@@ -242,7 +245,7 @@ class Spec(Settings):
             if stage.labels:
                 yield "`labels` of a `drift` go", "leave them out"
             if stage.partition.by_label:
-                yield f"the {stage.partition.kind} split goes", "write `partition: {kind: iid}` or quantity-skew"
+                yield f"the {stage.partition.kind} split goes", f"choose one of {', '.join(BLIND)}"
         for id, behaviour in self.behaviour.items():
             if isinstance(behaviour, LabelFlip):
                 yield f"`{behaviour.kind}` of `{id}` goes", "choose another behaviour"
