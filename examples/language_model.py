@@ -11,7 +11,7 @@ from torch.nn import functional
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def documentation(characters: int = 40_000, length: int = 48) -> tuple[Array, Array]:
+def documentation(characters: int = 20_000, length: int = 48) -> tuple[Array, Array]:
     """Tokens x and y, the next ones, both int64 (n, length): ASCII. Peers need the same version of Python."""
     text = "".join(topics[name] for name in sorted(topics))[:characters]
     tokens = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int64)

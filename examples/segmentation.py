@@ -9,7 +9,7 @@ from torch import Tensor, nn
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def shapes(samples: int = 300, size: int = 16) -> tuple[Array, Array]:
+def shapes(samples: int = 600, size: int = 16) -> tuple[Array, Array]:
     """Pixels uint8 (samples, size, size); for each its class: 0 nothing, 1 a disc, 2 a square."""
     rng = np.random.default_rng(0)
     row, column = np.mgrid[:size, :size]

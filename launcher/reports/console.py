@@ -87,7 +87,8 @@ def quality(summary: Summary, headline: Headline) -> list[str]:
 def where(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     """Where a run's models lie, and how one is loaded."""
     first, model = summary.per_peer[0].id, spec.model.name
-    own = f', user_model="{model}"' if ":" in model else ""
+    named = {"user_model": model, "user_task": spec.task.name}
+    own = "".join(f', {key}="{name}"' for key, name in named.items() if ":" in name)
     load = f'load_model("{directory}/{first}/model.safetensors"{own})'
     return [
         f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json",

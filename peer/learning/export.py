@@ -8,7 +8,7 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, Json, PositiveInt
+from pydantic import BaseModel, ConfigDict, Json, PositiveInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from peer.files import sync, write_atomically
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.model.zoo import build, maker
+from peer.learning.tasks import Task, task_class
 from peer.reading import open_plain
 
 
@@ -40,21 +41,24 @@ def state_dict(model: Model) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state().items()}
 
 
-def load_model(path: str | Path, *, user_model: str | None = None) -> Model:
+def load_model(path: str | Path, *, user_model: str | None = None, user_task: str | None = None) -> Model:
     """The model in a `model.safetensors`, on the CPU in evaluation mode, ready for `predict(x)`.
 
-    A file can name code of the user's own (`module:Name`). That is only imported when the caller names the
-    same as `user_model`, so that opening someone's file never runs what the file chose. InputError if the
-    file is missing, truncated or not such a model.
+    A file can name code of the user's own (`module:Name`), for the model and for the task. That is only imported when
+    the caller names the same as `user_model` and `user_task`, so that opening someone's file never runs what the file
+    chose. InputError if the file is missing, truncated or not such a model.
     """
     path = Path(path)
     tensors, described = _read(path)
-    name = described.model
+    name, told = described.model, described.task.name
+    own = {"user_model": (name, user_model), "user_task": (told, user_task)}
+    needed = {key: theirs for key, (theirs, _) in own.items() if ":" in theirs}
+    if any(":" in theirs and theirs != ours for theirs, ours in own.values()):
+        keys = ", ".join(f"{key}={theirs!r}" for key, theirs in needed.items())
+        raise InputError(f"{path} needs your own code; if you trust it: load_model(path, {keys})")
     if ":" not in name:
         _refuse_another(path, described, tensors)
-    elif name != user_model:
-        raise InputError(f"{path} needs your own code; if you trust it: load_model(path, user_model={name!r})")
-    model = build(name, Example.zeros(described.shape, described.classes), seed=0)
+    model = build(name, Example.zeros(described.shape, described.classes, _task(path, described.task)), seed=0)
     model.load(tensors)
     model.train(False)
     return model
@@ -69,12 +73,27 @@ def export_state_dict(path: str | Path, target: str | Path) -> None:
         _write(Path(target), file.read())
 
 
+class DescribedTask(BaseModel):
+    """The `task` block that a file tells."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+
 class Described(BaseModel):
     """What a file says of its model, each as JSON."""
 
     model: Json[str]
     shape: Json[tuple[PositiveInt, ...]]
     classes: Json[PositiveInt]
+    task: Json[DescribedTask] = DescribedTask(name="classification")
+
+
+def _task(path: Path, told: DescribedTask) -> Task:
+    try:
+        return task_class(told.name).model_validate_json(told.model_dump_json(), strict=True)
+    except ValidationError:
+        raise InputError(f"{path}: `task` is not as a peer writes it; copy the file again") from None
 
 
 def _refuse_another(path: Path, described: Described, tensors: Mapping[str, Tensor]) -> None:

@@ -63,15 +63,16 @@ class Segmentation(Task):
         return f"{count} class{'es' * (count != 1)} a pixel"
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        known = self._known(targets)
-        wanted = torch.where(known, targets, 0)
-        each = functional.cross_entropy(outputs, wanted, reduction="none")
-        loss = (each * known).sum() / known.sum().clamp(min=1)
-        return loss + self.dice_weight * self._soft_dice_loss(outputs, wanted, known) if self.dice_weight else loss
+        if self.ignore is None:
+            loss = functional.cross_entropy(outputs, targets)
+        else:
+            total = functional.cross_entropy(outputs, targets, reduction="sum", ignore_index=self.ignore)
+            loss = total / self._known(targets).sum().clamp(min=1)
+        return loss + self.dice_weight * self._soft_dice_loss(outputs, targets) if self.dice_weight else loss
 
-    def _soft_dice_loss(self, outputs: Tensor, wanted: Tensor, known: Tensor) -> Tensor:
-        found = outputs.softmax(1) * known[:, None]
-        true = _planes(wanted, outputs.shape[1]) * known[:, None]
+    def _soft_dice_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        known = self._known(targets)[:, None]
+        found, true = outputs.softmax(1) * known, _planes(targets, outputs.shape[1]) & known
         both, sizes = (found * true).sum((0, 2, 3)), (found + true).sum((0, 2, 3))
         return 1 - ((2 * both + 1) / (sizes + 1)).mean()
 
@@ -80,7 +81,7 @@ class Segmentation(Task):
         found = outputs.argmax(1)
         right = ((found == targets) & known).sum((1, 2))[:, None]
         a = _planes(found, outputs.shape[1]) & known[:, None]
-        b = _planes(torch.where(known, targets, 0), outputs.shape[1]) & known[:, None]
+        b = _planes(targets, outputs.shape[1]) & known[:, None]
         planes = [plane.sum((2, 3)) for plane in (a & b, a, b)]
         return torch.cat([right, known.sum((1, 2))[:, None], *planes], 1)
 
