@@ -18,6 +18,7 @@ from peer.learning.model.zoo import build
 from peer.learning.tasks import TASKS, LanguageModel, Multilabel, Regression, Segmentation, Task
 from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_spec
+from peer.telemetry.results import read_result
 
 ROOT = Path(__file__).parents[3]
 LABELS, NUMBERS = Multilabel(name="multilabel"), Regression(name="regression")
@@ -95,7 +96,11 @@ def test_a_task_of_ones_own_as_the_page_shows_it(tmp_path: Path) -> None:
     runtimes = asyncio.run(run_in_process(spec, tmp_path / "run"))
     task = runtimes["peer0"].peer.task
     assert sum(bool(line.strip()) for line in inspect.getsource(type(task)).splitlines()) <= 20
-    before, *_, after = (event.figures["deviance"] for event in runtimes["peer0"].history)
+    result = read_result(tmp_path / "run" / "peer0")
+    assert result
+    before, *_, after = (event.figures["deviance"] for event in result.history)
+    assert before
+    assert after
     assert after < before
 
     path, x = tmp_path / "run" / "peer0" / "model.safetensors", torch.zeros(3, 4)
