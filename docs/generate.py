@@ -17,6 +17,7 @@ from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.sources import SOURCES, Source, UserSource
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
+from peer.learning.tasks import TASKS
 from peer.network.limits import Limits, Strangers
 from peer.network.wire.frames import HEADER
 from peer.protocols.base import Protocol
@@ -46,7 +47,20 @@ FIELDS = (
     "xxh3-64 of the header before it and of everything after it",
 )
 """What the codec's header holds, in its order."""
-LINKED = ("protocol", "model", "data", "wire", "partition", "drift", "behaviour", "ring", "machines", "tls", "machine")
+LINKED = (
+    "protocol",
+    "model",
+    "task",
+    "data",
+    "wire",
+    "partition",
+    "drift",
+    "behaviour",
+    "ring",
+    "machines",
+    "tls",
+    "machine",
+)
 """Keys whose value is a block with a chapter of its own."""
 
 ELSEWHERE = {(Spec, "stop_early"): "ending-early", (Spec, "finetune"): "fine-tuning"}
@@ -65,7 +79,7 @@ Two kinds of file: [`federation.yaml`](#federationyaml), which is the same for a
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
 - A relative path is relative to the file that names it.
 - An unknown key is an error that names the nearest known one.
-- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same for `model` and `data`.
+- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same for `model`, `task` and `data`.
 - `module:Name` names code of your own, imported from the directory of `federation.yaml` (or from `code`).
 - On the command line, `--set protocol.gamma=0.3` replaces one value, `--seed 7` the seed.
 
@@ -88,10 +102,13 @@ def pages() -> dict[Path, str]:
     """Every page that is written here, or has a block that is, with its text."""
     readme, architecture, wire = HERE.parent / "README.md", HERE / "architecture.md", HERE / "wire.md"
     security = HERE.parent / "SECURITY.md"
-    protocol = (HERE.parent / "examples" / "my_protocol.py").read_text(encoding="utf-8")
+    examples = HERE.parent / "examples"
+    protocol, task = ((examples / name).read_text(encoding="utf-8") for name in ("my_protocol.py", "own_task.py"))
+    training = HERE / "own-training.md"
     return {
         HERE / "configuration.md": configuration(),
         readme: filled(readme, "examples/my_protocol.py", f"```python\n{protocol}```\n"),
+        training: filled(training, "examples/own_task.py", f"```python\n{task}```\n"),
         architecture: filled(architecture, "peer.runtime.lifecycle", life()),
         wire: filled(wire, "peer.network.wire.frames", header()),
         security: filled(security, "peer.network.limits", limits()),
@@ -140,7 +157,7 @@ def limits() -> str:
 
 def configuration() -> str:
     """The whole of configuration.md."""
-    parts = [INTRODUCTION, *_spec(), *_protocols(), *_models(), *_data(), *_partitions(), *_peer()]
+    parts = [INTRODUCTION, *_spec(), *_protocols(), *_models(), *_tasks(), *_data(), *_partitions(), *_peer()]
     return "\n".join(part for part in parts if part)
 
 
@@ -203,6 +220,15 @@ def _models() -> Iterator[str]:
     own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module."
     yield f"| `module:Name` | {own} See [running.md](running.md#a-model-of-your-own). |\n"
     yield table(ModelSettings)
+
+
+def _tasks() -> Iterator[str]:
+    yield "## task\n"
+    yield "What each one takes and gives: [own-training.md](own-training.md).\n"
+    for name, task in TASKS.items():
+        yield f"### {name}\n"
+        yield f"{prose(task)}\n"
+        yield table(task, leave_out=["name"])
 
 
 def _data() -> Iterator[str]:

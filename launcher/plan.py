@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from peer.errors import InputError
 from peer.learning.data.held_back import HoldBack
 from peer.learning.data.samples import Dataset, Indices, Samples
-from peer.learning.data.shard import check_public, deal, open_own
+from peer.learning.data.shard import check_public, class_counts, deal, open_own
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
@@ -47,9 +47,9 @@ class Plan:
 
     @cached_property
     def counts(self) -> dict[str, Counts]:
-        """Samples of each class, int64 (classes,), by id."""
+        """Samples of each class, int64 (classes,), by id; (0,) where the task has none."""
         return {
-            id: np.bincount(dataset.train_targets[self.shards[id]], minlength=dataset.classes)
+            id: class_counts(dataset.train_targets[self.shards[id]], dataset.classes, self.spec.task)
             for id, dataset in self.datasets.items()
         }
 
@@ -60,7 +60,7 @@ class Plan:
 
     def rehearsal(self, id: str) -> Rehearsal:
         """What a dry run of that peer stands on."""
-        proportions = {other: torch.from_numpy(count / count.sum()) for other, count in self.counts.items()}
+        proportions = {other: torch.from_numpy(count / max(count.sum(), 1)) for other, count in self.counts.items()}
         shard = self.shards[id]
         few = shard[np.linspace(0, len(shard) - 1, min(SAMPLES, len(shard))).astype(np.int64)]
         data, spec = self.datasets[id].train(few), self.spec
@@ -132,7 +132,7 @@ def inputs(dataset: Dataset) -> str:
 
 def classes(dataset: Dataset) -> str:
     names = dataset.names.classes
-    return f"classes {in_brackets(names)}" if names else f"{dataset.classes} classes"
+    return f"classes {in_brackets(names)}" if names else dataset.task.outputs_in_words(dataset.classes)
 
 
 def in_brackets(values: Sequence[object]) -> str:

@@ -32,7 +32,7 @@ class Keys(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     rounds: int = 10
-    test: str = "matched"
+    test: str | None = None
     protocol: Named
     model: Named
     data: Named

@@ -5,16 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peer.learning.export import load_model
+    from peer.learning.tasks import Figure, Task
     from peer.learning.training.optimiser import SGD, Adam
     from peer.learning.training.phase import Phase
     from peer.protocols.base import Peer, Protocol, Received, Record, Share
 
-__all__ = ["SGD", "Adam", "Peer", "Phase", "Protocol", "Received", "Record", "Share", "load_model"]
+__all__ = ["SGD", "Adam", "Figure", "Peer", "Phase", "Protocol", "Received", "Record", "Share", "Task", "load_model"]
 
 _ELSEWHERE = {
     "load_model": "peer.learning.export",
     "SGD": "peer.learning.training.optimiser",
     "Adam": "peer.learning.training.optimiser",
+    "Figure": "peer.learning.tasks",
+    "Task": "peer.learning.tasks",
     "Phase": "peer.learning.training.phase",
 }
 

@@ -48,7 +48,7 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
     said = [
         f"{spec.name}: {protocol.name}, {plural(number, 'peer')}, {plural(spec.rounds, 'round')}, seed {spec.seed}",
         f"data: {of_whom(made)}, input {made.datasets[spec.ids[0]].shape}, "
-        f"{made.datasets[spec.ids[0]].classes} classes",
+        f"{spec.task.outputs_in_words(made.datasets[spec.ids[0]].classes)}",
         f"model: {spec.model.name}, {', '.join([*parts, *made.model.remarks])}",
         f"edges: {protocol.graph}; leaves the peer: {leaves(spec)}{travels(spec)}",
         f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
@@ -99,8 +99,8 @@ def peers(made: Plan, sent: Mapping[str, list[int]], console: Console) -> Table:
     rows = [
         {
             "peer": id,
-            "samples": str(made.counts[id].sum()),
-            "classes": str(np.count_nonzero(made.counts[id])),
+            "samples": str(len(made.shards[id])),
+            **({"classes": str(np.count_nonzero(made.counts[id]))} if made.spec.task.has_classes else {}),
             "sends at the start": quantity(setup),
             "sends a round": quantity(sum(rounds) / len(rounds)),
             "at most": quantity(max(rounds)),

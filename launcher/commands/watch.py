@@ -8,6 +8,7 @@ from contextlib import aclosing
 from rich.console import Console
 
 from launcher.commands.status import client, encrypted
+from launcher.headline import Headline
 from launcher.monitor.asked_federation import AskedFederation
 from launcher.monitor.terminal import Display, display, picture
 from peer.network.transport.asking import Answer, StatusClient
@@ -24,7 +25,7 @@ STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 def watch(spec: Spec, chain: Chain | None, console: Console) -> int:
     """Shows the peers until all have finished: 0. 1 if some were lost from sight, 130 after Ctrl-C."""
     unasked = [member.id for member in spec.ring if not member.address]
-    federation = AskedFederation(spec.ids, spec.rounds, spec.test, unasked)
+    federation = AskedFederation(spec.ids, spec.rounds, Headline.of(spec), unasked)
     code = asyncio.run(_watch(federation, spec, chain, console))
     if code is not None:
         console.print("The peers go on.", highlight=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from launcher.accuracy import mean
+from launcher.headline import Headline, mean
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.status_feed import events
 from peer.network.transport.asking import Answer, PeerStatus
@@ -24,8 +24,8 @@ class AskedFederation(FederationView):
     unasked: peers that only dial out. Of these their neighbours tell the last round that is on their disks.
     """
 
-    def __init__(self, ids: Sequence[str], rounds: int, test: str, unasked: Collection[str] = ()):
-        super().__init__(ids, rounds, test)
+    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline, unasked: Collection[str] = ()):
+        super().__init__(ids, rounds, headline)
         self.unasked = unasked
         for id in unasked:
             self.peers[id].state = DIALS_OUT
@@ -46,7 +46,7 @@ class AskedFederation(FederationView):
             self.rounds = min(self.rounds, max(status.rounds, 1))  # fewer once they have agreed to end early
         for id in self.unasked:
             self._hear_of(id)
-        news = [(id, one) for id, status in said.items() for one in events(status, self.peers[id], self.test, now)]
+        news = [(id, one) for id, status in said.items() for one in events(status, self.peers[id], self.headline, now)]
         lines += self.take(news, now)
         for id, answer in answers.items():
             if isinstance(answer, str) and (line := self._miss(id, answer)):
@@ -80,9 +80,9 @@ class AskedFederation(FederationView):
         """Nobody was asked in each round: only the newest."""
         return [self.round] if self.round > last else []
 
-    def mean_accuracy(self, round: int) -> float | None:
+    def mean_figure(self, round: int) -> float | None:
         """Of what each peer said last: those ahead of the slowest were not asked in its round."""
-        return mean(peer.accuracy(self.test) for peer in self.peers.values())
+        return mean(peer.figure(self.headline) for peer in self.peers.values())
 
     def _met(self, id: str) -> str:
         return f"{id} answers again" if self.peers[id].round else f"{id} answers"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from launcher.accuracy import mean
+from launcher.headline import Headline, mean
 from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.monitor.tail import Tail
 from peer.telemetry.events import Event, LinkChanged, StoppedEarly, read_event
@@ -17,8 +17,8 @@ News = tuple[str, Event]
 class FederationView:
     """All peers of a run by what `take` is told of them."""
 
-    def __init__(self, ids: Sequence[str], rounds: int, test: str):
-        self.rounds, self.test, self.ending = rounds, test, False
+    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline):
+        self.rounds, self.headline, self.ending = rounds, headline, False
         self.peers = {id: PeerView(id) for id in ids}
         self._since: tuple[float, int] | None = None
 
@@ -61,9 +61,9 @@ class FederationView:
         """Those completed by all after the round `last`, of which there is something to tell."""
         return range(last + 1, self.round + 1)
 
-    def mean_accuracy(self, round: int) -> float | None:
-        """Mean over the peers that have one of the accuracy after `round`."""
-        return mean(peer.accuracy(self.test, round) for peer in self.peers.values())
+    def mean_figure(self, round: int) -> float | None:
+        """Mean over the peers that have one of the headline figure after `round`."""
+        return mean(peer.figure(self.headline, round) for peer in self.peers.values())
 
     def mean_loss(self, round: int) -> float | None:
         return mean(peer.history[round].loss for peer in self.peers.values() if round in peer.history)
@@ -88,8 +88,8 @@ class FederationView:
 class Federation(FederationView):
     """All peers of a run on this machine, followed through their `events.jsonl`."""
 
-    def __init__(self, directory: Path, ids: Sequence[str], rounds: int, test: str):
-        super().__init__(ids, rounds, test)
+    def __init__(self, directory: Path, ids: Sequence[str], rounds: int, headline: Headline):
+        super().__init__(ids, rounds, headline)
         self._tails = {id: Tail(directory / id / "events.jsonl") for id in ids}
 
     def look(self, now: float) -> list[str]:

@@ -8,16 +8,18 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 
-from launcher.accuracy import headline, mean
+from launcher.headline import Headline, mean
 from launcher.reports.audits import audits
 from launcher.reports.privacy import privacy
-from launcher.reports.summary_json import PeerSummary, Summary
+from launcher.reports.summary_json import Judged, PeerSummary, Summary
 from launcher.reports.trust import Promise
 from peer.errors import FailedError
+from peer.learning.tasks import Task
 from peer.learning.training import metrics
 from peer.reading import open_plain
 from peer.spec.behaviour import in_words
 from peer.spec.federation import Spec
+from peer.telemetry.events import RoundDone
 from peer.telemetry.results import Result, read_result
 
 TESTS = ("matched", "global", "paper")
@@ -78,6 +80,7 @@ def summary_of(
 ) -> Summary:
     """The summary of the peers that have a result, one at least. missing: the others, and why each has none."""
     per_peer = [found[id] for id in spec.ids if id in found]
+    headline = Headline.of(spec)
     known = {id: places[id] for id in spec.ids if id in places}
     finished = {id: places[id] for id in known if id in found}
     return Summary(
@@ -89,8 +92,10 @@ def summary_of(
         seed=spec.seed,
         ring=per_peer[0].ring,
         wall_seconds=round(spent.wall_seconds, 3),
-        **accuracies([result.accuracy for result in per_peer], spec.test),
-        **course(history(per_peer), spec.test),
+        task=spec.task.name,
+        figures=figures(per_peer, spec),
+        **accuracies(per_peer, headline),
+        **course(history(per_peer, spec.task), headline),
         ring_cost=per_peer[0].ring_cost,
         restarts=spent.restarts,
         per_peer=tuple(map(PeerSummary.of, per_peer)),
@@ -99,14 +104,24 @@ def summary_of(
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
         },
         behaviour=in_words(spec.behaviour),
-        honest_accuracy=honest_mean(per_peer, spec) if spec.behaviour else None,
+        honest_accuracy=honest_mean(per_peer, spec, headline) if spec.behaviour else None,
         missing=dict(missing or {}),
     )
 
 
-def honest_mean(results: Sequence[Result], spec: Spec) -> float | None:
-    """The mean accuracy, by the spec's test, of those who do not misbehave by the settings; None without any."""
-    return mean(headline(result.accuracy, spec.test) for result in results if result.id not in spec.behaviour)
+def honest_mean(results: Sequence[Result], spec: Spec, headline: Headline) -> float | None:
+    """The mean headline figure of those who do not misbehave by the settings; None without any."""
+    return mean(headline.value(result) for result in results if result.id not in spec.behaviour)
+
+
+def figures(results: Sequence[Result], spec: Spec) -> dict[str, Judged]:
+    """The task's figures, the headline first."""
+    found: dict[str, Judged] = {}
+    for figure in spec.task.figures:
+        known = [value for result in results if (value := result.figures.get(figure.name)) is not None]
+        worst = figure.worst(known) if known else None
+        found[figure.name] = {"mean": mean(known), "worst": worst, "better": figure.better}
+    return found
 
 
 def means(accuracies: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
@@ -115,30 +130,37 @@ def means(accuracies: Sequence[Mapping[str, float | None]]) -> dict[str, float |
     return {test: mean(one.get(test) for one in accuracies) for test in tests}
 
 
-def accuracies(final: Sequence[Mapping[str, float | None]], test: str) -> dict[str, Any]:
-    """How good the models are, and how evenly, by the test of the spec."""
-    known = [value for one in final if (value := headline(one, test)) is not None]
+def accuracies(results: Sequence[Result], headline: Headline) -> dict[str, Any]:
+    """How good the models are, and how evenly, by the test of the spec; None where the task has no classes."""
+    known = [value for result in results if headline.test and (value := headline.value(result)) is not None]
     return {
-        "mean_accuracy": means(final),
+        "mean_accuracy": means([result.accuracy for result in results]),
         "worst_accuracy": metrics.worst(known) if known else None,
         "gini": metrics.gini(known) if known else None,
     }
 
 
-def history(results: Sequence[Result]) -> list[dict[str, float | None]]:
-    """The mean accuracies after every round that all peers have in their history, and after which they evaluated."""
-    by_round = [{event.round: event.accuracy for event in result.history if event.accuracy} for result in results]
+def history(results: Sequence[Result], task: Task) -> list[dict[str, float | None]]:
+    """The means after every round that all peers have in their history, and after which they evaluated: of accuracies,
+    or of the task's figures."""
+    by_round = [{event.round: event for event in result.history if event.evaluated} for result in results]
     rounds = sorted(set.intersection(*(set(one) for one in by_round)))
-    return [{"round": number, **means([one[number] for one in by_round])} for number in rounds]
+    return [{"round": number, **_means([one[number] for one in by_round], task)} for number in rounds]
 
 
-def course(rounds: Sequence[dict[str, float | None]], test: str) -> dict[str, Any]:
-    """How the run went: when it passed one half, how calm its second half was."""
-    values = [headline(one, test) for one in rounds]
+def _means(told: Sequence[RoundDone], task: Task) -> dict[str, float | None]:
+    if task.has_classes:
+        return means([one.accuracy for one in told])
+    return {figure.name: mean(one.figures.get(figure.name) for one in told) for figure in task.figures}
+
+
+def course(rounds: Sequence[dict[str, float | None]], headline: Headline) -> dict[str, Any]:
+    """How the run went: when the accuracy passed one half, how calm the second half was by the headline figure."""
+    values = [headline.of_means(one) for one in rounds]
     known = [value for value in values if value is not None]
     whole = len(known) == len(values) > 0
     return {
-        "r50": rounds[found - 1]["round"] if whole and (found := metrics.r50(known)) else None,
+        "r50": rounds[found - 1]["round"] if whole and headline.test and (found := metrics.r50(known)) else None,
         "plateau_sigma": metrics.plateau_sigma(known) if whole else None,
         "history": tuple(rounds),
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, Field, Json, JsonValue, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, PositiveInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import build, split
+from peer.learning.tasks import Task, task_class
 from peer.reading import open_plain
 
 
@@ -45,21 +46,25 @@ def state_dict(model: Model) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state().items()}
 
 
-def load_model(path: str | Path, *, user_model: str | None = None) -> Model:
+def load_model(path: str | Path, *, user_model: str | None = None, user_task: str | None = None) -> Model:
     """The model in a `model.safetensors`, on the CPU in evaluation mode, ready for `predict(x)`.
 
-    A file can name code of the user's own (`module:Name`). That is only imported when the caller names the
-    same as `user_model`, so that opening someone's file never runs what the file chose. InputError if the
-    file is missing, truncated or not such a model.
+    A file can name code of the user's own (`module:Name`), for the model and for the task. That is only imported when
+    the caller names the same as `user_model` and `user_task`, so that opening someone's file never runs what the file
+    chose. InputError if the file is missing, truncated or not such a model.
     """
     path = Path(path)
     tensors, described = _read(path)
-    name = described.model
+    name, told = described.model, described.task.name
+    own = {"user_model": (name, user_model), "user_task": (told, user_task)}
+    needed = {key: theirs for key, (theirs, _) in own.items() if ":" in theirs}
+    if any(":" in theirs and theirs != ours for theirs, ours in own.values()):
+        keys = ", ".join(f"{key}={theirs!r}" for key, theirs in needed.items())
+        raise InputError(f"{path} needs your own code; if you trust it: load_model(path, {keys})")
     if ":" not in name:
         _refuse_another(path, described, tensors)
-    elif name != user_model:
-        raise InputError(f"{path} needs your own code; if you trust it: load_model(path, user_model={name!r})")
-    model = build(described.as_settings(path), Example.zeros(described.shape, described.classes), seed=0)
+    example = Example.zeros(described.shape, described.classes, _task(path, described.task))
+    model = build(described.as_settings(path), example, seed=0)
     model.load(tensors)
     model.train(False)
     return model
@@ -74,12 +79,20 @@ def export_state_dict(path: str | Path, target: str | Path) -> None:
         _write(Path(target), file.read())
 
 
+class DescribedTask(BaseModel):
+    """The `task` block that a file tells."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+
 class Described(BaseModel):
     """What a file says of its model, each as JSON."""
 
     model: Json[str]
     shape: Json[tuple[PositiveInt, ...]]
     classes: Json[PositiveInt]
+    task: Json[DescribedTask] = DescribedTask(name="classification")
     settings: Json[dict[str, JsonValue]] = Field(default_factory=dict)
 
     def as_settings(self, path: Path) -> ModelSettings:
@@ -90,6 +103,13 @@ class Described(BaseModel):
             return ModelSettings.model_validate_json(json.dumps({"name": self.model, **kept}), strict=True)
         except ValueError as error:
             raise InputError(f"{path}: its settings are those of no model; copy the file again") from error
+
+
+def _task(path: Path, told: DescribedTask) -> Task:
+    try:
+        return task_class(told.name).model_validate_json(told.model_dump_json(), strict=True)
+    except ValidationError:
+        raise InputError(f"{path}: `task` is not as a peer writes it; copy the file again") from None
 
 
 def _refuse_another(path: Path, described: Described, tensors: Mapping[str, Tensor]) -> None:

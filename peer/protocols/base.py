@@ -30,6 +30,9 @@ class Protocol(Settings):
     init: ClassVar[Init] = "shared"
     """Whether all peers start from the same weights unless the spec says otherwise."""
     records: ClassVar[tuple[Record, ...]] = ()
+    needs_classes: ClassVar[bool] = False
+    """Whether the method itself goes by classes: by labels, by class mixes, or by outputs taken as classes' logits.
+    Then it is refused for a task that has none. A record of size "classes" says so, too."""
     exact: ClassVar[bool] = False
     """Whether its vectors must arrive as they are: then `wire` is float32."""
     reorders: ClassVar[bool] = False

@@ -136,7 +136,7 @@ class PeerCheck:
             raise InputError(str(error)) from None
         whose = "its own" if self.shard.own else f"its part of {self.spec.data.name}"
         shape, samples = self.shard.train.shape, len(self.shard.train)
-        return f"{whose}: {samples:,} samples, inputs {shape}, {self.shard.classes} classes"
+        return f"{whose}: {samples:,} samples, inputs {shape}, {self.shard.task.outputs_in_words(self.shard.classes)}"
 
     def _model(self) -> str:
         if self.shard is None:

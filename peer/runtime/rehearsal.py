@@ -14,6 +14,7 @@ from peer.learning.data.samples import Samples
 from peer.learning.model.layout import Entry
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, torch_generator
+from peer.learning.tasks import Task
 from peer.learning.training.trainer import Phase
 from peer.network.collectives.pending import Pending
 from peer.protocols.base import Peer, Protocol, Resources
@@ -87,6 +88,10 @@ class Rehearsing(Peer):
     @property
     def head(self) -> Tensor:  # type: ignore[override]
         return self._vector[self._rehearsal.model.part("head")]
+
+    @property
+    def task(self) -> Task:  # type: ignore[override]
+        return self._rehearsal.model.task
 
     @property
     def layout(self) -> tuple[Entry, ...]:  # type: ignore[override]

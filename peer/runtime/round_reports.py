@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from peer.learning.training.evaluation import Evaluation
 from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
-from peer.telemetry.events import RoundDone
+from peer.telemetry.events import LARGEST_FIGURE, RoundDone
 from peer.telemetry.results import Judged, Result
 
 
@@ -22,16 +22,21 @@ def trace_facts(peer: LocalPeer) -> dict[str, object]:
     }
 
 
+def measured(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """The task's figures, as far as they can be written down."""
+    return {name: value if abs(value) <= LARGEST_FIGURE else None for name, value in figures.items()}
+
+
 def judged(evaluation: Evaluation | None, validation: Mapping[str, float]) -> Judged:
     """The figures of one model; empty where it was not evaluated."""
     if evaluation is None:
         return Judged(accuracy={})
     return Judged(
         accuracy=evaluation.as_dict(),
-        figures=dict(evaluation.figures),
+        figures=measured(evaluation.figures),
         balanced=evaluation.balanced,
         test_loss=evaluation.loss,
-        validation=dict(validation),
+        validation=measured(validation),
     )
 
 

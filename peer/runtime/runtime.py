@@ -275,6 +275,5 @@ class Runtime:
         self._asked = time.monotonic()
         if self._lifecycle.state == "serving":
             self._seen_serving.set()
-        found = self._judge.evaluation
-        accuracy = found.by(self._spec.test) if found else None
-        return status_reply(self.network, self._spec, self._lifecycle.state, self.peer, accuracy, self._resources())
+        found, state = self._judge.evaluation, self._lifecycle.state
+        return status_reply(self.network, self._spec, state, self.peer, found, self._resources())

@@ -3,13 +3,14 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
 
 from peer.errors import nearest
+from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.sources import Source, source_type
 from peer.learning.model.settings import ModelSettings
 from peer.learning.tasks import Classification, Task, task_class
@@ -19,7 +20,7 @@ from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
 from peer.protocols.declarations import Declarations
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings
-from peer.spec.behaviour import AnyBehaviour
+from peer.spec.behaviour import AnyBehaviour, LabelFlip
 from peer.spec.document import dump_yaml
 from peer.spec.evaluation import FineTune, StopEarly
 from peer.spec.wire import Float32, Wire
@@ -29,6 +30,9 @@ from peer.topology.reach import unreachable_pair, why_not
 MAX_PEERS = 10_000
 FIGURE = Record("stop_early")
 """What each peer tells all others of an evaluation, where they may stop early."""
+BLIND = [kind for kind, partition in PARTITIONS.items() if not partition.by_label]
+"""Splits that do not look at classes."""
+Test = Literal["matched", "global", "paper"]
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
 
@@ -135,9 +139,10 @@ class Spec(Settings):
     finetune: FineTune | None = None
     """What each peer trains for itself after the last round, `{epochs: 3, part: head, lr: 0.01}`: its
     `model.safetensors` and figures are then of that. Not given: nothing."""
-    test: Literal["matched", "global", "paper"] = "matched"
-    """The accuracy that tables and summaries quote: on a test set with each peer's own class mix, on the whole
-    test set, or on the test split of the papers, which is drawn independently of the training split."""
+    test: Test | None = Field(default_factory=lambda earlier: "matched" if earlier["task"].has_classes else None)
+    """The accuracy that tables and summaries quote where the task has classes: on a test set with each peer's own class
+    mix, on the whole test set, or on the test split of the papers, which is drawn independently of the training
+    split."""
     on_loss: Literal["wait", "stop"] = "wait"
     """What a peer does when a neighbour is gone for longer than `patience`: wait for ever, or stop."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
@@ -232,6 +237,30 @@ class Spec(Settings):
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
         return self
+
+    @model_validator(mode="after")
+    def _suits_the_task(self) -> Self:
+        """What goes by classes is refused where the task has none."""
+        if not self.task.has_classes and (found := next(self._by_classes(), None)):
+            what, way_out = found
+            raise ValueError(f"{what} by classes, and the task `{self.task.name}` has none; {way_out}")
+        return self
+
+    def _by_classes(self) -> Iterator[tuple[str, str]]:
+        """What in these settings goes by classes, and the way out."""
+        protocol = self.protocol
+        if protocol.needs_classes or any(record.size == "classes" for record in protocol.records):
+            yield f"`{protocol.name}` goes", "choose another protocol"
+        if self.test:
+            yield f"`test: {self.test}` goes", "leave out `test`"
+        for stage in self.data.stages:
+            if stage.labels:
+                yield "`labels` of a `drift` go", "leave them out"
+            if stage.partition.by_label:
+                yield f"the {stage.partition.kind} split goes", f"choose one of {', '.join(BLIND)}"
+        for id, behaviour in self.behaviour.items():
+            if isinstance(behaviour, LabelFlip):
+                yield f"`{behaviour.kind}` of `{id}` goes", "choose another behaviour"
 
     @model_validator(mode="after")
     def _goes_by_what_is_given(self) -> Self:

@@ -122,8 +122,9 @@ def check_public(common: Dataset, own: Dataset) -> None:
     """InputError when a peer with its own data could make nothing of the federation's validation samples."""
     if (common.shape, common.classes) != (own.shape, own.classes):
         raise InputError(
-            f"validation inputs {common.shape} of {common.classes} classes do not go with the peer's own, "
-            f"{own.shape} of {own.classes}; make them alike, or set `validation: 0` in the federation's `data`"
+            f"validation inputs {common.shape} of {own.task.outputs_in_words(common.classes)} do not go with the "
+            f"peer's own, {own.shape} of {own.classes}; make them alike, or set `validation: 0` in the federation's "
+            "`data`"
         )
 
 
@@ -145,12 +146,15 @@ def labels(targets: Targets, dataset: Dataset) -> Labels:
     return targets if dataset.task.has_classes else np.zeros(len(targets), np.int64)
 
 
+def class_counts(targets: Targets, classes: int, task: Task) -> NDArray[np.int64]:
+    """How many of the targets (n, ...) each class has: int64 (classes,); (0,) where the task has none."""
+    return np.bincount(targets, minlength=classes) if task.has_classes else np.zeros(0, np.int64)
+
+
 def class_mix(targets: Tensor, classes: int, task: Task) -> NDArray[np.float64]:
     """The share of each class among targets (n, ...), on the CPU: float64 (classes,); (0,) where the task has none."""
-    if not task.has_classes:
-        return np.empty(0)
-    counts = np.bincount(targets.numpy(), minlength=classes)
-    shares: NDArray[np.float64] = counts / counts.sum()
+    counts = class_counts(targets.numpy(), classes, task)
+    shares: NDArray[np.float64] = counts / counts.sum() if len(counts) else np.zeros(0)
     return shares
 
 

@@ -20,6 +20,7 @@ class SharedPredictions(Distillation):
     predictions: Literal["model", "encrypted"] = "model"
     """Who computes what k predicts on n's data: n, to whom k's model goes, or k, on inputs that n has encrypted."""
 
+    needs_classes: ClassVar[bool] = True
     unchanging: ClassVar[tuple[str, ...]] = encrypted_predictions.KEPT
 
     @property

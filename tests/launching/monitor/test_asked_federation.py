@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from launcher.headline import Headline
 from launcher.monitor.asked_federation import SILENCE, AskedFederation
 from peer.network.transport.asking import Link, PeerStatus
+
+MATCHED = Headline.accuracy("matched")
 
 RING = {"a": ("c", "b"), "b": ("a", "c"), "c": ("b", "a")}
 
@@ -13,12 +16,20 @@ RING = {"a": ("c", "b"), "b": ("a", "c"), "c": ("b", "a")}
 def status(id: str, state: str = "training", round: int = 1, **changes: Any) -> PeerStatus:
     """changes: of its links, by the neighbour's id, as (state, reason, durable)."""
     links = tuple(Link(other, f"{other}:1", *changes.pop(other, ("up", "", round - 2))) for other in RING[id])
-    figures = {"rounds": 4, "accuracy": 0.5, "bytes_sent": 1000, "bytes_received": 1000, "resources": {}, **changes}
+    figures = {
+        "rounds": 4,
+        "accuracy": 0.5,
+        "figure": 0.5,
+        "bytes_sent": 1000,
+        "bytes_received": 1000,
+        "resources": {},
+        **changes,
+    }
     return PeerStatus(id=id, state=state, round=round, neighbours=links, **figures)
 
 
 def federation() -> AskedFederation:
-    return AskedFederation([*RING], rounds=4, test="matched")
+    return AskedFederation([*RING], rounds=4, headline=MATCHED)
 
 
 def test_a_round_is_over_when_its_peer_is_ready() -> None:
@@ -33,9 +44,9 @@ def test_a_round_is_over_when_its_peer_is_ready() -> None:
 
 def test_the_mean_is_over_what_each_said_last() -> None:
     seen = federation()
-    seen.hear({"a": status("a", round=2, accuracy=0.2), "b": status("b", round=4, accuracy=0.6)}, 0.0)
-    seen.hear({"c": status("c", round=3, accuracy=None)}, 0.0)
-    assert seen.mean_accuracy(seen.round) == pytest.approx(0.4)
+    seen.hear({"a": status("a", round=2, figure=0.2), "b": status("b", round=4, figure=0.6)}, 0.0)
+    seen.hear({"c": status("c", round=3, figure=None)}, 0.0)
+    assert seen.mean_figure(seen.round) == pytest.approx(0.4)
 
 
 def test_who_goes_after_serving_is_done_and_who_goes_before_is_lost() -> None:

@@ -69,7 +69,7 @@ def test_summary_has_every_name_and_the_right_numbers(tmp_path: Path, spec: Spec
     assert summary_json.read(tmp_path / "summary.json") == summary
     written = json.loads((tmp_path / "summary.json").read_text())
     assert list(written) == [
-        *("name", "protocol", "peers", "rounds", "seed", "ring", "wall_seconds", "mean_accuracy"),
+        *("name", "protocol", "task", "figures", "peers", "rounds", "seed", "ring", "wall_seconds", "mean_accuracy"),
         *("worst_accuracy", "gini", "r50", "plateau_sigma", "history", "ring_cost", "restarts"),
         *("per_peer", "privacy"),
     ]
@@ -90,7 +90,17 @@ def test_summary_has_every_name_and_the_right_numbers(tmp_path: Path, spec: Spec
     assert summary.ring_cost == {"before": 1.28, "after": 0.06}
     assert (summary.peers, summary.restarts, summary.protocol) == (3, 2, "fibfl")
     assert list(written["per_peer"][0]) == [
-        *("id", "samples", "accuracy", "balanced", "test_loss", "model_sha256", "bytes_sent", "bytes_received"),
+        *(
+            "id",
+            "samples",
+            "accuracy",
+            "figures",
+            "balanced",
+            "test_loss",
+            "model_sha256",
+            "bytes_sent",
+            "bytes_received",
+        ),
         *("tensor_bytes_sent", "sent_to", "seconds", "notes"),
     ]
     assert summary.privacy["violations"] == []
