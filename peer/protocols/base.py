@@ -66,6 +66,10 @@ class Protocol(Settings):
         """Why the data must not drift during a run; None if they may."""
         return None
 
+    def why_optimiser_is_fixed(self) -> str | None:
+        """Why local training needs the protocol's own optimiser and learning rate; None if others will do."""
+        return None
+
     @abstractmethod
     def shares(self, rounds: int) -> tuple[Share, ...]:
         """The vectors that may leave the peer in a run of so many rounds; all others cannot."""

@@ -46,7 +46,7 @@ class LocalPeer(Communicating):
         super().__init__(setup, network, report, enter)
         spec = setup.spec
         self.rounds, self.seed, self.setup, self._since = spec.rounds, spec.seed, setup, 1
-        self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.clip_gradient)
+        self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.training)
         self._hold(setup.shard)
         self.executor = executor
         self.journal = Journal(setup.out / "journal")
