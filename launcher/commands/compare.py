@@ -23,7 +23,7 @@ from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.reading import open_plain
 from peer.text import printable
 
-COMPARED = ("data", "model", "seed", "init", "ring", "rounds")
+COMPARED = ("data", "model", "training", "seed", "init", "ring", "rounds")
 """Keys in which the two runs must be alike."""
 
 

@@ -12,11 +12,13 @@ from peer.errors import InputError
 from peer.files import sole_use, why_unwritable, write_atomically
 from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, own_shard, take_shard
-from peer.learning.device import choose_device, limit_memory
+from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
+from peer.learning.training.held_out import trained_on
+from peer.learning.training.trial import try_training
 from peer.network.wire.messages import VERSION
 from peer.ownership import make_private, refuse_links
 from peer.protocols.peer import Resources
@@ -64,7 +66,9 @@ def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.de
     stream = config.id if spec.init == "independent" else "shared"
     example = Example.of(shard.train, shard.classes, shard.task)
     model = build(spec.model.name, example, spec.seed, stream, device)
-    check_batches(model, spec.protocol.local(), len(shard.train), config.id)
+    check_batches(model, spec.protocol.local(), trained_on(len(shard.train), spec.training, config.id), config.id)
+    with memory_errors():
+        try_training(model, shard.train.first(SAMPLES), spec.protocol.local(), spec.training, spec.rounds)
     return model
 
 

@@ -5,21 +5,26 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.randomness import torch_generator
+from peer.learning.training.settings import Training
 
 
-def held_out(samples: int, share: float | None, seed: int, peer: str) -> tuple[Tensor, Tensor]:
-    """Positions to train on and those set aside, each int64 and ascending; with None, all and none.
-
-    InputError where nothing would be left to train on.
-    """
-    everything = torch.arange(samples)
-    if share is None:
-        return everything, everything[:0]
-    count = max(1, round(share * samples))
-    if count >= samples:
+def trained_on(samples: int, how: Training, peer: str) -> int:
+    """How many of a peer's samples its phases train on; InputError where none would be left."""
+    if how.stop_early is None:
+        return samples
+    held = max(1, round(how.stop_early.share * samples))
+    if held >= samples:
         raise InputError(
-            f"{peer} has {samples} training samples, and `stop_early` holds out {count}; lower its `share`, give the "
+            f"{peer} has {samples} training samples, and `stop_early` holds out {held}; lower its `share`, give the "
             "peer more samples, or leave `stop_early` out"
         )
+    return samples - held
+
+
+def held_out(samples: int, how: Training, seed: int, peer: str) -> tuple[Tensor, Tensor]:
+    """Positions to train on and those set aside, each int64 and ascending; all and none where nothing stops early."""
+    left, everything = trained_on(samples, how, peer), torch.arange(samples)
+    if left == samples:
+        return everything, everything[:0]
     order = torch.randperm(samples, generator=torch_generator(seed, peer, 0, "held out"))
-    return order[count:].sort().values, order[:count].sort().values
+    return order[:left].sort().values, order[left:].sort().values

@@ -68,7 +68,7 @@ class Optimiser(Settings):
             raise ValueError(f"`{self.name}` {UNFIT[self.name]}, which training here does not; name another optimiser")
         for arguments in (self.arguments, *self.groups.values()):
             check_arguments(self.name, KINDS[self.name], arguments, OURS)
-            stand_in(KINDS[self.name], [self.arguments | arguments])
+            check_values(KINDS[self.name], self.arguments | arguments)
         return self
 
     @property
@@ -92,12 +92,15 @@ def options_of(settings: AnyOptimiser) -> dict[str, Any]:
 
 
 def stand_in(kind: Kind, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """An optimiser of that kind that trains nothing; ValueError says in torch's words what is wrong with a value."""
+    """An optimiser of that kind that trains nothing."""
+    made: torch.optim.Optimizer = kind([{"params": [torch.zeros(1, 1, requires_grad=True)], **one} for one in groups])
+    return made
+
+
+def check_values(kind: Kind, arguments: Mapping[str, Any]) -> None:
+    """ValueError says in torch's words what is wrong with a value."""
     try:
-        made: torch.optim.Optimizer = kind(
-            [{"params": [torch.zeros(1, 1, requires_grad=True)], **options} for options in groups]
-        )
-        return made
+        kind([torch.zeros(1, 1, requires_grad=True)], **arguments)
     except (TypeError, RuntimeError, ArithmeticError) as error:
         raise ValueError(f"`{kind.__name__}` does not take these arguments: {error}") from None
 

@@ -63,6 +63,8 @@ class TrainingStep:
                 raise ValueError(f"it must return its loss, a floating-point tensor of shape (), not {given}")
             if loss.requires_grad:
                 torch.autograd.backward(loss)
+            elif not bool(self.gradient.any()):
+                raise ValueError("it left no gradient: return the loss without detaching it, or call `backward()`")
             return loss.detach()
 
 

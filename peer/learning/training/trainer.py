@@ -58,8 +58,7 @@ class Trainer:
         if len(samples) == 0:
             raise InputError(f"{self._peer} has no training samples; give it some or leave it out")
         self.samples = samples.to(self.model.device)
-        share = self.how.stop_early.share if self.how.stop_early else None
-        own, held = held_out(len(samples), share, self._seed, self._peer)
+        own, held = held_out(len(samples), self.how, self._seed, self._peer)
         self._own, self._held = own, held.to(self.model.device)
 
     def train(self, phase: Phase, round: int, steps: int | None = None) -> float:
