@@ -30,7 +30,12 @@ from peer.spec.peer import TLS, PeerConfig
 from peer.spec.wire import Bfloat16, Float32, TopK
 
 HERE = Path(__file__).parent
-SUPPLIED = {"init": "the protocol's own", "ring": "from `--peers N`", "data": "digits"}
+SUPPLIED = {
+    "init": "the protocol's own",
+    "training": "the protocol's own",
+    "ring": "from `--peers N`",
+    "data": "digits",
+}
 """Fields without a default in their class, for which reading the file supplies one."""
 FIELDS = (
     "magic: `DFL2`",

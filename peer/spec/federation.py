@@ -13,7 +13,7 @@ from peer.errors import nearest
 from peer.learning.data.sources import Source, source_type
 from peer.learning.tasks import Classification, Task, task_class
 from peer.learning.training.phase import Phase
-from peer.learning.training.settings import AS_IT_IS, Training
+from peer.learning.training.settings import Training
 from peer.plugins import in_words
 from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
 from peer.protocols.registry import protocol_class
@@ -118,7 +118,7 @@ class Spec(Settings):
     wire: Wire = Float32()
     """How vectors travel: `float32` as they are; `bfloat16` in half the bytes; `{kind: top-k, share: 0.1}` only the
     values that changed most. What is left out is made up for later. See [wire.md](wire.md#fewer-bytes)."""
-    training: Training = AS_IT_IS
+    training: Training = Field(default_factory=Training)
     """Optimiser, scheduler, precision and more of each peer's local training. Not given: as the protocol has it."""
     behaviour: dict[Id, AnyBehaviour] = Field(default_factory=dict)
     """Who misbehaves, by id, and how: `{peer3: {kind: noise, scale: 0.1}}`. For experiments; everybody is told."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from peer.errors import InputError
+from peer.learning.device import copies
 from peer.learning.model.layout import Entry
 from peer.learning.model.model import Model, Part
 from peer.learning.training.optimiser import AnyOptimiser, Optimiser, kind_of, options_of, plain
@@ -54,12 +55,12 @@ class Optimisers:
     def state(self) -> dict[str, Tensor]:
         """Copies of all kept state on the CPU, by `<name>/<parameter's number>/<field>`."""
         # Copies of these too: a phase takes them up and changes them while the checkpoint is still being written.
-        state = {key: tensor.to("cpu", copy=True) for key, tensor in self._loaded.items()}
+        state = dict(self._loaded)
         for keep, (_, optimiser) in self._kept.items():
             for number, parameter in enumerate(_parameters(optimiser)):
                 fields = plain(optimiser.state.get(parameter, {})).items()
-                state |= {f"{keep}/{number}/{f}": t.to("cpu", copy=True) for f, t in fields}
-        return state
+                state |= {f"{keep}/{number}/{name}": tensor for name, tensor in fields}
+        return copies(state)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Replace all kept state; each optimiser takes up its own when a phase first names it."""

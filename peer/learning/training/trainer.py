@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from peer.errors import DivergedError, InputError
 from peer.learning.data.samples import Batch, Samples
+from peer.learning.device import copies
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, global_stream, torch_generator
 from peer.learning.training.batches import check_batches, cut, normalises
@@ -116,7 +117,7 @@ class Trainer:
         """Copies of what outlives a phase, flat, on the CPU, for a checkpoint beside the model: the kept optimisers'
         state by their names; behind a dot, schedules, the loss's scale and what a training step keeps."""
         lasting = self._schedules.state() | self._precision.state()
-        lasting |= {f"step/{name}": tensor.detach().to("cpu", copy=True) for name, tensor in self._kept.items()}
+        lasting |= {f"step/{name}": tensor for name, tensor in copies(self._kept).items()}
         return self._optimisers.state() | {f".{name}": tensor for name, tensor in lasting.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
