@@ -18,6 +18,9 @@ from peer.learning.data.sources import SOURCES, Source, UserSource
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
 from peer.learning.tasks import TASKS
+from peer.learning.training.optimiser import Optimiser
+from peer.learning.training.scheduler import Scheduler
+from peer.learning.training.settings import Budget, OwnStep, StopEarly, Training
 from peer.network.limits import Limits, Strangers
 from peer.network.wire.frames import HEADER
 from peer.protocols.base import Protocol
@@ -30,7 +33,12 @@ from peer.spec.peer import TLS, PeerConfig
 from peer.spec.wire import Bfloat16, Float32, TopK
 
 HERE = Path(__file__).parent
-SUPPLIED = {"init": "the protocol's own", "ring": "from `--peers N`", "data": "digits"}
+SUPPLIED = {
+    "init": "the protocol's own",
+    "training": "the protocol's own",
+    "ring": "from `--peers N`",
+    "data": "digits",
+}
 """Fields without a default in their class, for which reading the file supplies one."""
 FIELDS = (
     "magic: `DFL2`",
@@ -48,23 +56,35 @@ FIELDS = (
 )
 """What the codec's header holds, in its order."""
 LINKED = (
-    "protocol",
-    "model",
-    "task",
-    "data",
-    "wire",
-    "partition",
-    "drift",
-    "behaviour",
-    "ring",
-    "machines",
-    "tls",
-    "machine",
+    *(
+        "protocol",
+        "model",
+        "task",
+        "data",
+        "training",
+        "wire",
+        "partition",
+        "drift",
+        "behaviour",
+        "ring",
+        "machines",
+        "tls",
+    ),
+    *("machine", "optimiser", "scheduler", "stop_early", "budget", "step"),
 )
 """Keys whose value is a block with a chapter of its own."""
 
 ELSEWHERE = {(Spec, "stop_early"): "ending-early", (Spec, "finetune"): "fine-tuning"}
 """Keys whose chapter is called otherwise."""
+
+TRAINING: Mapping[str, type[BaseModel]] = {
+    "optimiser": Optimiser,
+    "scheduler": Scheduler,
+    "stop_early": StopEarly,
+    "budget": Budget,
+    "step": OwnStep,
+}
+"""The blocks inside `training`."""
 
 Schema = Mapping[str, Any]
 
@@ -168,6 +188,13 @@ def _spec() -> Iterator[str]:
     yield "### ring\n"
     yield "One entry a peer, in ring order.\n"
     yield table(Member)
+    yield "### training\n"
+    yield f"{prose(Training)}\n"
+    yield table(Training)
+    for key, block in TRAINING.items():
+        yield f"### {key}\n"
+        yield f"{prose(block)}\n"
+        yield table(block)
     yield "### wire\n"
     yield "`wire: bfloat16`, or `{kind: top-k, share: ...}`. Where one is refused: [wire.md](wire.md#fewer-bytes).\n"
     for wire in (Float32, Bfloat16, TopK):
@@ -276,6 +303,8 @@ class Lenient(GenerateJsonSchema):
 def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
     """One row a field: key, what it may be, default, meaning. Empty when there is no field."""
     schema = settings.model_json_schema(schema_generator=Lenient)
+    if "$ref" in schema:  # of a block that may hold others like itself
+        schema = schema["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     required, rows = set(schema.get("required", ())), []
     for name, field in schema["properties"].items():
         if name not in leave_out:

@@ -14,6 +14,7 @@ from launcher.formatting import plural, quantity
 from launcher.plan import Plan, plan, traffic
 from launcher.table import fitting
 from peer.errors import InputError
+from peer.learning.training.settings import AS_IT_IS
 from peer.runtime.disk import disk_needed, rehearse
 from peer.spec.behaviour import in_words
 from peer.spec.federation import FIGURE, Spec
@@ -54,6 +55,7 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
         f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
         f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",
     ]
+    said += training(spec)
     if spec.data.drift:
         said.append(f"drift: {'; '.join(map(str, spec.data.drift))}")
     said += lacking(spec)
@@ -80,6 +82,22 @@ def travels(spec: Spec) -> str:
     if any(spec.wire.shortens(share) for share in spec.protocol.shares(spec.rounds)):
         return f"; travels as {spec.wire.kind}"
     return f"; `wire: {spec.wire.kind}` changes nothing"
+
+
+def training(spec: Spec) -> list[str]:
+    """What of local training is not the protocol's own; whether two runs end in the same bits."""
+    how, said = spec.training, []
+    if how == AS_IT_IS:
+        return []
+    given = how.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    for key, value in given.items():
+        words = value.pop("name", "") if isinstance(value, dict) else str(value)
+        rest = ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else ""
+        said.append(f"{key} {words}{' ' if words and rest else ''}{f'({rest})' if words and rest else rest}")
+    clock = (
+        "" if how.same_bits else "; how many steps that is differs from run to run, so two runs differ in their bits"
+    )
+    return [f"training: {'; '.join(said)}{clock}"]
 
 
 def lacking(spec: Spec) -> list[str]:

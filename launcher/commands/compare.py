@@ -24,7 +24,7 @@ from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.reading import open_plain
 from peer.text import number, printable
 
-COMPARED = ("data", "model", "task", "seed", "init", "ring", "rounds")
+COMPARED = ("data", "model", "task", "training", "seed", "init", "ring", "rounds")
 """Keys in which the two runs must be alike."""
 
 

@@ -69,6 +69,10 @@ class Protocol(Settings):
         """Why the data must not drift during a run; None if they may."""
         return None
 
+    def why_optimiser_is_fixed(self) -> str | None:
+        """Why local training needs the protocol's own optimiser and learning rate; None if others will do."""
+        return None
+
     def why_figures_stay(self) -> str | None:
         """Why peers must not tell each other how good their models are; None if they may."""
         return None

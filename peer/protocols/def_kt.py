@@ -41,6 +41,9 @@ class DefKT(Protocol):
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model", whole=True),)
 
+    def why_optimiser_is_fixed(self) -> str:
+        return "the two models of a pair learn from each other in the same steps of SGD"
+
     def local(self) -> tuple[Phase, ...]:
         optimiser = SGD(self.lr, self.momentum, self.weight_decay)
         return (Phase("model", self.epochs, optimiser, self.batch_size),)

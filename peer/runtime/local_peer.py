@@ -47,7 +47,7 @@ class LocalPeer(Communicating):
         super().__init__(setup, network, report, enter)
         spec = setup.spec
         self.rounds, self.seed, self.setup, self._since = spec.rounds, spec.seed, setup, 1
-        self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.clip_gradient)
+        self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.training)
         self._hold(setup.shard)
         self.executor = executor
         self.journal = Journal(setup.out / "journal")
@@ -61,7 +61,7 @@ class LocalPeer(Communicating):
         """What is written once is numbered from the start, too."""
         super().begin(round)
         self.noted, self.trained_this_round = {}, False
-        self._onces = count()
+        self._onces, self._steps = count(), list[int]()
         self._measured: Resources | None = None
 
     async def follow_drift(self, round: int) -> None:
@@ -101,10 +101,31 @@ class LocalPeer(Communicating):
         self.enter("training")
         self.trained_this_round = True
         began = time.perf_counter()
-        losses = [await self.compute(self.trainer.train, phase, self.round) for phase in phases]
+        losses = [await self._phase(phase) for phase in phases]
         self.seconds.train += time.perf_counter() - began
         self.loss = losses[-1]
         return losses[-1]
+
+    async def _phase(self, phase: Phase) -> float:
+        how = self.setup.spec.training
+        if how.same_bits:
+            loss = await self.compute(self.trainer.train, phase, self.round)
+        else:
+            loss = await self._timed(phase)
+        if how.budget or how.stop_early:
+            self._steps.append(self.trainer.steps)
+            self.note(local_steps=self._steps)
+        return loss
+
+    async def _timed(self, phase: Phase) -> float:
+        """A phase by the clock. How many steps it came to is on disk before anything that rests on them leaves, so a
+        replay takes as many (rule R1)."""
+        number = next(self._onces)
+        known = await asyncio.to_thread(self.journal.recall, self.round, number)
+        loss = await self.compute(self.trainer.train, phase, self.round, None if known is None else int(known))
+        if known is None:
+            await asyncio.to_thread(self.journal.write, self.round, number, torch.tensor(self.trainer.steps))
+        return loss
 
     async def accuracy(self) -> float:
         began = time.perf_counter()

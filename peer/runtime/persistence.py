@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
+from peer.learning.device import copies
 from peer.plugins import in_words
 from peer.protocols.state import State
 from peer.runtime.communicating import Ring, Seconds
@@ -25,12 +26,16 @@ class Persistence:
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything to go on from: tensors on the CPU, copied as the next round changes them, and plain JSON."""
-        tensors = {"model": copy(self._peer.model)}
-        tensors |= {f"counter/{name}": copy(counter) for name, counter in self._peer.trained.counters.items()}
-        tensors |= {f"optimiser/{name}": tensor for name, tensor in self._peer.trainer.state().items()}
         changing = {name: tensor for name, tensor in self._peer.state.items() if not self._protocol.keeps(name)}
-        tensors |= {f"protocol/{name}": copy(tensor) for name, tensor in changing.items()}
-        tensors |= {f"wire/{name}": copy(tensor) for name, tensor in self._peer.encoding.state.items()}
+        tensors = copies(
+            {
+                "model": self._peer.model,
+                **{f"counter/{name}": counter for name, counter in self._peer.trained.counters.items()},
+                **{f"protocol/{name}": tensor for name, tensor in changing.items()},
+                **{f"wire/{name}": tensor for name, tensor in self._peer.encoding.state.items()},
+            }
+        )
+        tensors |= {f"optimiser/{name}": tensor for name, tensor in self._peer.trainer.state().items()}
         tensors |= {f"behaviour/{name}": tensor for name, tensor in self._peer.misbehaviour.state_dict().items()}
         return tensors, {
             "ring": asdict(self._peer.ring_order),

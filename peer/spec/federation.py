@@ -15,6 +15,7 @@ from peer.learning.data.sources import Source, source_type
 from peer.learning.model.settings import ModelSettings
 from peer.learning.tasks import Classification, Task, task_class
 from peer.learning.training.phase import Phase
+from peer.learning.training.settings import Training
 from peer.plugins import in_words
 from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
 from peer.protocols.declarations import Declarations
@@ -119,10 +120,8 @@ class Spec(Settings):
     wire: Wire = Float32()
     """How vectors travel: `float32` as they are; `bfloat16` in half the bytes; `{kind: top-k, share: 0.1}` only the
     values that changed most. What is left out is made up for later. See [wire.md](wire.md#fewer-bytes)."""
-    clip_gradient: Annotated[float, Field(gt=0)] | None = None
-    """Longest gradient (Euclidean norm, of the part of the model that is trained): a longer one is scaled down to it,
-    before any correction that the protocol adds. Loops of a protocol's own, outside its phases, are left alone. FIRMA
-    advises 1 for fewer than 200 samples a peer. Not given: none."""
+    training: Training = Field(default_factory=Training)
+    """Optimiser, scheduler, precision and more of each peer's local training. Not given: as the protocol has it."""
     behaviour: dict[Id, AnyBehaviour] = Field(default_factory=dict)
     """Who misbehaves, by id, and how: `{peer3: {kind: noise, scale: 0.1}}`. For experiments; everybody is told."""
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
@@ -230,6 +229,11 @@ class Spec(Settings):
             raise ValueError(
                 f"`{self.protocol.name}` needs its vectors as they are, and `wire` is {self.wire.kind}; leave out "
                 "`wire` or write float32"
+            )
+        if (self.training.optimiser or self.training.scheduler) and (why := self.protocol.why_optimiser_is_fixed()):
+            key = "optimiser" if self.training.optimiser else "scheduler"
+            raise ValueError(
+                f"`{self.protocol.name}` cannot train with another {key}: {why}; leave out `training.{key}`"
             )
         if self.data.names_peers and (self.data.validation or self.data.partition.kind != "iid"):
             wrong = "`validation`" if self.data.validation else "a `partition`"

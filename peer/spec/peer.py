@@ -110,6 +110,7 @@ def load_spec(
             raise InputError(f"{document.where(('code',))}: `code`: there is no directory {content['code']}")
     if isinstance(content.get("recording"), str):
         content["recording"] = str((path.parent / content["recording"]).resolve())
+    _move_clip_gradient(content, document)
     content["protocol"] = _component(content.get("protocol"), ("protocol",), [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), ("data",), [*SOURCES], document)
     model = content.get("model", {})
@@ -118,6 +119,7 @@ def load_spec(
     content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
     content["ring"], own = _with_own_data(content["ring"], document)
     names = [content[key]["name"] for key in ("protocol", "data", "model", "task")] + [*own.values()]
+    names += _name_of_step(content.get("training"))
     if isinstance(content["code"], str) and any(":" in name for name in names):
         # Only then: beside a spec without code of its own a file called pandas.py must not be taken for the library.
         import_from(Path(content["code"]))
@@ -128,6 +130,24 @@ def load_spec(
         **{place: source_type(name) for place, name in own.items()},
     }
     return _relative_to(path.parent.resolve(), validate(Spec, content, document, components))
+
+
+def _move_clip_gradient(content: dict[str, Any], document: Document) -> None:
+    """`clip_gradient: 1` is short for `training: {clip_gradient: 1}`."""
+    block = content.get("training", {})
+    if "clip_gradient" not in content or not isinstance(block, dict):
+        return
+    if "clip_gradient" in block:
+        where = document.where(("clip_gradient",))
+        raise InputError(f"{where}: `clip_gradient` stands here and in `training`; leave one of them out")
+    content["training"] = {**block, "clip_gradient": content.pop("clip_gradient")}
+
+
+def _name_of_step(training: Any) -> list[str]:
+    """The `module:function` of `training.step`, if it is given as one."""
+    step = training.get("step") if isinstance(training, dict) else None
+    name = step.get("name") if isinstance(step, dict) else step
+    return [name] if isinstance(name, str) else []
 
 
 def _with_own_data(ring: Any, document: Document) -> tuple[Any, dict[Location, str]]:

@@ -61,6 +61,19 @@ DRIFT = [
 ONCE = {"head_epochs": 1, "extractor_epochs": 1, "batch_size": 16}
 PUBLIC = {"name": "tiny:data", "validation": 0.4}
 """With samples by which all peers judge."""
+TRAINING = {
+    "optimiser": {"name": "RAdam", "groups": {"*bias": {"weight_decay": 0.1}}},
+    "scheduler": {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": 1000, "every": "step"},
+    "precision": "float16",
+    "stop_early": {"patience": 1, "share": 0.3},
+    "accumulate": 2,
+}
+BY_THE_CLOCK = {
+    "budget": {"seconds": 0.001},
+    "step": "callers:noisy",
+    "scheduler": {"name": "ExponentialLR", "gamma": 0.9},
+}
+"""What a replay must take from the journal, or the neighbours get two messages of one key."""
 MACHINES = {f"peer{i}": {"cores": 2**i, "memory": 8} for i in range(5)}
 SCENARIOS = {
     scenario.name: scenario
@@ -107,6 +120,8 @@ SCENARIOS = {
             rounds=5,
             keys={"data": {"name": "tiny:data", "drift": DRIFT}, "clip_gradient": 0.5},
         ),
+        Scenario("own training", {"name": "fibfl", **ONCE}, peers=3, keys={"training": TRAINING}),
+        Scenario("by the clock", {"name": "fedavg"}, peers=3, secret=True, keys={"training": BY_THE_CLOCK}),
         Scenario("solo", {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}, peers=3),
         Scenario("every call", {"name": "callers:EveryCall", "epochs": 1, "batch_size": 16}),
         Scenario("secrets", {"name": "callers:Secrets", "epochs": 1, "batch_size": 16}, peers=3, secret=True),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -10,10 +10,13 @@ from torch import Tensor
 from peer.learning.data.samples import Batch
 from peer.learning.model.model import Part
 from peer.learning.tasks import Task
-from peer.learning.training.optimiser import Optimiser
+from peer.learning.training.optimiser import AnyOptimiser
+from peer.learning.training.scheduler import Scheduler
 
 GradientHook = Callable[[Tensor, Tensor], None]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+StepFunction = Callable[..., Any]
+"""Called with a `peer.learning.training.own_step.TrainingStep` and a batch; gives its mean loss, of shape ()."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Phase:
 
     part: Part
     epochs: int
-    optimiser: Optimiser
+    optimiser: AnyOptimiser
     batch_size: int = 64
     keep: str | None = None
     """The name under which the optimiser's state survives the phase; None: a new optimiser each time."""
@@ -36,6 +39,11 @@ class Phase:
 
     Two phases are equal only if they have the same function here (as for `gradient_hook`): a lambda or closure
     that `local()` makes anew each time is another one."""
+
+    scheduler: Scheduler | None = None
+    """How the learning rate goes on from phase to phase; None: it is the optimiser's."""
+    step: StepFunction | None = None
+    """In place of forward pass and loss, as `training.step` of a federation has it."""
 
     def __post_init__(self) -> None:
         if self.part not in get_args(Part):
