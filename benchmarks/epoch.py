@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from peer.errors import InputError
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Part
 from peer.learning.model.zoo import build
@@ -65,7 +65,7 @@ def plain_loop(module: nn.Module, data: Dataset[Any]) -> Epoch:
     return epoch
 
 
-def floor(module: nn.Module, samples: Samples) -> Epoch:
+def floor(module: nn.Module, samples: InMemory) -> Epoch:
     def epoch() -> None:
         for x, y in zip(torch.split(samples.x, BATCH), torch.split(samples.y, BATCH), strict=True):
             torch.autograd.backward(functional.cross_entropy(module(x), y))
@@ -77,7 +77,7 @@ def contestants(shape: tuple[int, ...], part: Part) -> dict[str, Epoch]:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (SAMPLES, *shape), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 10, (SAMPLES,), generator=generator)
-    samples = Samples(pixels.float() / 255, labels)
+    samples = InMemory(pixels.float() / 255, labels)
 
     def module() -> nn.Module:
         made = build("mlp", Example.zeros(shape, 10), seed=1)

@@ -68,7 +68,7 @@ class DefKT(Protocol):
         optimiser = torch.optim.SGD([own], self.lr, self.momentum)
 
         def loss(received: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
-            logits = peer.logits(own, peer.data.x[positions], training=True)
+            logits = peer.logits(own, peer.data.batch(positions).inputs, training=True)
             (own.grad,) = torch.autograd.grad(towards(logits, labels, received), own)
             self.decay(peer, own)
             optimiser.step()

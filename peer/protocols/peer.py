@@ -56,7 +56,8 @@ class Peer(ABC):
     proportions: Tensor
     """q_i: the share of each class among the local samples, float64, shape (classes,)."""
     data: Samples
-    """The local training samples: `x` float32 (n, *shape), `y` int64 (n,)."""
+    """The local training samples, in memory or read when they are needed: `in_order(size)` and `batch(positions)` give
+    `inputs`, `targets` and `positions`, `labels` every sample's class, int64 (n,)."""
     validation: Samples | None
     """Public samples, the same at every peer, on which nobody is tested; None unless `data.validation` sets some
     aside."""

@@ -62,10 +62,10 @@ class RIFedAvg(CorrectedSGD, GlobalModel):
     @torch.no_grad()
     def _roughness(self, peer: Peer, start: Tensor, generator: np.random.Generator) -> float:
         """I_k at w_t."""
-        batches = list(zip(torch.split(peer.data.x.double(), BATCH), torch.split(peer.data.y, BATCH), strict=True))
 
         def loss(vector: Tensor) -> float:
-            sums = [functional.cross_entropy(peer.logits(vector, x), y, reduction="sum") for x, y in batches]
+            passed = ((peer.logits(vector, x.double()), y) for x, y, _ in peer.data.in_order(BATCH))
+            sums = [functional.cross_entropy(logits, y, reduction="sum") for logits, y in passed]
             return float(torch.stack(sums).sum()) / peer.samples
 
         directions = self._drawn_directions(peer, generator)

@@ -133,6 +133,7 @@ class Runtime:
                     await self._live_there()
                 finally:
                     self.peer.trainer.stop()
+                    self._executor.submit(self.setup.shard.close)
 
     async def _live_there(self) -> None:
         close_torn_lines(self._out)

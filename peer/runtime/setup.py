@@ -10,7 +10,6 @@ import torch
 
 from peer.errors import InputError
 from peer.files import sole_use, why_unwritable, write_atomically
-from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, own_shard, take_shard
 from peer.learning.device import choose_device, limit_memory
 from peer.learning.model.dry_pass import Example
@@ -88,8 +87,8 @@ def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
     )
     match spec.behaviour.get(config.id):
         case LabelFlip(rate=rate):
-            wrong = flip_labels(shard.train.y, rate, shard.classes, spec.seed, config.id)
-            return replace(shard, train=Samples(shard.train.x, wrong))
+            wrong = flip_labels(shard.train.labels, rate, shard.classes, spec.seed, config.id)
+            return replace(shard, train=shard.train.changed(labels=wrong))
     return shard
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from peer.errors import InputError
+from peer.learning.data.dataset import Dataset
 from peer.learning.data.drift import Stage, stage_of
 from peer.learning.data.partition import Partition
-from peer.learning.data.samples import Dataset, Indices, Labels, Names, Samples, Targets
+from peer.learning.data.samples import Indices, Labels, Names, Samples, Targets
 from peer.learning.data.sources.base import Source
 from peer.learning.tasks import Classification, Task
 
@@ -35,6 +35,12 @@ class Shard:
     `data.validation` sets some aside."""
     names: Names
     task: Task
+
+    def close(self) -> None:
+        """End what reads the samples, where they are not in memory."""
+        for samples in (self.train, self.test, self.validation):
+            if samples is not None:
+                samples.close()
 
 
 def take_shard(source: Source, ids: Sequence[str], peer: str, round: int = 1, task: Task = Classification()) -> Shard:
@@ -129,11 +135,11 @@ def labels(targets: Targets, dataset: Dataset) -> Labels:
     return targets if dataset.task.has_classes else np.zeros(len(targets), np.int64)
 
 
-def class_mix(targets: Tensor, classes: int, task: Task) -> NDArray[np.float64]:
-    """The share of each class among targets (n, ...), on the CPU: float64 (classes,); (0,) where the task has none."""
+def class_mix(samples: Samples, classes: int, task: Task) -> NDArray[np.float64]:
+    """The share of each class among samples: float64 (classes,); (0,) where the task has none."""
     if not task.has_classes:
         return np.empty(0)
-    counts = np.bincount(targets.numpy(), minlength=classes)
+    counts = np.bincount(samples.labels.cpu().numpy(), minlength=classes)
     shares: NDArray[np.float64] = counts / counts.sum()
     return shares
 
@@ -145,7 +151,7 @@ def _shard(
     return Shard(
         train=train,
         test=stage.apply(dataset.test()),
-        proportions=class_mix(train.y, dataset.classes, dataset.task),
+        proportions=class_mix(train, dataset.classes, dataset.task),
         paper=paper,
         own=own,
         classes=dataset.classes,

@@ -21,7 +21,7 @@ def logits_with(
     size = sum(entry.size for entry in layout)
     if vector.shape != (size,) or not vector.is_floating_point():
         raise ValueError(f"the weights are {size} floating-point numbers, not {tuple(vector.shape)} of {vector.dtype}")
-    if x.dtype != vector.dtype:
+    if isinstance(x, Tensor) and x.dtype != vector.dtype:
         raise ValueError(f"the weights are {vector.dtype} and x is {x.dtype}; use x.to(vector.dtype)")
     with _mode(module, training):
         logits: Tensor = functional_call(module, _tensors(module, layout, vector), (x,))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from peer.errors import InputError
 from peer.learning.model.dry_pass import Example, dry_pass
 from peer.learning.model.functional import logits_with
+from peer.learning.model.inputs import spread
 from peer.learning.model.layout import HALVES, Entry, bind, counters, lay_out, rebind
 from peer.learning.randomness import global_stream
 
@@ -27,9 +28,9 @@ class Split(nn.Module):
         self.extractor = extractor
         self.head = head
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Any) -> Tensor:
         """(n, *shape) → the model's outputs: (n, classes) logits where the task has classes."""
-        outputs: Tensor = self.head(self.extractor(x))
+        outputs: Tensor = self.head(spread(self.extractor, x))
         return outputs
 
 
@@ -121,7 +122,7 @@ class Model:
             if entry.trainable:
                 self.module.get_parameter(entry.name).requires_grad_(part in ("model", entry.part))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Any) -> Tensor:
         """(n, *shape) on the model's device → its outputs: (n, classes) logits where the task has classes."""
         outputs: Tensor = self.module(x)
         return outputs

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from peer.errors import DivergedError, InputError
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory, Samples
 from peer.learning.model.model import Model, Part
 from peer.learning.randomness import derive, global_stream, torch_generator
 from peer.learning.training.batches import check_batches, cut, normalises
@@ -27,11 +27,12 @@ class Stopped(Exception):
 
 
 class Trainer:
-    """Trains a model on a shard that lies as two tensors on the model's device.
+    """Trains a model on a shard that lies as two tensors on the model's device, or is read batch by batch.
 
     Batches are slices of one permutation an epoch, drawn from (seed, peer, round, number of the phase in its
-    round); the last, smaller batch is kept. BatchNorm cannot learn from one sample: a last batch of one joins
-    the batch before it. With `clip_gradient` a longer gradient of the trained part is scaled down to that norm.
+    round), as is what random transforms draw; the last, smaller batch is kept. BatchNorm cannot learn from one
+    sample: a last batch of one joins the batch before it. With `clip_gradient` a longer gradient of the trained part
+    is scaled down to that norm.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Trainer:
         draws = self.model.draws or phase.loss is not None
         with global_stream(seed, self.model.device) if draws else nullcontext():
             if phase.epochs > 0 and self.model.trainable(phase.part):
-                loss = self._epochs(phase, self._order(round, number))
+                loss = self._epochs(phase, self._order(round, number), self._draws(round, number))
             else:
                 loss = self._loss_as_it_is(phase)
         self._check_finite(phase, round, loss)
@@ -75,7 +76,8 @@ class Trainer:
         """
         if size < 1:
             raise ValueError(f"a batch holds at least one sample, not {size}")
-        return self._batches("model", size, epochs, self._order(round, self._number(round, "phase")))
+        order = self._batches("model", size, epochs, self._order(round, self._number(round, "phase")))
+        return (positions.to(self.model.device) for positions in order)
 
     def logits(self, vector: Tensor, x: Tensor, training: bool, round: int) -> Tensor:
         """`Model.logits`; in training its random numbers are those of (seed, peer, round, number of such a call in it).
@@ -118,7 +120,11 @@ class Trainer:
     def _order(self, round: int, phase: int) -> torch.Generator:
         return torch_generator(self._seed, self._peer, round, f"order {phase}")
 
-    def _epochs(self, phase: Phase, generator: torch.Generator) -> float:
+    def _draws(self, round: int, phase: int) -> int:
+        """The seed of what the transforms of a phase draw."""
+        return derive(self._seed, self._peer, round, f"samples {phase}")
+
+    def _epochs(self, phase: Phase, generator: torch.Generator, seed: int) -> float:
         model = self.model
         check_batches(model, (phase,), len(self.samples), self._peer)
         model.learn(phase.part)
@@ -126,8 +132,9 @@ class Trainer:
         steps = Steps(model, phase, optimiser, self._clip)
         forward, samples = self._forward(phase.part)
         total = torch.zeros((), dtype=torch.float64, device=model.device)
-        for positions in self._batches(phase.part, phase.batch_size, phase.epochs, generator):
-            total.add_(steps.take(samples.batch(positions), forward), alpha=len(positions))
+        order = self._batches(phase.part, phase.batch_size, phase.epochs, generator)
+        for batch in samples.drawn(order, seed):
+            total.add_(steps.take(batch, forward), alpha=len(batch.positions))
         model.rebind()
         return float(total) / (phase.epochs * len(self.samples))
 
@@ -153,21 +160,21 @@ class Trainer:
             )
 
     def _forward(self, part: Part) -> tuple[nn.Module, Samples]:
-        """What to train, on what: a frozen extractor's features stay the same and are computed once."""
+        """What to train, on what: a frozen extractor's features of samples in memory stay the same, computed once."""
         split = self.model.module
-        if part != "head":
+        if part != "head" or not isinstance(self.samples, InMemory):
             return split, self.samples
         features: list[Tensor] = []
         with torch.no_grad():
             for batch in self.samples.in_order(BATCH):
                 self._check_stop()
                 features.append(split.extractor(batch.inputs))
-        return split.head, Samples(torch.cat(features), self.samples.y)
+        return split.head, InMemory(torch.cat(features), self.samples.y)
 
     def _batches(self, part: Part, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
         pairs = normalises(self.model, part)
         for _ in range(epochs):
-            order = torch.randperm(len(self.samples), generator=generator).to(self.model.device)
+            order = torch.randperm(len(self.samples), generator=generator).to(self.samples.device)
             for batch in cut(order, size, pairs=pairs):
                 self._check_stop()
                 yield batch

@@ -23,6 +23,7 @@ from peer.learning.encryption.square_mlp import (
     encrypt,
     evaluate,
 )
+from peer.learning.training.evaluation import BATCH
 from peer.protocols.base import Peer, Share
 from peer.protocols.blocks.distillation import Predictions
 
@@ -81,7 +82,7 @@ def square_mlp(peer: Peer) -> SquareMLP:
     inputs, hidden = prod(peer.data.shape), len(weights[0])
     if [tuple(one.shape) for one in weights[:3]] == [(hidden, inputs), (hidden,), (len(peer.proportions), hidden)]:
         found = SquareMLP(*weights) if len(weights) == 4 else None
-        few = peer.data.first(32).x
+        few = next(peer.data.in_order(32)).inputs
         with torch.no_grad():
             if found and torch.allclose(peer.logits(peer.model, few).cpu(), found.logits(few.cpu()), 1e-3, 1e-3):
                 return found
@@ -96,8 +97,13 @@ def _encrypted(peer: Peer) -> Tensor:
         count = prod(peer.data.shape)
         made = Encrypted(bytes(KEY_BYTES), bytes(CONTEXT_BYTES), [bytes(FRESH_BYTES)] * count)
     else:
-        made = encrypt(peer.data.x)
+        made = encrypt(_inputs(peer))
     return _joined([_tensor(one) for one in (made.key, made.context, *made.inputs)])
+
+
+def _inputs(peer: Peer) -> Tensor:
+    """All of this peer's, (n, *shape): they are encrypted together."""
+    return torch.cat([batch.inputs for batch in peer.data.in_order(BATCH)])
 
 
 def _answer(peer: Peer, k: str) -> Tensor:
@@ -105,7 +111,7 @@ def _answer(peer: Peer, k: str) -> Tensor:
     if peer.rehearsal:
         return _joined([torch.zeros(ANSWER_BYTES, dtype=torch.uint8)] * len(peer.proportions))
     model = square_mlp(peer)
-    largest = float(model.logits(peer.data.x.cpu()).abs().max())
+    largest = float(model.logits(_inputs(peer).cpu()).abs().max())
     if not largest <= MAX_LOGIT:
         raise DivergedError(
             f"{peer.id}: its logits reach {largest:.3g} in round {peer.round}, and encrypted ones hold {MAX_LOGIT:g}; "

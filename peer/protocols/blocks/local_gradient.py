@@ -16,7 +16,7 @@ def local_gradient(peer: Peer) -> Tensor:
     """
     vector = peer.model.detach().clone().requires_grad_()
     gradient = torch.zeros_like(vector, requires_grad=False)
-    for x, y in zip(torch.split(peer.data.x, BATCH), torch.split(peer.data.y, BATCH), strict=True):
-        loss = functional.cross_entropy(peer.logits(vector, x), y, reduction="sum")
+    for batch in peer.data.in_order(BATCH):
+        loss = functional.cross_entropy(peer.logits(vector, batch.inputs), batch.targets, reduction="sum")
         gradient.add_(torch.autograd.grad(loss, vector)[0])
     return gradient.div_(len(peer.data))

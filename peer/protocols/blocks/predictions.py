@@ -57,4 +57,4 @@ def others(peer: Peer) -> list[str]:
 
 def _answer(peer: Peer, vector: Tensor) -> Tensor:
     with torch.no_grad():
-        return torch.cat([peer.logits(vector, x) for x in torch.split(peer.data.x, BATCH)])
+        return torch.cat([peer.logits(vector, batch.inputs) for batch in peer.data.in_order(BATCH)])

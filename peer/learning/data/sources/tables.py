@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset, Names
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array, Names
 from peer.learning.data.sources.arrays import dataset, hold_out, labelled
 from peer.learning.data.sources.base import Source
 from peer.learning.data.sources.unpacking import Unpacked, check_unpacked
