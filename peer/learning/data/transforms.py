@@ -23,7 +23,11 @@ class Transform:
 
     def __init__(self, steps: Sequence[Named]) -> None:
         """InputError for a name that is none, and for arguments that it does not take."""
-        self.steps = [_step(one) for one in steps]
+        self.named, self.steps = steps, [_step(one) for one in steps]
+
+    def __reduce__(self) -> tuple[type["Transform"], tuple[Sequence[Named]]]:
+        """A worker makes them anew, by their names: so they may be any functions."""
+        return Transform, (self.named,)
 
     def __call__(self, x: Any, y: Any) -> tuple[Any, Any]:
         if not _is_mask_of(y, x):
