@@ -66,6 +66,10 @@ class Protocol(Settings):
         """Why the data must not drift during a run; None if they may."""
         return None
 
+    def why_inputs_are_fixed(self) -> str | None:
+        """Why training samples must be the same each time, without random `transforms`; None if they need not."""
+        return None
+
     @abstractmethod
     def shares(self, rounds: int) -> tuple[Share, ...]:
         """The vectors that may leave the peer in a run of so many rounds; all others cannot."""

@@ -33,6 +33,9 @@ class DefKT(Protocol):
 
     paper: ClassVar[str] = "Li et al. 2022, Algorithm 1 (FedISP's baseline)"
 
+    def why_inputs_are_fixed(self) -> str | None:
+        return "two models learn from the same batch"
+
     @property
     def graph(self) -> Graph:
         return "complete"

@@ -23,7 +23,7 @@ from peer.runtime.behaviour import flip_labels
 from peer.runtime.disk import check_disk, disk_needed, rehearse
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.behaviour import LabelFlip
-from peer.spec.federation import Spec
+from peer.spec.federation import Spec, why_no_transforms
 from peer.spec.peer import PeerConfig
 from peer.spec.resources import given
 from peer.spec.run import Run
@@ -80,6 +80,8 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
 def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
     """The data as this peer has them in a round; InputError when they are no use in any round."""
     data = spec.data
+    if config.data and (wrong := why_no_transforms(spec.protocol, config.data)):
+        raise InputError(wrong)
     shard = (
         own_shard(config.data, data, round, spec.task)
         if config.data

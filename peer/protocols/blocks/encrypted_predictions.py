@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import DivergedError, FailedError, InputError
+from peer.learning.data.samples import InMemory
 from peer.learning.encryption.square_mlp import (
     ANSWER_BYTES,
     CONTEXT_BYTES,
@@ -44,6 +45,7 @@ def check_encryptable(peer: Peer) -> None:
     """InputError where TenSEAL is missing, the samples are too many or the model is no SquareMLP."""
     check_installed()
     check_fits(peer.samples)
+    _check_in_memory(peer)
     square_mlp(peer)
 
 
@@ -74,6 +76,14 @@ async def introduce(peer: Peer) -> None:
             theirs.setdefault(k, []).extend(_theirs(k, one.vector))
     for k, ciphertexts in theirs.items():
         peer.state[f"inputs/{k}"] = _joined(ciphertexts)
+
+
+def _check_in_memory(peer: Peer) -> None:
+    if not isinstance(peer.data, InMemory):
+        raise InputError(
+            "`predictions: encrypted` encrypts all inputs together, so they must be in memory; leave out `stream` and "
+            "`test_transforms`, or take `predictions: model`"
+        )
 
 
 def square_mlp(peer: Peer) -> SquareMLP:

@@ -31,6 +31,9 @@ class SharedPredictions(Distillation):
     def why_data_are_fixed(self) -> str | None:
         return "the encrypted inputs leave once, in round 1" if self.predictions == "encrypted" else None
 
+    def why_inputs_are_fixed(self) -> str | None:
+        return "the others have answered to the samples as they are"
+
     async def start(self, peer: Peer, init: Init) -> None:
         if self.predictions == "encrypted":
             encrypted_predictions.check_encryptable(peer)
