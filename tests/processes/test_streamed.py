@@ -10,8 +10,8 @@ from real_peers import Build, RunningPeer, SmallFederation, all_gone, digests, u
 from peer.runtime.in_process import run_in_process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WATCHED = 15.0
-"""Seconds: a worker of torch looks every 5 whether its peer is there."""
+WATCHED = 10.0
+"""Seconds."""
 
 
 def shapes(federation: Build, workers: int) -> SmallFederation:

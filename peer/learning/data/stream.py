@@ -1,6 +1,8 @@
 """Batches from a data set that stays where it lies, read ahead by worker processes."""
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
@@ -99,6 +101,7 @@ class Stream:
             persistent_workers=True,
             pin_memory=device.type == "cuda",
             generator=torch.Generator(),
+            worker_init_fn=_end_with_peer,
         )
         try:
             iter(loader)
@@ -124,6 +127,17 @@ class _Order:
 
     def __iter__(self) -> Iterator[Wanted]:
         return iter(self.wanted)
+
+
+def _end_with_peer(_number: int) -> None:
+    """Torch's own watch looks at the fork server, which a worker keeps alive."""
+
+    def wait() -> None:
+        if peer := multiprocessing.parent_process():
+            peer.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="peer", daemon=True).start()
 
 
 def _as_it_is(read: Any) -> Any:
