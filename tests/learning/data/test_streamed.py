@@ -127,6 +127,47 @@ def test_streamed_is_as_in_memory(archive: Path) -> None:
     assert torch.equal(streamed.batch(two).inputs, in_memory.batch(two).inputs)
 
 
+def test_files_of_every_kind_are_as_in_memory(tmp_path: Path) -> None:
+    pillow, frames = pytest.importorskip("PIL.Image"), pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    generator = np.random.default_rng(0)
+    for number in range(12):
+        (tmp_path / "images" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (5, 5, 3), np.uint8)
+        pillow.fromarray(pixels).save(tmp_path / "images" / "ab"[number % 2] / f"{number}.png")
+    columns = {
+        "u": generator.normal(size=50),
+        "v": np.arange(50),
+        "label": ["yes" if n % 3 else "no" for n in range(50)],
+    }
+    frames.DataFrame(columns).to_parquet(tmp_path / "table.parquet", row_group_size=7)
+    for name, where in (
+        ("image-folder", {"root": tmp_path / "images"}),
+        ("parquet", {"path": tmp_path / "table.parquet"}),
+    ):
+        whole, streamed = (load(name, **where, stream=stream) for stream in (False, True))
+        assert (streamed.names, streamed.classes, streamed.shape) == (whole.names, whole.classes, whole.shape)
+        for one, other in ((everything(whole), everything(streamed)), (whole.test(), streamed.test())):
+            assert isinstance(one, InMemory)
+            assert torch.equal(torch.cat([batch.inputs for batch in other.in_order(4)]), one.x)
+            assert torch.equal(torch.cat([batch.targets for batch in other.in_order(4)]), one.y)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (["a"] * 9, "column 'u' holds (large_)?string and no numbers"),
+        ([1.0] * 4 + [float("nan")] + [2.0] * 4, "column 'u' has no finite value in row 5"),
+    ],
+)
+def test_wrong_tables_are_told(column: list[Any], message: str, tmp_path: Path) -> None:
+    frames = pytest.importorskip("pandas")
+    path = tmp_path / "table.parquet"
+    frames.DataFrame({"u": column, "label": [0, 1, 0] * 3}).to_parquet(path, row_group_size=3)
+    with pytest.raises(InputError, match=message):
+        [*everything(load("parquet", path=path, stream=True)).in_order(2)]
+
+
 def test_the_number_of_workers_changes_nothing(archive: Path) -> None:
     """Neither of a data set that draws, nor of transforms, nor of what is memory-mapped; a break is made up for."""
     settings: dict[str, Any] = {"path": archive, "stream": True, "transforms": ["RandomHorizontalFlip"]}
