@@ -80,8 +80,8 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
 def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
     """The data as this peer has them in a round; InputError when they are no use in any round."""
     data = spec.data
-    if config.data and (wrong := why_no_transforms(spec.protocol, config.data)):
-        raise InputError(wrong)
+    if config.data and (why := why_no_transforms(spec.protocol, config.data)):
+        raise InputError(why)
     shard = (
         own_shard(config.data, data, round, spec.task)
         if config.data

@@ -217,9 +217,9 @@ class Spec(Settings):
         if self.data.names_peers and (self.data.validation or self.data.partition.kind != "iid"):
             wrong = "`validation`" if self.data.validation else "a `partition`"
             raise ValueError(f"`data` with `{{id}}` in its path is each peer's own, so {wrong} cannot be; leave it out")
-        for source in (self.data, *(member.data for member in self.ring if member.data)):
-            if wrong := why_no_transforms(self.protocol, source):
-                raise ValueError(wrong)
+        for data in (self.data, *(member.data for member in self.ring if member.data)):
+            if changed := why_no_transforms(self.protocol, data):
+                raise ValueError(changed)
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
         return self

@@ -90,7 +90,8 @@ class Stream:
             ) from error
 
     def _opened(self, device: torch.device) -> DataLoader[Any]:
-        context = multiprocessing.get_context("forkserver")
+        known = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
         context.set_forkserver_preload(PRELOADED)
         loader = DataLoader(
             self.reading,

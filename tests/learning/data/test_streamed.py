@@ -14,6 +14,7 @@ from torch import nn
 from peer.errors import InputError
 from peer.learning.data.dataset import Dataset
 from peer.learning.data.samples import InMemory, Samples
+from peer.learning.data.shard import take_shard
 from peer.learning.data.streamed import Streamed
 from peer.learning.data.transforms import Transform
 from peer.learning.model.dry_pass import Example
@@ -125,6 +126,17 @@ def test_streamed_is_as_in_memory(archive: Path) -> None:
     assert torch.equal(streamed.labels, in_memory.labels)
     two = torch.tensor([3, 1])
     assert torch.equal(streamed.batch(two).inputs, in_memory.batch(two).inputs)
+
+
+def test_they_drift_as_in_memory(archive: Path) -> None:
+    drift = [{"round": 2, "rotate": 90, "labels": [1, 0, 2]}]
+    found = []
+    for stream in (False, True):
+        shard = take_shard(source("npz", path=archive, stream=stream, drift=drift), ["a", "b"], "a", round=2)
+        batches = [*shard.train.in_order(5), *shard.test.in_order(5)]
+        found.append((torch.cat([b.inputs for b in batches]), torch.cat([b.targets for b in batches])))
+        assert shard.proportions.tolist() == pytest.approx(shard.train.labels.bincount().div(len(shard.train)).tolist())
+    assert same([*found[0]], [*found[1]])
 
 
 def test_files_of_every_kind_are_as_in_memory(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ def shapes(federation: Build, workers: int) -> SmallFederation:
         "transforms": ["RandomHorizontalFlip", {"RandomCrop": {"size": 16, "padding": 2}}],
         "workers": workers,
     }
-    protocol = {"name": "fedavg", "lr": 0.05, "epochs": 2, "batch_size": 8}
-    return federation(protocol, 2, data=data, rounds=4, code=str(EXAMPLES))
+    protocol = {"name": "fedavg", "lr": 0.05, "epochs": 1, "batch_size": 8}
+    return federation(protocol, 2, data=data, rounds=3, code=str(EXAMPLES))
 
 
 def workers_of(peer: RunningPeer) -> list[int]:
