@@ -19,6 +19,9 @@ from peer.plugins import in_words
 PRELOADED = ["torch", "numpy", "peer.learning.data.reading"]
 """Imported once; workers are copies of the process that has them."""
 
+_ENDED = ("exited unexpectedly", "is killed by signal")
+"""What torch says of a worker; one that is ended while it hands on a batch leaves a broken connection."""
+
 
 class Stream:
     """Reads what is wanted, in the order in which it is, by `workers` processes that live until `close`.
@@ -81,12 +84,12 @@ class Stream:
         self._order.wanted = wanted
         try:
             yield from self._loader
-        except RuntimeError as error:
-            if "exited unexpectedly" not in str(error) and "is killed by signal" not in str(error):
+        except (RuntimeError, OSError, EOFError) as error:
+            if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _ENDED):
                 raise
             raise FailedError(
-                f"a worker that reads {self.reading.name} was ended, perhaps for want of memory; set fewer `workers` "
-                "or a smaller `batch_size`"
+                f"a worker that reads {self.reading.name} was ended, perhaps for want of memory ({in_words(error)}); "
+                "set fewer `workers` or a smaller `batch_size`"
             ) from error
 
     def _opened(self, device: torch.device) -> DataLoader[Any]:

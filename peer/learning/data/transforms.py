@@ -47,8 +47,15 @@ def transform(steps: Sequence[Named]) -> Transform | None:
 
 
 def _is_mask_of(y: Any, x: Any) -> bool:
-    both = isinstance(x, Tensor) and isinstance(y, Tensor)
-    return both and x.ndim > 2 and y.ndim > 1 and x.shape[-2:] == y.shape[-2:]
+    """TypeError for a target that may be a mask, and that would be left as it is beside a changed image."""
+    if isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim > 2 and y.ndim > 1 and x.shape[-2:] == y.shape[-2:]:
+        return True
+    if getattr(y, "ndim", 0) > 1 or hasattr(y, "getpixel"):
+        raise TypeError(
+            "the target is neither a number nor a mask as high and wide as its image, both tensors; make it one, or "
+            "transform both in the data set"
+        )
+    return False
 
 
 def _step(named: Named) -> Step:

@@ -1,5 +1,6 @@
 """Samples that are not in memory: the same bits as in memory, whoever reads them, and inputs of every kind."""
 
+import multiprocessing
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from loading import load, source
 from torch import nn
 
-from peer.errors import InputError
+from peer.errors import FailedError, InputError
 from peer.learning.data.dataset import Dataset
 from peer.learning.data.samples import InMemory, Samples
 from peer.learning.data.shard import take_shard
@@ -56,6 +57,10 @@ class Masks(Noisy):
         image[0, number % 6, 0] = 1
         return image, image[0]
 
+class Tables(Noisy):
+    def __getitem__(self, number):
+        return torch.ones(1, 6, 6), torch.ones(3, 3)
+
 class Breaks(Noisy):
     def __getitem__(self, number):
         if number == 5:
@@ -71,6 +76,7 @@ def two(): return Subset(Noisy(), range(0, 24, 2)), Noisy(6, listed=False)
 def several(): return Several()
 def ragged(): return Ragged()
 def masks(): return Masks()
+def tables(): return Tables()
 def breaks(): return Breaks()
 def liar(): return Liar()
 def closure():
@@ -268,6 +274,11 @@ def test_a_mask_is_turned_with_its_image() -> None:
     assert len(corners) > 6
 
 
+def test_a_target_that_may_be_a_mask_is_not_left_behind() -> None:
+    with pytest.raises(InputError, match="neither a number nor a mask"):
+        source("own_sets:tables", transforms=["RandomVerticalFlip"]).load(Pixels(name="pixels"))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -299,6 +310,17 @@ def test_what_cannot_be_given_to_workers_is_told() -> None:
     samples = everything(load("own_sets:closure", workers=1))
     with pytest.raises(InputError, match=r"own_sets:closure cannot be given to `workers`: .*use no lambda"):
         drawn(samples)
+
+
+def test_a_worker_that_is_killed_is_told() -> None:
+    samples = everything(load("own_sets:noisy", workers=1))
+    reading = samples.drawn(torch.split(torch.arange(24), 1), 1)
+    next(reading)
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    with pytest.raises(FailedError, match="a worker that reads own_sets:noisy was ended, perhaps for want of memory"):
+        list(reading)
+    samples.close()
 
 
 def test_arguments_that_yaml_has_no_word_for() -> None:
