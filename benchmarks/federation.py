@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import peers
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.learning.training.trainer import Adam, Phase, Trainer
@@ -35,9 +35,9 @@ from peer.learning.training.trainer import Adam, Phase, Trainer
 PEERS, SHARD, ROUNDS, HEAD, EXTRACTOR, BATCH, LR = 10, 300, 4, 1, 20, 64, 0.01
 
 
-def shard() -> Samples:
+def shard() -> InMemory:
     pixels = torch.randint(0, 256, (SHARD, 1, *peers.PIXELS), dtype=torch.uint8)
-    return Samples(pixels.float() / 255, torch.arange(SHARD) % peers.CLASSES)
+    return InMemory(pixels.float() / 255, torch.arange(SHARD) % peers.CLASSES)
 
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]

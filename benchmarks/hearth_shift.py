@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from peer.learning.data.samples import InMemory
 from peer.learning.data.sources import Source, source_type
 from peer.learning.data.sources.digits import Digits
 from peer.runtime.in_process import run_in_process
@@ -42,6 +43,8 @@ def digits(peer: int, seed: int, turns: int, noise: float) -> Arrays:
     whole = Digits(name="digits", seed=seed).load()
     mine = np.array_split(np.random.default_rng(seed).permutation(len(whole.train_targets)), PEERS)[peer]
     train, test = whole.train(mine), whole.test()
+    assert isinstance(train, InMemory)
+    assert isinstance(test, InMemory)
     x, x_test = (np.ascontiguousarray(np.rot90(part.x.numpy(), turns, axes=(2, 3))) for part in (train, test))
     return x, _with_noise(train.y.numpy(), noise, seed, peer), x_test, test.y.numpy()
 

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import InputError
+from peer.learning.data.dataset import Dataset
 from peer.learning.data.held_back import HoldBack
-from peer.learning.data.samples import Dataset, Indices, Samples
+from peer.learning.data.samples import Indices, Samples
 from peer.learning.data.shard import check_public, class_counts, deal, open_own
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model

@@ -77,6 +77,10 @@ class Protocol(Settings):
         """Why peers must not tell each other how good their models are; None if they may."""
         return None
 
+    def why_inputs_are_fixed(self) -> str | None:
+        """Why training samples must be the same each time, without random `transforms`; None if they need not."""
+        return None
+
     def check_samples(self, peer: str, samples: int) -> None:
         """InputError where that peer cannot take part with so many training samples."""
 

@@ -102,7 +102,6 @@ class CFFL(Updates, Protocol):
 
 def score(peer: Peer, vector: Tensor, samples: Samples) -> float:
     """The task's score of the model with these weights: for classification, the share of samples it gets right."""
-    pairs = zip(torch.split(samples.x, BATCH), torch.split(samples.y, BATCH), strict=True)
     with torch.no_grad():
-        rows = torch.cat([peer.task.tally(peer.logits(vector, x), y) for x, y in pairs])
-    return peer.task.score(peer.task.results(rows.double().sum(0).cpu(), len(samples)))
+        rows = [peer.task.tally(peer.logits(vector, x), y) for x, y, _ in samples.in_order(BATCH)]
+    return peer.task.score(peer.task.results(torch.cat(rows).double().sum(0).cpu(), len(samples)))

@@ -34,6 +34,9 @@ class DefKT(Protocol):
     paper: ClassVar[str] = "Li et al. 2022, Algorithm 1 (FedISP's baseline)"
     needs_classes: ClassVar[bool] = True
 
+    def why_inputs_are_fixed(self) -> str | None:
+        return "two models learn from the same batch"
+
     @property
     def graph(self) -> Graph:
         return "complete"
@@ -72,7 +75,7 @@ class DefKT(Protocol):
         optimiser = torch.optim.SGD([own], self.lr, self.momentum)
 
         def loss(received: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
-            logits = peer.logits(own, peer.data.x[positions], training=True)
+            logits = peer.logits(own, peer.data.batch(positions).inputs, training=True)
             (own.grad,) = torch.autograd.grad(towards(logits, labels, received), own)
             self.decay(peer, own)
             optimiser.step()

@@ -82,7 +82,7 @@ class Hearth(MeanExtractor):
 
 def class_counts(peer: Peer) -> Tensor:
     """n_ic: how many local training samples each class has, float64 (classes,)."""
-    return torch.bincount(peer.data.y, minlength=len(peer.proportions)).double()
+    return torch.bincount(peer.data.labels, minlength=len(peer.proportions)).double()
 
 
 def adjusted_loss(counts: Tensor) -> Loss:

@@ -57,7 +57,8 @@ class Peer(ABC):
     proportions: Tensor
     """q_i: the share of each class among the local samples, float64, shape (classes,); (0,) where the task has none."""
     data: Samples
-    """The local training samples: `x` (n, *shape), `y` (n, ...), for classification float32 and int64 (n,)."""
+    """The local training samples, in memory or read when they are needed: `in_order(size)` and `batch(positions)` give
+    `inputs`, `targets` and `positions`, `labels` every sample's class, int64 (n,)."""
     task: Task
     """What is learnt: `task.loss(outputs, targets)` is the mean loss of a batch, of shape (), cross entropy for
     classification; `task.tally`, `task.results` and `task.score` judge outputs."""

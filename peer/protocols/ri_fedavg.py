@@ -61,11 +61,10 @@ class RIFedAvg(CorrectedSGD, GlobalModel):
     @torch.no_grad()
     def _roughness(self, peer: Peer, start: Tensor, generator: np.random.Generator) -> float:
         """I_k at w_t."""
-        x, y = (one.double() if one.is_floating_point() else one for one in (peer.data.x, peer.data.y))
-        batches = list(zip(torch.split(x, BATCH), torch.split(y, BATCH), strict=True))
 
         def loss(vector: Tensor) -> float:
-            sums = [peer.task.loss(peer.logits(vector, x), y) * len(x) for x, y in batches]
+            passed = ((peer.logits(vector, exact(x)), exact(y), len(at)) for x, y, at in peer.data.in_order(BATCH))
+            sums = [peer.task.loss(outputs, y) * count for outputs, y, count in passed]
             return float(torch.stack(sums).sum()) / peer.samples
 
         directions = self._drawn_directions(peer, generator)
@@ -76,3 +75,8 @@ class RIFedAvg(CorrectedSGD, GlobalModel):
         for _ in range(self.directions):
             normal = torch.from_numpy(generator.standard_normal(peer.model.numel()))
             yield trainable_only(normal.to(peer.model.device), peer.layout)
+
+
+def exact(values: Tensor) -> Tensor:
+    """In float64, unless they are numbers of classes or tokens."""
+    return values.double() if values.is_floating_point() else values

@@ -75,10 +75,12 @@ class LocalPeer(Communicating):
         self.report(DataDrifted(round=round, samples=self.samples))
 
     def _hold(self, shard: Shard) -> None:
+        if self.setup.shard is not shard:
+            self.setup.shard.close()
         self.setup.shard = shard
         self.trainer.use(shard.train)
         # What a peer tells of its data is what it trains on, right or wrong.
-        self.proportions = torch.from_numpy(class_mix(shard.train.y, shard.classes, shard.task))
+        self.proportions = torch.from_numpy(class_mix(shard.train, shard.classes, shard.task))
         self.validation = shard.validation.to(self.trained.device) if shard.validation else None
 
     @property

@@ -67,8 +67,9 @@ class Rehearsing(Peer):
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
         self.round, self.rounds, self.samples = 0, rehearsal.rounds, len(rehearsal.data)
         self.proportions = rehearsal.proportions[id]
-        self.data = rehearsal.data.to(rehearsal.model.device)
-        self.validation = rehearsal.validation.to(rehearsal.model.device) if rehearsal.validation else None
+        self.data = rehearsal.data.first(SAMPLES).to(rehearsal.model.device)
+        public = rehearsal.validation and rehearsal.validation.first(SAMPLES)
+        self.validation = public.to(rehearsal.model.device) if public else None
         self.state = State()
         self.journalled = 0
         self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []

@@ -132,6 +132,7 @@ class Runtime:
                     await self._live_there()
                 finally:
                     self.peer.trainer.stop()
+                    asyncio.get_running_loop().run_in_executor(self.peer.executor, self.setup.shard.close)
 
     async def _live_there(self) -> None:
         close_torn_lines(self._out)

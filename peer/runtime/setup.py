@@ -11,7 +11,6 @@ import torch
 from peer.errors import InputError
 from peer.files import sole_use, why_unwritable, write_atomically
 from peer.learning.data.held_back import HoldBack
-from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, own_shard, take_shard
 from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.dry_pass import Example
@@ -27,7 +26,7 @@ from peer.runtime.behaviour import flip_labels
 from peer.runtime.disk import check_disk, disk_needed, rehearse
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.behaviour import LabelFlip
-from peer.spec.federation import Spec
+from peer.spec.federation import Spec, why_no_transforms
 from peer.spec.peer import PeerConfig
 from peer.spec.resources import given
 from peer.spec.run import Run
@@ -87,6 +86,8 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
 def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
     """The data as this peer has them in a round; InputError when they are no use in any round."""
     data = spec.data
+    if config.data and (why := why_no_transforms(spec.protocol, config.data)):
+        raise InputError(why)
     hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, data.seed, config.id)
     shard = (
         own_shard(config.data, data, round, spec.task, hold_back)
@@ -95,12 +96,11 @@ def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
     )
     match spec.behaviour.get(config.id):
         case LabelFlip(rate=rate):
-            train, held = shard.train, shard.held_back
-            wrong = [
-                some and Samples(some.x, flip_labels(some.y, rate, shard.classes, spec.seed, config.id))
-                for some in (train, held)
-            ]
-            return replace(shard, train=wrong[0] or train, held_back=wrong[1])
+            train, held = (
+                some and some.changed(labels=flip_labels(some.labels, rate, shard.classes, spec.seed, config.id))
+                for some in (shard.train, shard.held_back)
+            )
+            return replace(shard, train=train or shard.train, held_back=held)
     return shard
 
 

@@ -238,6 +238,9 @@ class Spec(Settings):
         if self.data.names_peers and (self.data.validation or self.data.partition.kind != "iid"):
             wrong = "`validation`" if self.data.validation else "a `partition`"
             raise ValueError(f"`data` with `{{id}}` in its path is each peer's own, so {wrong} cannot be; leave it out")
+        for data in (self.data, *(member.data for member in self.ring if member.data)):
+            if changed := why_no_transforms(self.protocol, data):
+                raise ValueError(changed)
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
         return self
@@ -363,15 +366,22 @@ class Spec(Settings):
         return dump_yaml(self.model_dump(mode="json", exclude_none=True))
 
 
+def why_no_transforms(protocol: Protocol, source: Source) -> str | None:
+    """Why a protocol cannot train on samples that these data change at random; None if it can."""
+    why = protocol.why_inputs_are_fixed() if source.transforms else None
+    return why and f"`{protocol.name}` cannot train on `transforms` of its samples: {why}; leave them out"
+
+
 def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a spec's plain keys what peers must agree on; where code, data and recordings lie is each machine's own
-    business, and a key that is not given is none. So it is of a file of weights.
+    """Of a spec's plain keys what peers must agree on; where code, data and recordings lie, and who reads them, is each
+    machine's own business, and a key that is not given is none. So it is of a file of
+    weights.
 
     Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
     look different from another network; what data of its own a peer has, and where, is for it alone to know. That the
     data go together (inputs, classes, columns) is compared in the handshake by what they are.
     """
-    data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download")}
+    data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download", "workers")}
     # What a file of weights comes to is compared by digest.
     model = {key: value for key, value in content["model"].items() if key != "weights"}
     kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}

@@ -74,13 +74,11 @@ class Stage:
 
     def apply(self, samples: Samples) -> Samples:
         """The samples as they are in this stage; those given stay as they are."""
-        x, y = samples.x, samples.y
-        if self.rotate:
-            x = torch.rot90(x, self.rotate // 90, (-2, -1)).contiguous()
+        labels = None
         if self.labels:
-            named = torch.tensor(self.labels)
-            y = torch.where(y < len(named), named[y.clamp(max=len(named) - 1)], y)
-        return Samples(x, y)
+            named, y = torch.tensor(self.labels), samples.labels
+            labels = torch.where(y < len(named), named[y.clamp(max=len(named) - 1)], y)
+        return samples.changed(labels, self.rotate // 90)
 
     def __str__(self) -> str:
         return f"the drift of round {self.since}" if self.since > 1 else "the data"

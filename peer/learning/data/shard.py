@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from peer.errors import InputError
+from peer.learning.data.dataset import Dataset
 from peer.learning.data.drift import Stage, stage_of
 from peer.learning.data.held_back import HoldBack
 from peer.learning.data.partition import Partition
-from peer.learning.data.samples import Dataset, Indices, Labels, Names, Samples, Targets
+from peer.learning.data.samples import Indices, Labels, Names, Samples, Targets
 from peer.learning.data.sources.base import Source
 from peer.learning.tasks import Classification, Task
 
@@ -38,6 +38,12 @@ class Shard:
     task: Task
     held_back: Samples | None = None
     """Of the peer's own training samples those that it does not train on; None unless `hold_back` sets some aside."""
+
+    def close(self) -> None:
+        """End what reads the samples, where they are not in memory."""
+        for samples in (self.train, self.test, self.validation, self.held_back):
+            if samples is not None:
+                samples.close()
 
 
 def take_shard(
@@ -151,10 +157,12 @@ def class_counts(targets: Targets, classes: int, task: Task) -> NDArray[np.int64
     return np.bincount(targets, minlength=classes) if task.has_classes else np.zeros(0, np.int64)
 
 
-def class_mix(targets: Tensor, classes: int, task: Task) -> NDArray[np.float64]:
-    """The share of each class among targets (n, ...), on the CPU: float64 (classes,); (0,) where the task has none."""
-    counts = class_counts(targets.numpy(), classes, task)
-    shares: NDArray[np.float64] = counts / counts.sum() if len(counts) else np.zeros(0)
+def class_mix(samples: Samples, classes: int, task: Task) -> NDArray[np.float64]:
+    """The share of each class among samples: float64 (classes,); (0,) where the task has none."""
+    if not task.has_classes:
+        return np.zeros(0)
+    counts = class_counts(samples.labels.cpu().numpy(), classes, task)
+    shares: NDArray[np.float64] = counts / counts.sum()
     return shares
 
 
@@ -172,7 +180,7 @@ def _shard(
     return Shard(
         train=train,
         test=stage.apply(dataset.test()),
-        proportions=class_mix(train.y, dataset.classes, dataset.task),
+        proportions=class_mix(train, dataset.classes, dataset.task),
         paper=paper,
         own=own,
         classes=dataset.classes,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from peer.errors import InputError
-from peer.learning.data.samples import Dataset
+from peer.learning.data.dataset import Dataset
 from peer.learning.data.sources.arrays import Rows
 from peer.learning.randomness import derive
 

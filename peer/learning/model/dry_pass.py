@@ -1,12 +1,15 @@
 """Does a model fit the data? Found out by running it once, before anything else is done with it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from peer.errors import InputError
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory, Samples
+from peer.learning.model.inputs import spread
 from peer.learning.randomness import global_stream
 from peer.learning.tasks import Classification, Task
 from peer.plugins import in_words
@@ -14,18 +17,19 @@ from peer.plugins import in_words
 
 @dataclass(frozen=True)
 class Example:
-    """Inputs (n, *shape) like those that the model is for, n at least 2, and what of a task judges its outputs."""
+    """Inputs (n, *shape), or a tuple or dict of such, like those that the model is for, n at least 2, and what of a
+    task judges its outputs."""
 
-    inputs: Tensor
+    inputs: Any
     task: Task
     classes: int
     targets: Tensor | None = None
     """(n, ...); None where there are none at hand, as beside a saved model: then any outputs will do."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one input."""
-        return tuple(self.inputs.shape[1:])
+    def shape(self) -> Any:
+        """Of one input; of several a tuple or dict of shapes."""
+        return tree_map(lambda x: tuple(x.shape[1:]), self.inputs)
 
     @classmethod
     def zeros(cls, shape: tuple[int, ...], classes: int, task: Task = Classification()) -> "Example":
@@ -36,9 +40,9 @@ class Example:
     @classmethod
     def of(cls, samples: Samples, classes: int, task: Task) -> "Example":
         """The first of some samples. Where outputs do not hang on targets, zeros of their shape will do."""
-        if task.has_classes:
+        if task.has_classes and isinstance(samples, InMemory):
             return cls.zeros(samples.shape, classes, task)
-        two = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.x.device))
+        two = samples.pair()
         return cls(two.inputs, task, classes, two.targets)
 
     def misfit(self, outputs: object) -> str | None:
@@ -55,10 +59,10 @@ def dry_pass(module: nn.Module, name: str, example: Example) -> bool:
     """
     with global_stream(None):
         try:
-            wrong = example.misfit(module.eval()(example.inputs))
+            wrong = example.misfit(spread(module.eval(), example.inputs))
             buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
             before = torch.get_rng_state()
-            module.train()(example.inputs)
+            spread(module.train(), example.inputs)
             draws = not torch.equal(before, torch.get_rng_state())
         except InputError:
             raise

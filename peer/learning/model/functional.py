@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from peer.learning.model.inputs import spread
 from peer.learning.model.layout import Entry
 
 
@@ -21,11 +24,16 @@ def logits_with(
     size = sum(entry.size for entry in layout)
     if vector.shape != (size,) or not vector.is_floating_point():
         raise ValueError(f"the weights are {size} floating-point numbers, not {tuple(vector.shape)} of {vector.dtype}")
-    if x.dtype != vector.dtype:
+    if isinstance(x, Tensor) and x.dtype != vector.dtype:
         raise ValueError(f"the weights are {vector.dtype} and x is {x.dtype}; use x.to(vector.dtype)")
     with _in(modes):
-        logits: Tensor = functional_call(module, _tensors(module, layout, vector), (x,))
+        tensors = _tensors(module, layout, vector)
+        logits: Tensor = spread(partial(_called, module, tensors), x)
     return logits
+
+
+def _called(module: nn.Module, tensors: dict[str, Tensor], *inputs: Any, **named: Any) -> Any:
+    return functional_call(module, tensors, inputs, named)
 
 
 def _tensors(module: nn.Module, layout: Sequence[Entry], vector: Tensor) -> dict[str, Tensor]:

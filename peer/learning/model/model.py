@@ -13,6 +13,7 @@ from peer.errors import InputError
 from peer.learning.model.digests import content_sha256, named_sha256
 from peer.learning.model.dry_pass import Example, dry_pass
 from peer.learning.model.functional import logits_with
+from peer.learning.model.inputs import spread
 from peer.learning.model.layers import PARTS, Part, resting
 from peer.learning.model.layout import Entry, bind, counters, frozen, lay_out, owner_of, rebind, versions
 from peer.learning.model.precision import Rounded, is_rounded
@@ -153,9 +154,9 @@ class Model:
             if entry.trainable:
                 self.module.get_parameter(entry.name).requires_grad_(part in ("model", entry.part))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Any) -> Tensor:
         """(n, *shape) on the model's device → its outputs: (n, classes) logits where the task has classes."""
-        outputs: Tensor = self.module(x)
+        outputs: Tensor = spread(self.module, x)
         return outputs
 
     def __call__(self, x: Tensor) -> Tensor:

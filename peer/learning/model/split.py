@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -20,9 +20,9 @@ class Split(nn.Module):
         self.extractor = extractor
         self.head = head
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """(n, *shape) → the model's outputs: (n, classes) logits where the task has classes."""
-        outputs: Tensor = self.head(self.extractor(x))
+        outputs: Tensor = self.head(self.extractor(*inputs, **named))
         return outputs
 
     @property

@@ -1,6 +1,8 @@
 """When a phase is over: after its epochs, by a budget in their place, or early."""
 
 import time
+from collections.abc import Iterable
+from itertools import count
 
 from peer.learning.training.phase import Phase
 from peer.learning.training.settings import StopEarly, Training
@@ -18,6 +20,11 @@ class Course:
         self._budget = how.budget is not None
         self.epochs, self.steps = 0, 0
         self._best, self._since = float("inf"), 0
+
+    @property
+    def ahead(self) -> Iterable[int]:
+        """The epochs whose batches may be read before it is known whether they are needed."""
+        return count() if self._budget else range(self._epochs)
 
     def is_over(self) -> bool:
         """Whether there is nothing left to do."""

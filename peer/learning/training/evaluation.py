@@ -19,12 +19,13 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Measured:
-    """One forward pass over some samples with targets (n, ...); `loss` is the mean of the task's."""
+    """One forward pass over some samples with targets; `loss` is the mean of the task's."""
 
     task: Task
     rows: NDArray[np.float64]
     """What the task's figures are made of, (n, k)."""
     targets: NDArray[Any]
+    """The classes, int64 (n,); (0,) where the task has none."""
     classes: int
     loss: float
 
@@ -85,7 +86,8 @@ def measure(model: Model, samples: Samples, batch: int = BATCH) -> Measured:
             rows.append(task.tally(outputs, some.targets))
             loss += task.loss(outputs, some.targets).double() * len(some.positions)
     tallied = torch.cat(rows).double().cpu().numpy()
-    return Measured(task, tallied, samples.y.cpu().numpy(), model.classes, float(loss) / len(samples))
+    targets = samples.labels.cpu().numpy() if task.has_classes else np.empty(0)
+    return Measured(task, tallied, targets, model.classes, float(loss) / len(samples))
 
 
 def evaluate(

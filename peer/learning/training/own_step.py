@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class TrainingStep:
     state: dict[str, Tensor] = field(default_factory=dict)
     """Tensors that live on through all steps and rounds; part of the checkpoint."""
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Any) -> Tensor:
         """The model's outputs for inputs (n, *shape), in training mode where the phase trains."""
         with self.precision.forward():
             return self.model.forward(inputs)

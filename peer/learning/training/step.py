@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from peer.learning.data.samples import Batch
+from peer.learning.model.inputs import spread
 from peer.learning.training.own_step import TrainingStep
 from peer.learning.training.settings import Training
 
-Forward = nn.Module | Callable[[Tensor], Tensor]
+Forward = nn.Module | Callable[..., Tensor]
 
 
 class Steps:
@@ -55,7 +56,7 @@ class Steps:
         if self._phase.step is not None:
             return self._one.take(batch)
         with self._precision.forward():
-            loss = self._phase.mean_loss(self._task, forward(batch.inputs), batch)
+            loss = self._phase.mean_loss(self._task, spread(forward, batch.inputs), batch)
         torch.autograd.backward(self._precision.scaled(self._share(loss, len(batch.positions))))
         return loss.detach()
 

@@ -5,12 +5,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from itertools import chain, islice
 
 import torch
 from torch import Tensor, nn
 
 from peer.errors import DivergedError, InputError
-from peer.learning.data.samples import Batch, Samples
+from peer.learning.data.samples import Batch, InMemory, Samples
 from peer.learning.device import copies
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, global_stream, torch_generator
@@ -35,11 +36,11 @@ class Stopped(Exception):
 
 
 class Trainer:
-    """Trains a model on a shard that lies as two tensors on the model's device.
+    """Trains a model on a shard that lies as two tensors on the model's device, or is read batch by batch.
 
     Batches are slices of one permutation an epoch, drawn from (seed, peer, round, number of the phase in its
-    round); the last, smaller batch is kept. BatchNorm cannot learn from one sample: a last batch of one joins
-    the batch before it.
+    round), as is what random transforms draw; the last, smaller batch is kept. BatchNorm cannot learn from one
+    sample: a last batch of one joins the batch before it.
     """
 
     def __init__(self, model: Model, samples: Samples, seed: int, peer: str, how: Training = AS_IT_IS) -> None:
@@ -60,7 +61,7 @@ class Trainer:
             raise InputError(f"{self._peer} has no training samples; give it some or leave it out")
         self.samples = samples.to(self.model.device)
         own, held = held_out(len(samples), self.how, self._seed, self._peer)
-        self._own, self._held = own, held.to(self.model.device)
+        self._own, self._held = own, held.to(self.samples.device)
 
     def train(self, phase: Phase, round: int, steps: int | None = None) -> float:
         """Run a phase (blocking); its mean loss over all batches, each before its step.
@@ -74,7 +75,7 @@ class Trainer:
         draws = self.model.draws or phase.loss is not None or phase.step is not None
         with global_stream(seed, self.model.device) if draws else nullcontext():
             if phase.epochs > 0 and self.model.trainable(phase.part):
-                loss = self._epochs(phase, Course(phase, self.how, steps), round, self._order(round, number))
+                loss = self._epochs(phase, Course(phase, self.how, steps), round, number)
             else:
                 loss = self._loss_as_it_is(phase)
         self._check_finite(phase, round, loss)
@@ -88,7 +89,8 @@ class Trainer:
         """
         if size < 1:
             raise ValueError(f"a batch holds at least one sample, not {size}")
-        return self._batches(size, epochs, self._order(round, self._number(round, "phase")))
+        order = self._batches(size, epochs, self._order(round, self._number(round, "phase")))
+        return (positions.to(self.model.device) for positions in order)
 
     def logits(self, vector: Tensor, x: Tensor, training: bool, round: int) -> Tensor:
         """`Model.logits`; in training its random numbers are those of (seed, peer, round, number of such a call in it).
@@ -141,20 +143,27 @@ class Trainer:
     def _order(self, round: int, phase: int) -> torch.Generator:
         return torch_generator(self._seed, self._peer, round, f"order {phase}")
 
-    def _epochs(self, phase: Phase, course: Course, round: int, generator: torch.Generator) -> float:
+    def _draws(self, round: int, phase: int) -> int:
+        """The seed of what the transforms of a phase draw."""
+        return derive(self._seed, self._peer, round, f"samples {phase}")
+
+    def _epochs(self, phase: Phase, course: Course, round: int, number: int) -> float:
         model = self.model
         check_batches(model, (phase,), len(self._own), self._peer)
         optimiser = self._optimisers.get(phase.part, phase.optimiser, phase.keep)
         schedule = self._schedule(phase, round, optimiser)
         steps = Steps(TrainingStep(model, phase, self._precision, self._kept), optimiser, self.how)
         forward, samples = self._forward(phase)
+        generator = self._order(round, number)
+        order = chain.from_iterable(self._epoch(phase, generator) for _ in course.ahead)
+        batches = samples.drawn(self._until_stopped(order), self._draws(round, number))
         while not course.is_over():
             model.learn(phase.part)
             begun = steps.so_far()
-            for group in self._epoch(phase, generator):
+            for many in self._together(phase):
                 if course.is_over():
                     break
-                loss = steps.take((samples.batch(at) for at in self._until_stopped(group)), forward)
+                loss = steps.take(islice(batches, many), forward)
                 course.stepped()
                 if schedule:
                     schedule.happened("step", loss, optimiser)
@@ -210,29 +219,36 @@ class Trainer:
             )
 
     def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:
-        """What to train, on what: a frozen extractor's features stay the same and are computed once."""
-        if phase.part != "head" or phase.step is not None or self.model.halves is None:
+        """What to train, on what: a frozen extractor's features of samples in memory stay the same, computed once."""
+        halves = self.model.halves
+        if phase.part != "head" or phase.step is not None or halves is None or not isinstance(self.samples, InMemory):
             return self.model.module, self.samples
-        extractor, head = self.model.halves
+        extractor, head = halves
         self.model.learn(phase.part)
         features: list[Tensor] = []
         with torch.no_grad(), self._precision.forward():
             for batch in self.samples.in_order(BATCH):
                 self._check_stop()
                 features.append(extractor(batch.inputs).float())
-        return head, Samples(torch.cat(features), self.samples.y)
+        return head, InMemory(torch.cat(features), self.samples.y)
 
-    def _epoch(self, phase: Phase, generator: torch.Generator) -> Iterator[list[Tensor]]:
-        """Positions of the batches of each step of an epoch, on the model's device."""
-        device, count = self.model.device, self.how.accumulate
-        order = self._own[torch.randperm(len(self._own), generator=generator)].to(device)
-        batches = cut(order, phase.batch_size, pairs=normalises(self.model, phase.part))
-        return (batches[first : first + count] for first in range(0, len(batches), count))
+    def _epoch(self, phase: Phase, generator: torch.Generator) -> list[Tensor]:
+        """Positions of an epoch's batches, on the samples' device."""
+        order = self._own[torch.randperm(len(self._own), generator=generator)].to(self.samples.device)
+        return self._cut(phase, order)
+
+    def _cut(self, phase: Phase, order: Tensor) -> list[Tensor]:
+        return cut(order, phase.batch_size, pairs=normalises(self.model, phase.part))
+
+    def _together(self, phase: Phase) -> list[int]:
+        """How many batches each step of an epoch takes."""
+        batches, most = len(self._cut(phase, self._own)), self.how.accumulate
+        return [min(most, batches - first) for first in range(0, batches, most)]
 
     def _batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
         pairs = normalises(self.model, "model")
         for _ in range(epochs):
-            order = torch.randperm(len(self.samples), generator=generator).to(self.model.device)
+            order = torch.randperm(len(self.samples), generator=generator).to(self.samples.device)
             yield from self._until_stopped(cut(order, size, pairs=pairs))
 
     def _until_stopped(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -65,9 +65,9 @@ class Distillation(Settings):
         """
         vector = peer.model.detach().clone().requires_grad_()
         gradients = torch.zeros(1 + len(predictions), vector.numel(), device=vector.device)
-        for at in torch.split(torch.arange(len(peer.data), device=vector.device), BATCH):
-            logits = peer.logits(vector, peer.data.x[at])
-            losses = [peer.task.loss(logits, peer.data.y[at])]
+        for inputs, labels, at in peer.data.in_order(BATCH):
+            logits = peer.logits(vector, inputs)
+            losses = [peer.task.loss(logits, labels)]
             losses += [distillation_loss(logits, z[at], self.temperature) for z in predictions.values()]
             for gradient, loss in zip(gradients, losses, strict=True):
                 (found,) = torch.autograd.grad(loss, vector, retain_graph=True)

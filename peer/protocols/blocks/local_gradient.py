@@ -15,7 +15,7 @@ def local_gradient(peer: Peer) -> Tensor:
     """
     vector = peer.model.detach().clone().requires_grad_()
     gradient = torch.zeros_like(vector, requires_grad=False)
-    for x, y in zip(torch.split(peer.data.x, BATCH), torch.split(peer.data.y, BATCH), strict=True):
-        loss = peer.task.loss(peer.logits(vector, x), y)
-        gradient.add_(torch.autograd.grad(loss, vector)[0], alpha=len(x) / len(peer.data))
+    for inputs, targets, positions in peer.data.in_order(BATCH):
+        loss = peer.task.loss(peer.logits(vector, inputs), targets)
+        gradient.add_(torch.autograd.grad(loss, vector)[0], alpha=len(positions) / len(peer.data))
     return gradient

@@ -37,6 +37,9 @@ class SharedPredictions(Distillation):
         if self.predictions == "encrypted":
             check_fits(peer, samples)
 
+    def why_inputs_are_fixed(self) -> str | None:
+        return "the others have answered to the samples as they are"
+
     async def start(self, peer: Peer, init: Init) -> None:
         if self.predictions == "encrypted":
             encrypted_predictions.check_encryptable(peer)
@@ -63,4 +66,4 @@ def others(peer: Peer) -> list[str]:
 
 def _answer(peer: Peer, vector: Tensor) -> Tensor:
     with torch.no_grad():
-        return torch.cat([peer.logits(vector, x) for x in torch.split(peer.data.x, BATCH)])
+        return torch.cat([peer.logits(vector, batch.inputs) for batch in peer.data.in_order(BATCH)])

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from peer.learning.data.samples import Dataset, Samples
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Samples
 from peer.learning.data.sources import Source, source_type
 
 

@@ -8,19 +8,19 @@ import torch
 from loading import everything, load, source
 
 from peer.errors import InputError
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
 from peer.learning.data.sources import SOURCES, UserSource, source_type
 
 
 def test_samples_know_their_shape_and_refuse_other_types() -> None:
-    samples = Samples(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))
+    samples = InMemory(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))
     assert len(samples) == 4
     assert samples.shape == (1, 8, 8)
     assert samples.to("cpu").x is samples.x
     with pytest.raises(TypeError):
-        Samples(torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.int64))
+        InMemory(torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ValueError, match="do not go with"):
-        Samples(torch.zeros(4, 2), torch.zeros(3, dtype=torch.int64))
+        InMemory(torch.zeros(4, 2), torch.zeros(3, dtype=torch.int64))
 
 
 def test_registry_names_agree_with_the_classes() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory, Samples
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.model.zoo import build
@@ -15,7 +15,7 @@ from peer.learning.training.trainer import Phase, Trainer
 def samples(n: int = 37, seed: int = 0) -> Samples:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(0, 3, (n,), generator=generator)
-    return Samples(torch.randn(n, 4, generator=generator) + y[:, None], y)
+    return InMemory(torch.randn(n, 4, generator=generator) + y[:, None], y)
 
 
 def model(seed: int = 1) -> Model:

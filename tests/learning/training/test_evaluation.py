@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory, Samples
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.tasks import Classification
@@ -19,7 +19,7 @@ from peer.learning.training.evaluation import Measured, evaluate, measure
 def saying(predictions: list[int], y: list[int], classes: int) -> tuple[Model, Samples]:
     """A model that gives these predictions for these samples: its input is the logits."""
     model = Model(Split(nn.Identity(), nn.Identity()), name="echo", example=Example.zeros((classes,), classes))
-    return model, Samples(functional.one_hot(torch.tensor(predictions), classes).float(), torch.tensor(y))
+    return model, InMemory(functional.one_hot(torch.tensor(predictions), classes).float(), torch.tensor(y))
 
 
 def test_every_accuracy_of_a_small_case() -> None:
@@ -73,7 +73,7 @@ def test_one_pass_whatever_the_batch_and_in_evaluation_mode() -> None:
     extractor = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
     model = Model(Split(extractor, nn.Linear(8, 3)), name="bn", example=Example.zeros((4,), 3))
     model.train()
-    test = Samples(torch.rand(50, 4), torch.randint(0, 3, (50,)))
+    test = InMemory(torch.rand(50, 4), torch.randint(0, 3, (50,)))
     before = model.sha256()
     calls: list[int] = []
     handle = model.module.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))

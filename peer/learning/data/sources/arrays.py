@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset, Indices, Inputs, Targets
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array, Indices, Inputs, Targets
 from peer.learning.tasks import Task
 
 _BLOCK = 1 << 22

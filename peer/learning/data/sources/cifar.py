@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from peer.learning.data.samples import Dataset
+from peer.learning.data.dataset import Dataset
 from peer.learning.data.sources.arrays import Labelled, dataset, labelled
 from peer.learning.data.sources.downloads import Downloadable, alone
 from peer.learning.tasks import Task

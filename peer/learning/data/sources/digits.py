@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array
 from peer.learning.data.sources.arrays import Labelled, dataset
 from peer.learning.data.sources.base import Source
 from peer.learning.tasks import Task

@@ -10,9 +10,10 @@ import numpy as np
 from pydantic import Field
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset, Indices, Names
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array, Indices, Names
 from peer.learning.data.sources.arrays import Labelled, dataset, hold_out
-from peer.learning.data.sources.base import Source
+from peer.learning.data.sources.base import OnDisk
 from peer.learning.tasks import Task
 from peer.reading import open_plain
 
@@ -23,7 +24,7 @@ DAMAGED = (OSError, SyntaxError, ValueError, LookupError, TypeError, EOFError, s
 """Pillow's ways of telling of a damaged file, depending on the format and on how far it came."""
 
 
-class ImageFolder(Source):
+class ImageFolder(OnDisk):
     """Files root/train/CLASS/* and root/test/CLASS/*; without root/test, or as root/CLASS/*, with a holdout.
 
     Classes are numbered in the sorted order of their folders' names. Images are scaled to size × size and

@@ -11,14 +11,16 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array
 from peer.learning.data.sources.arrays import Labelled, dataset, labelled
+from peer.learning.data.sources.base import OnDisk
 from peer.learning.data.sources.downloads import Downloadable, alone
 from peer.learning.tasks import Task
 from peer.reading import open_plain
 
 
-class IdxSet(Downloadable):
+class IdxSet(Downloadable, OnDisk):
     """Images (1, 28, 28) with pixels scaled to [0, 1], in the files' order, with their own test set."""
 
     _folder: ClassVar[str]

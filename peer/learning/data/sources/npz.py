@@ -12,9 +12,10 @@ import numpy as np
 from pydantic import Field
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array
 from peer.learning.data.sources.arrays import Labelled, dataset, hold_out, labelled
-from peer.learning.data.sources.base import Source
+from peer.learning.data.sources.base import OnDisk
 from peer.learning.data.sources.unpacking import check_unpacked
 from peer.learning.tasks import Task
 from peer.reading import open_plain
@@ -23,7 +24,7 @@ ENCRYPTED = 1
 """In a zip member's flags."""
 
 
-class Npz(Source):
+class Npz(OnDisk):
     """Arrays x_train, y_train, x_test, y_test, or x, y of which a part is held out for testing.
 
     uint8 arrays are pixels: (n, H, W), (n, H, W, C) or (n, C, H, W), scaled to [0, 1]. Others are taken as
