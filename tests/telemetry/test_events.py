@@ -117,6 +117,7 @@ def test_the_names_that_programs_rely_on() -> None:
         "event": "round",
         "round": 3,
         "accuracy": {"matched": 0.9, "global": 0.8, "paper": None, "local": None},
+        "figures": {},
         "loss": 0.25,
         "test_loss": 0.5,
         "balanced": 0.75,

@@ -99,7 +99,7 @@ def test_a_lost_neighbour_is_doubted_and_told_of_once_it_lasts() -> None:
 
 
 def test_of_a_peer_that_nobody_can_ask_its_neighbours_tell() -> None:
-    seen = AskedFederation([*RING], rounds=4, test="matched", unasked=["c"])
+    seen = AskedFederation([*RING], rounds=4, headline=MATCHED, unasked=["c"])
     assert seen.peers["c"].state == "dials out"
     seen.hear({"a": status("a", "ready", 3, c=("up", "", 2)), "b": status("b", "ready", 3, c=("up", "", 1))}, 0.0)
     assert (seen.peers["c"].round, seen.peers["c"].state, seen.round) == (2, "dials out", 2)

@@ -170,11 +170,11 @@ def waiting(time: float, cause: str, *ids: str, reason: str = "refused") -> Even
 def test_after_a_round_without_an_evaluation_the_figure_of_the_one_before_is_shown() -> None:
     peer = PeerView("peer0")
     peer.hear(told(**a_round(1, 0.0) | {"accuracy": {}}))
-    assert peer.accuracy("matched") is None
+    assert peer.figure(MATCHED) is None
     for number, measured in ((2, {}), (3, {}), (4, {"accuracy": {}}), (5, {"accuracy": {}})):
         peer.hear(told(**a_round(number, number / 10) | measured))
-    assert (peer.completed, peer.accuracy("matched")) == (5, 0.3)
-    assert [peer.accuracy("matched", at) for at in (1, 2, 3, 4)] == [None, 0.2, 0.3, 0.3]
+    assert (peer.completed, peer.figure(MATCHED)) == (5, 0.3)
+    assert [peer.figure(MATCHED, at) for at in (1, 2, 3, 4)] == [None, 0.2, 0.3, 0.3]
 
 
 def test_an_early_end_is_told_once_and_nobody_is_awaited_after_it(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_an_early_end_is_told_once_and_nobody_is_awaited_after_it(tmp_path: Path
         lines = [a_round(1, 0.4), a_round(2, 0.4), stopped]
         (tmp_path / id).mkdir()
         (tmp_path / id / "events.jsonl").write_text("".join(json.dumps({"time": 1, **one}) + "\n" for one in lines))
-    federation = Federation(tmp_path, ["peer0", "peer1"], rounds=9, test="matched")
+    federation = Federation(tmp_path, ["peer0", "peer1"], rounds=9, headline=MATCHED)
     said = federation.look(1.0)
     assert said == ["all peers end after round 2: the mean accuracy is no better since round 1"]
     assert (federation.rounds, federation.round) == (2, 2)
