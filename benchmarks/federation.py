@@ -46,8 +46,9 @@ Loop = Callable[[], None]
 
 def plain_loop(batches: Batches) -> Loop:
     """A peer's rounds, written as one would without a library."""
-    split = build("mlp", Example.zeros((1, *peers.PIXELS), peers.CLASSES), seed=1).module
-    model = nn.Sequential(split.extractor, split.head)
+    halves = build("mlp", Example.zeros((1, *peers.PIXELS), peers.CLASSES), seed=1).halves
+    assert halves
+    model = nn.Sequential(*halves)
     phases = [
         (half, torch.optim.Adam(half.parameters(), lr=LR), epochs)
         for half, epochs in ((model[1], HEAD), (model[0], EXTRACTOR))

@@ -15,7 +15,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from peer.learning.data.drift import Drift
 from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.sources import SOURCES, Source, UserSource
+from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
+from peer.learning.tasks import TASKS
 from peer.learning.training.optimiser import Optimiser
 from peer.learning.training.scheduler import Scheduler
 from peer.learning.training.settings import Budget, OwnStep, StopEarly, Training
@@ -24,6 +26,7 @@ from peer.network.wire.frames import HEADER
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.runtime.lifecycle import MEANING, TRANSITIONS
+from peer.spec import evaluation
 from peer.spec.behaviour import Behaviour
 from peer.spec.federation import Machine, Member, Spec
 from peer.spec.peer import TLS, PeerConfig
@@ -53,8 +56,8 @@ FIELDS = (
 )
 """What the codec's header holds, in its order."""
 LINKED = (
-    *("protocol", "model", "data", "training", "wire", "partition", "drift", "behaviour", "ring", "machines", "tls"),
-    *("machine", "optimiser", "scheduler", "stop_early", "budget", "step"),
+    *("protocol", "model", "task", "data", "training", "wire", "partition", "drift", "behaviour", "ring", "machines"),
+    *("tls", "machine", "optimiser", "scheduler", "stop_early", "budget", "step"),
 )
 """Keys whose value is a block with a chapter of its own."""
 
@@ -66,6 +69,9 @@ TRAINING: Mapping[str, type[BaseModel]] = {
     "step": OwnStep,
 }
 """The blocks inside `training`."""
+
+ELSEWHERE = {(Spec, "stop_early"): "ending-early", (Spec, "finetune"): "fine-tuning"}
+"""Keys whose chapter is called otherwise."""
 
 Schema = Mapping[str, Any]
 
@@ -80,7 +86,7 @@ Two kinds of file: [`federation.yaml`](#federationyaml), which is the same for a
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
 - A relative path is relative to the file that names it.
 - An unknown key is an error that names the nearest known one.
-- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same for `model` and `data`.
+- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same for `model`, `task` and `data`.
 - `module:Name` names code of your own, imported from the directory of `federation.yaml` (or from `code`).
 - On the command line, `--set protocol.gamma=0.3` replaces one value, `--seed 7` the seed.
 
@@ -103,10 +109,13 @@ def pages() -> dict[Path, str]:
     """Every page that is written here, or has a block that is, with its text."""
     readme, architecture, wire = HERE.parent / "README.md", HERE / "architecture.md", HERE / "wire.md"
     security = HERE.parent / "SECURITY.md"
-    protocol = (HERE.parent / "examples" / "my_protocol.py").read_text(encoding="utf-8")
+    examples = HERE.parent / "examples"
+    protocol, task = ((examples / name).read_text(encoding="utf-8") for name in ("my_protocol.py", "own_task.py"))
+    training = HERE / "own-training.md"
     return {
         HERE / "configuration.md": configuration(),
         readme: filled(readme, "examples/my_protocol.py", f"```python\n{protocol}```\n"),
+        training: filled(training, "examples/own_task.py", f"```python\n{task}```\n"),
         architecture: filled(architecture, "peer.runtime.lifecycle", life()),
         wire: filled(wire, "peer.network.wire.frames", header()),
         security: filled(security, "peer.network.limits", limits()),
@@ -155,7 +164,7 @@ def limits() -> str:
 
 def configuration() -> str:
     """The whole of configuration.md."""
-    parts = [INTRODUCTION, *_spec(), *_protocols(), *_models(), *_data(), *_partitions(), *_peer()]
+    parts = [INTRODUCTION, *_spec(), *_protocols(), *_models(), *_tasks(), *_data(), *_partitions(), *_peer()]
     return "\n".join(part for part in parts if part)
 
 
@@ -178,6 +187,10 @@ def _spec() -> Iterator[str]:
     for wire in (Float32, Bfloat16, TopK):
         yield f"`{get_args(wire.model_fields['kind'].annotation)[0]}`: {prose(wire)}\n"
         yield table(wire, leave_out=["kind"])
+    for chapter, block in (("ending early", evaluation.StopEarly), ("fine-tuning", evaluation.FineTune)):
+        yield f"### {chapter}\n"
+        yield f"{prose(block)}\n"
+        yield table(block)
     yield "### machines\n"
     yield "One entry a peer, by its id.\n"
     yield table(Machine)
@@ -218,8 +231,18 @@ def _models() -> Iterator[str]:
     yield "of classes.\n"
     yield "| name | |\n|---|---|"
     yield from (f"| `{name}` | {cell(prose(make))} |" for name, make in MODELS.items())
-    own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module with both."
-    yield f"| `module:Name` | {own} |\n"
+    own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module."
+    yield f"| `module:Name` | {own} See [running.md](running.md#a-model-of-your-own). |\n"
+    yield table(ModelSettings)
+
+
+def _tasks() -> Iterator[str]:
+    yield "## task\n"
+    yield "What each one takes and gives: [own-training.md](own-training.md).\n"
+    for name, task in TASKS.items():
+        yield f"### {name}\n"
+        yield f"{prose(task)}\n"
+        yield table(task, leave_out=["name"])
 
 
 def _data() -> Iterator[str]:
@@ -274,7 +297,8 @@ def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
         if name not in leave_out:
             supplied = name in required or (name in SUPPLIED and "default" not in field)
             default = SUPPLIED.get(name, "required") if supplied else shown_default(field)
-            value = f"[{name}](#{name})" if name in LINKED else kind(field)
+            chapter = ELSEWHERE.get((settings, name), name if name in LINKED else None)
+            value = f"[{name}](#{chapter})" if chapter else kind(field)
             rows.append([f"`{name}`", value, default, escaped(field.get("description", ""))])
     lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
     return "\n".join(["| key | value | default | |", "|---|---|---|---|", *lines, ""]) if rows else ""

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import InputError
+from peer.learning.data.held_back import HoldBack
 from peer.learning.data.samples import Dataset, Indices, Samples
-from peer.learning.data.shard import check_public, deal, open_own
+from peer.learning.data.shard import check_public, class_counts, deal, open_own
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
@@ -21,7 +22,7 @@ from peer.learning.training.settings import Training
 from peer.learning.training.trial import try_training
 from peer.plugins import in_words
 from peer.protocols.base import Protocol
-from peer.runtime.dry_run import KNOWN, DryRun
+from peer.runtime.dry_run import FLOAT64, KNOWN, DryRun
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
 from peer.spec.own_data import own_data
@@ -49,9 +50,9 @@ class Plan:
 
     @cached_property
     def counts(self) -> dict[str, Counts]:
-        """Samples of each class, int64 (classes,), by id."""
+        """Samples of each class, int64 (classes,), by id; (0,) where the task has none."""
         return {
-            id: np.bincount(dataset.train_targets[self.shards[id]], minlength=dataset.classes)
+            id: class_counts(dataset.train_targets[self.shards[id]], dataset.classes, self.spec.task)
             for id, dataset in self.datasets.items()
         }
 
@@ -62,7 +63,7 @@ class Plan:
 
     def rehearsal(self, id: str) -> Rehearsal:
         """What a dry run of that peer stands on."""
-        proportions = {other: torch.from_numpy(count / count.sum()) for other, count in self.counts.items()}
+        proportions = {other: torch.from_numpy(count / max(count.sum(), 1)) for other, count in self.counts.items()}
         shard = self.shards[id]
         few = shard[np.linspace(0, len(shard) - 1, min(SAMPLES, len(shard))).astype(np.int64)]
         data, spec = self.datasets[id].train(few), self.spec
@@ -90,14 +91,16 @@ def plan(spec: Spec) -> Plan:
         if len(own) < len(spec.ids):
             dealt = deal(spec.data, common, spec.ids).values()
             stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
+    stages = [{id: _trained(spec, id, shard) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
     example = Example.of(first.train(np.arange(2)), first.classes, spec.task)
-    model = build(spec.model.name, example, spec.seed)
+    model = build(spec.model, example, spec.seed)
     for shards in stages:
         for id, shard in shards.items():
-            check_batches(model, spec.protocol.local(), trained_on(len(shard), spec.training, id), id)
-    try_training(model, first.train(np.arange(2)), spec.protocol.local(), as_here(spec.training), spec.rounds)
+            spec.protocol.check_samples(id, len(shard))
+            check_batches(model, spec.phases, trained_on(len(shard), spec.training, id), id)
+    try_training(model, first.train(np.arange(2)), spec.phases, as_here(spec.training), spec.rounds)
     return Plan(spec, model, datasets, stages[0], tuple(own), public)
 
 
@@ -106,34 +109,55 @@ def as_here(training: Training) -> Training:
     return training.model_copy(update={"precision": "float32"}) if torch.cuda.is_available() else training
 
 
+def _trained(spec: Spec, id: str, shard: Indices) -> Indices:
+    """What a peer trains on of its samples; InputError if it would hold back all of them."""
+    return shard if spec.hold_back is None else HoldBack(spec.hold_back, spec.data.seed, id).split(shard)[0]
+
+
 def check_alike(datasets: Mapping[str, Dataset]) -> None:
     """InputError unless the data of all go together: peers refuse each other in the handshake otherwise."""
     (first, ours), *others = datasets.items()
     for id, theirs in others:
-        for what, one, another in (
-            ("columns", theirs.names.columns, ours.names.columns),
-            ("inputs of shape", theirs.shape, ours.shape),
-            ("classes", theirs.names.classes or theirs.classes, ours.names.classes or ours.classes),
+        for words, one, another in (
+            (columns, theirs.names.columns, ours.names.columns),
+            (inputs, theirs.shape, ours.shape),
+            (classes, theirs.names.classes or theirs.classes, ours.names.classes or ours.classes),
         ):
             if one != another:
                 raise InputError(
-                    f"the data of {id} has {what} {in_brackets(one)}, and that of {first} {in_brackets(another)}; "
-                    "make them alike"
+                    f"the data of {id} has {words(theirs)}, and that of {first} {words(ours)}; make them alike"
                 )
 
 
-def in_brackets(value: int | Sequence[object]) -> str:
-    return str(value) if isinstance(value, int) else f"({', '.join(map(str, value))})"
+def columns(dataset: Dataset) -> str:
+    """Those without names are told by the inputs' shape."""
+    names = dataset.names.columns
+    return f"columns {in_brackets(names)}" if names else f"{inputs(dataset)} without named columns"
+
+
+def inputs(dataset: Dataset) -> str:
+    return f"inputs of shape {in_brackets(dataset.shape)}"
+
+
+def classes(dataset: Dataset) -> str:
+    names = dataset.names.classes
+    return f"classes {in_brackets(names)}" if names else dataset.task.outputs_in_words(dataset.classes)
+
+
+def in_brackets(values: Sequence[object]) -> str:
+    return f"({', '.join(map(str, values))})"
 
 
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     """Bytes of tensors and numbers that each of `ids` sends: in the set-up, then in each round counted."""
     spec, rounds = made.spec, made.rounds(len(ids))
+    figure = FLOAT64 * (len(spec.ids) - 1) if spec.stop_early else 0
     found, calls = {}, dict[str, Calls]()
     for id in ids:
         dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
         try:
-            found[id] = [await dry_run.set_up(spec.init), *[await dry_run.count(number) for number in rounds]]
+            setup = await dry_run.set_up(spec.init)
+            found[id] = [setup, *[await dry_run.count(number) + figure for number in rounds]]
         except InputError:
             raise
         except Exception as error:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peer.learning.export import load_model
+    from peer.learning.tasks import Figure, Task
     from peer.learning.training.optimiser import SGD, Adam, Optimiser
     from peer.learning.training.phase import Phase
     from peer.learning.training.scheduler import Scheduler
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SGD",
     "Adam",
+    "Figure",
     "Optimiser",
     "Peer",
     "Phase",
@@ -21,6 +23,7 @@ __all__ = [
     "Record",
     "Scheduler",
     "Share",
+    "Task",
     "load_model",
 ]
 
@@ -28,6 +31,8 @@ _ELSEWHERE = {
     "load_model": "peer.learning.export",
     "SGD": "peer.learning.training.optimiser",
     "Adam": "peer.learning.training.optimiser",
+    "Figure": "peer.learning.tasks",
+    "Task": "peer.learning.tasks",
     "Optimiser": "peer.learning.training.optimiser",
     "Phase": "peer.learning.training.phase",
     "Scheduler": "peer.learning.training.scheduler",

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -110,13 +111,17 @@ def why_unwritable(directory: Path) -> str | None:
         return f"{directory} cannot be written to ({error.strerror})"
     if not there.is_dir():
         return f"{there} is a file, so nothing can be written below it"
-    return None if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
+    try:
+        os.rmdir(tempfile.mkdtemp(dir=there))  # permissions alone do not tell: of /proc, say, or of a read-only disk
+    except OSError as error:
+        return f"{directory} cannot be written to ({there}: {error.strerror})"
+    return None
 
 
 def cannot_write(path: Path | str, error: OSError) -> str:
     """What went wrong in words, with the way out."""
     full = error.errno in (ENOSPC, EDQUOT)
-    return f"cannot write {path}: {error.strerror}; {'make room' if full else 'mend that'} and start this peer again"
+    return f"cannot write {path}: {error.strerror}; {'make room' if full else 'mend that'} and start again"
 
 
 def sync(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Fixtures of the whole suite: one fork server a session, free ports, tiny federations of real peers."""
 
+import gc
 import itertools
 import json
 import os
@@ -8,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.accidents import Accidents
 from hypothesis import settings
+from interpreter import Commands
 from proxies import Proxies
 from real_peers import Build, BuildWatched, Nursery, SmallFederation
 
@@ -20,24 +21,29 @@ from peer.spec.peer import load_spec
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
 
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no collection of garbage needs to walk over it again."""
+    gc.collect()
+    gc.freeze()
+
+
 FIRST_PORT, LAST_PORT, WORKERS = 10_000, 32_000, 16
 """Below the ephemeral ports, or an outgoing connection takes a dead peer's; each xdist worker has a part."""
 
 
 @pytest.fixture(scope="session")
-def fork_server() -> Iterator[Nursery]:
+def commands() -> Iterator[Commands]:
     """One fork server for the whole session; each worker of pytest-xdist has one."""
-    nursery = Nursery()
+    nursery = Commands()
     yield nursery
     nursery.close()
 
 
 @pytest.fixture(scope="session")
-def accidents() -> Iterator[Nursery]:
-    """Another, whose peers can be told to die at an event, or to lie (faults.injected)."""
-    nursery = Accidents()
-    yield nursery
-    nursery.close()
+def fork_server(commands: Commands) -> Nursery:
+    """That of the peers: they can be told to die at an event, or to lie (faults.injected)."""
+    return commands
 
 
 @pytest.fixture(scope="session")

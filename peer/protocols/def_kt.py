@@ -32,6 +32,7 @@ class DefKT(Protocol):
     batch_size: BatchSize = 64
 
     paper: ClassVar[str] = "Li et al. 2022, Algorithm 1 (FedISP's baseline)"
+    needs_classes: ClassVar[bool] = True
 
     @property
     def graph(self) -> Graph:

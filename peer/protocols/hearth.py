@@ -49,6 +49,7 @@ class Hearth(MeanExtractor):
     """With which head a peer's model predicts: ψ, for data like its own, or η, for all classes alike."""
 
     paper: ClassVar[str] = "none: a protocol of this project"
+    needs_classes: ClassVar[bool] = True
     init: ClassVar[Init] = "shared"
 
     def local(self) -> tuple[Phase, ...]:

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from peer.protocols.base import Peer
 from peer.protocols.blocks.corrected_sgd import CorrectedSGD
@@ -62,10 +61,11 @@ class RIFedAvg(CorrectedSGD, GlobalModel):
     @torch.no_grad()
     def _roughness(self, peer: Peer, start: Tensor, generator: np.random.Generator) -> float:
         """I_k at w_t."""
-        batches = list(zip(torch.split(peer.data.x.double(), BATCH), torch.split(peer.data.y, BATCH), strict=True))
+        x, y = (one.double() if one.is_floating_point() else one for one in (peer.data.x, peer.data.y))
+        batches = list(zip(torch.split(x, BATCH), torch.split(y, BATCH), strict=True))
 
         def loss(vector: Tensor) -> float:
-            sums = [functional.cross_entropy(peer.logits(vector, x), y, reduction="sum") for x, y in batches]
+            sums = [peer.task.loss(peer.logits(vector, x), y) * len(x) for x, y in batches]
             return float(torch.stack(sums).sum()) / peer.samples
 
         directions = self._drawn_directions(peer, generator)

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from peer.learning.data.sources.downloads import MissingError
 from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.model import Model
 from peer.network.transport.addresses import why_taken
-from peer.network.transport.reach import reach
-from peer.network.transport.tls import Certificates
+from peer.network.transport.asking import StatusClient
+from peer.network.transport.base import DisconnectedError
+from peer.network.transport.reach import SECONDS, reach
+from peer.network.transport.tls import Certificates, Chain
 from peer.runtime.setup import check_directory, check_room, fitting_model, load_shard
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, check_plaintext, read_peer
@@ -43,21 +46,30 @@ def check(path: Path) -> Iterator[Finding]:
         yield Finding("all else", "cannot be looked at before the config is right", None)
         return
     yield Finding("config", f"{config.id}, one of {len(spec.ids)} peers of {spec.name} ({spec.protocol.name})")
-    yield from PeerCheck(config, spec).findings()
-    yield from asyncio.run(_neighbours(config, spec))
+    found = PeerCheck(config, spec)
+    yield from found.findings()
+    yield from asyncio.run(_neighbours(config, spec, found.chain))
 
 
-async def _neighbours(config: PeerConfig, spec: Spec) -> list[Finding]:
+async def _neighbours(config: PeerConfig, spec: Spec, chain: Chain | None) -> list[Finding]:
     """Those of the ring as it is written, all called at once."""
     around = neighbours(spec.protocol.graph, spec.ids, config.id)
-    return [*await asyncio.gather(*(_neighbour(id, spec.addresses[id]) for id in around))]
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain, patience=SECONDS)) as peers:
+        return [*await asyncio.gather(*(_neighbour(id, spec.addresses[id], peers) for id in around))]
 
 
-async def _neighbour(id: str, address: str | None) -> Finding:
+async def _neighbour(id: str, address: str | None, peers: StatusClient) -> Finding:
+    what = f"neighbour {id}"
     if address is None:
-        return Finding(f"neighbour {id}", "it dials out, so it is the one that calls")
+        return Finding(what, "it dials out, so it is the one that calls")
     met = await reach(address)
-    return Finding(f"neighbour {id}", f"{address}: {met.said}", met.right)
+    if not met.accepted:
+        return Finding(what, f"{address}: {met.said}", met.right)
+    try:
+        status = await peers.ask(id)
+    except DisconnectedError as error:
+        return Finding(what, f"{address}: {met.said}; whether it is {id} cannot be told ({error})", None)
+    return Finding(what, f"{address}: it runs, {status.state} in round {status.round}")
 
 
 class PeerCheck:
@@ -69,6 +81,7 @@ class PeerCheck:
         self.device = torch.device("cpu")
         self.shard: Shard | None = None
         self.model: Model | None = None
+        self.chain: Chain | None = None
 
     def findings(self) -> Iterator[Finding]:
         looks: list[tuple[str, Callable[[], str | None]]] = [
@@ -123,14 +136,14 @@ class PeerCheck:
             raise InputError(str(error)) from None
         whose = "its own" if self.shard.own else f"its part of {self.spec.data.name}"
         shape, samples = self.shard.train.shape, len(self.shard.train)
-        return f"{whose}: {samples:,} samples, inputs {shape}, {self.shard.classes} classes"
+        return f"{whose}: {samples:,} samples, inputs {shape}, {self.shard.task.outputs_in_words(self.shard.classes)}"
 
     def _model(self) -> str:
         if self.shard is None:
             raise NotYetError("cannot be looked at before the data is right")
         with memory_errors():
             self.model = fitting_model(self.config, self.spec, self.shard, self.device)
-        return f"{self.spec.model.name}, {self.model.sizes['model']:,} values"
+        return ", ".join([self.spec.model.name, f"{self.model.sizes['model']:,} values", *self.model.remarks])
 
     def _resources(self) -> str | None:
         source = self.spec.protocol.resources_from
@@ -154,8 +167,8 @@ class PeerCheck:
         if (tls := self.config.tls) is None:
             allowed = "`plaintext: true` allows it" if self.spec.plaintext else "all peers are on this machine"
             return f"none: nothing is encrypted; {allowed}"
-        chain = Certificates(self.config.id, tls.ca, tls.cert, tls.key).read()
-        return f"made out to {self.config.id}, valid until {chain.expires:%Y-%m-%d %H:%M} UTC"
+        self.chain = Certificates(self.config.id, tls.ca, tls.cert, tls.key).read()
+        return f"made out to {self.config.id}, valid until {self.chain.expires:%Y-%m-%d %H:%M} UTC"
 
 
 class NotYetError(Exception):

@@ -8,6 +8,7 @@ checkpoint/.spare-*                  files that nobody needs any more: the next 
 """
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -197,12 +198,20 @@ class Checkpoints:
 
     def _numbers(self, kind: str, suffix: str) -> list[int]:
         """The rounds of the files that `_path` could have named; anything else there is somebody else's."""
-        paths = [path for path in self.directory.glob(f"{kind}-*.{suffix}") if path.is_file()]
-        numbers = {int(number) for path in paths if (number := path.stem.removeprefix(f"{kind}-")).isdecimal()}
-        return sorted(at for at in numbers if self._path(kind, at, suffix) in paths)
+        try:
+            with os.scandir(self.directory) as entries:
+                files = {entry.name for entry in entries if entry.is_file()}
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+        middles = (name.removeprefix(f"{kind}-").removesuffix(f".{suffix}") for name in files)
+        return sorted(at for at in {int(one) for one in middles if one.isdecimal()} if _name(kind, at, suffix) in files)
 
     def _path(self, kind: str, round: int, suffix: str) -> Path:
-        return self.directory / f"{kind}-{round:04d}.{suffix}"
+        return self.directory / _name(kind, round, suffix)
+
+
+def _name(kind: str, round: int, suffix: str) -> str:
+    return f"{kind}-{round:04d}.{suffix}"
 
 
 def _digest(content: bytes) -> str:

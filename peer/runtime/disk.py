@@ -28,6 +28,8 @@ class Rehearsed(NamedTuple):
     """Sent in a round."""
     unchanging: int
     """Kept in `peer.state` and written once."""
+    journalled: int = 0
+    """Drawn by `once` in the rounds that may be replayed."""
 
 
 def disk_needed(spec: Spec, model_floats: int, rehearsed: Rehearsed) -> int:
@@ -35,14 +37,15 @@ def disk_needed(spec: Spec, model_floats: int, rehearsed: Rehearsed) -> int:
 
     The checkpoints that the staleness bound keeps, each with the model, two moments for every parameter and the
     messages of a round, and what an encoding keeps of each vector; what never changes; the final model; with `trace`,
-    every round's start, before, after and passes.
+    every round's start, before, after and passes; with `hold_back`, the best model; and the journal.
     """
     model = FLOAT32 * model_floats
     traces = (3 + ceil(len(spec.ring) / 2)) * spec.rounds * model if spec.trace else 0
     shared = {share.vector for share in spec.protocol.shares(spec.rounds) if not share.bytes}
     rests = len(shared) * model if spec.wire.kind != "float32" else 0
+    best = model if spec.hold_back else 0
     rounds = (STALENESS_BOUND + 2) * (3 * model + rests + rehearsed.busiest)
-    return rounds + rehearsed.unchanging + model + traces
+    return rounds + rehearsed.unchanging + rehearsed.journalled + model + best + traces
 
 
 def rehearse(spec: Spec, id: str, rehearsal: Rehearsal) -> Rehearsed:
@@ -52,11 +55,15 @@ def rehearse(spec: Spec, id: str, rehearsal: Rehearsal) -> Rehearsed:
         return Rehearsed(rehearsal.model.vector.nbytes, 0)
     among = dict([(id, rehearsal.proportions[id]), *rehearsal.proportions.items()][: REHEARSED + 1])
     dry_run = DryRun(id, spec.protocol, replace(rehearsal, proportions=among))
-    counts = [_result(dry_run.set_up(spec.init))]
-    counts += [_result(dry_run.count(number)) for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds})]
+    counts, drawn = [_result(dry_run.set_up(spec.init))], list[int]()
+    for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}):
+        before = dry_run.journalled
+        counts.append(_result(dry_run.count(number)))
+        drawn.append(dry_run.journalled - before)
+    journalled = drawn[0] + (STALENESS_BOUND + 1) * max(drawn[1:], default=0)
     kept = sum(tensor.nbytes for name, tensor in dry_run.state.items() if spec.protocol.keeps(name))
     times = ceil(len(rehearsal.proportions) / len(among))
-    return Rehearsed(max(counts) * times, kept * times)
+    return Rehearsed(max(counts) * times, kept * times, journalled * times)
 
 
 def check_disk(out: Path, needed: int) -> None:

@@ -16,6 +16,7 @@ from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, class_mix
 from peer.learning.model.layout import Entry
 from peer.learning.randomness import derive
+from peer.learning.tasks import Task
 from peer.learning.training.trainer import Phase, Trainer
 from peer.network.network import Network
 from peer.protocols.peer import Resources
@@ -87,6 +88,10 @@ class LocalPeer(Communicating):
     @property
     def data(self) -> Samples:  # type: ignore[override]
         return self.trainer.samples
+
+    @property
+    def task(self) -> Task:  # type: ignore[override]
+        return self.trained.task
 
     @property
     def layout(self) -> tuple[Entry, ...]:  # type: ignore[override]

@@ -41,6 +41,7 @@ class Persistence:
             "ring": asdict(self._peer.ring_order),
             "seconds": asdict(self._peer.seconds),
             "loss": self._peer.loss,
+            "frozen": self._peer.trained.frozen_sha256,
         }
 
     async def unchanging(self) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -68,6 +69,7 @@ class Persistence:
 
         `tensors` are with those that `unchanging`, by their checksums, says are on disk already.
         """
+        self._check_frozen(round, facts.get("frozen", ""))
         try:
             self._restore(tensors, facts)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -76,6 +78,15 @@ class Persistence:
                 "this peer's files in its place, or begin the federation again (`dfl-launch run --fresh`)"
             ) from error
         self._peer.round, self._unchanging = round, dict(unchanging)
+
+    def _check_frozen(self, round: int, before: str) -> None:
+        """What is frozen stands in no checkpoint, but in its own file or code."""
+        if (now := self._peer.trained.frozen_sha256) != before:
+            raise FailedError(
+                f"the frozen weights are others than in round {round} (sha256:{now or 'none'}, and then "
+                f"sha256:{before or 'none'}); give the model the weights that it had, or begin the federation again "
+                "(`dfl-launch run --fresh`)"
+            )
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self._peer.model.copy_(tensors["model"])

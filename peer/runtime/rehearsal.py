@@ -14,6 +14,7 @@ from peer.learning.data.samples import Samples
 from peer.learning.model.layout import Entry
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, torch_generator
+from peer.learning.tasks import Task
 from peer.learning.training.trainer import Phase
 from peer.network.collectives.pending import Pending
 from peer.protocols.base import Peer, Protocol, Resources
@@ -58,7 +59,7 @@ def recorded(method: Method) -> Method:
 
 
 class Rehearsing(Peer):
-    """The half of a dry run that does not communicate."""
+    """The half of a dry run that does not communicate. `journalled` is what it has drawn by `once`, in bytes."""
 
     rehearsal = True
 
@@ -69,6 +70,7 @@ class Rehearsing(Peer):
         self.data = rehearsal.data.to(rehearsal.model.device)
         self.validation = rehearsal.validation.to(rehearsal.model.device) if rehearsal.validation else None
         self.state = State()
+        self.journalled = 0
         self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
         self._protocol, self._rehearsal = protocol, rehearsal
         self._vector = rehearsal.model.vector.detach().clone()
@@ -86,6 +88,10 @@ class Rehearsing(Peer):
     @property
     def head(self) -> Tensor:  # type: ignore[override]
         return self._vector[self._rehearsal.model.part("head")]
+
+    @property
+    def task(self) -> Task:  # type: ignore[override]
+        return self._rehearsal.model.task
 
     @property
     def layout(self) -> tuple[Entry, ...]:  # type: ignore[override]
@@ -120,7 +126,9 @@ class Rehearsing(Peer):
 
     @recorded
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        return self._calls.once(self, make())
+        made = self._calls.once(self, make())
+        self.journalled += made.nbytes
+        return made
 
     @recorded
     async def resources(self) -> Resources:

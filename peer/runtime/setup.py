@@ -10,6 +10,7 @@ import torch
 
 from peer.errors import InputError
 from peer.files import sole_use, why_unwritable, write_atomically
+from peer.learning.data.held_back import HoldBack
 from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, own_shard, take_shard
 from peer.learning.device import choose_device, limit_memory, memory_errors
@@ -65,10 +66,11 @@ def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.de
     """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
     example = Example.of(shard.train, shard.classes, shard.task)
-    model = build(spec.model.name, example, spec.seed, stream, device)
-    check_batches(model, spec.protocol.local(), trained_on(len(shard.train), spec.training, config.id), config.id)
+    model = build(spec.model, example, spec.seed, stream, device)
+    spec.protocol.check_samples(config.id, len(shard.train))
+    check_batches(model, spec.phases, trained_on(len(shard.train), spec.training, config.id), config.id)
     with memory_errors():
-        try_training(model, shard.train.first(SAMPLES), spec.protocol.local(), spec.training, spec.rounds)
+        try_training(model, shard.train.first(SAMPLES), spec.phases, spec.training, spec.rounds)
     return model
 
 
@@ -85,15 +87,20 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
 def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
     """The data as this peer has them in a round; InputError when they are no use in any round."""
     data = spec.data
+    hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, data.seed, config.id)
     shard = (
-        own_shard(config.data, data, round, spec.task)
+        own_shard(config.data, data, round, spec.task, hold_back)
         if config.data
-        else take_shard(data, spec.ids, config.id, round, spec.task)
+        else take_shard(data, spec.ids, config.id, round, spec.task, hold_back)
     )
     match spec.behaviour.get(config.id):
         case LabelFlip(rate=rate):
-            wrong = flip_labels(shard.train.y, rate, shard.classes, spec.seed, config.id)
-            return replace(shard, train=Samples(shard.train.x, wrong))
+            train, held = shard.train, shard.held_back
+            wrong = [
+                some and Samples(some.x, flip_labels(some.y, rate, shard.classes, spec.seed, config.id))
+                for some in (train, held)
+            ]
+            return replace(shard, train=wrong[0] or train, held_back=wrong[1])
     return shard
 
 

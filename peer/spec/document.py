@@ -15,12 +15,14 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from peer.errors import InputError, nearest
 from peer.reading import SETTINGS, read_up_to
-from peer.settings import Settings
+from peer.settings import Settings, Wanted
 
 S = TypeVar("S", bound=Settings)
 Location = tuple[int | str, ...]
 MAX_VALUES = 1_000_000
 """Aliases of aliases can stand for billions."""
+DEEPEST = 100
+"""Brackets in one another: the parser's time grows with the square of their number."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class Document:
 
     @classmethod
     def parse(cls, text: str, path: Path) -> "Document":
+        too_deep = f"{path}: its values are nested too deep; write it flatter"
+        if _depth(text) > DEEPEST:
+            raise InputError(too_deep)
         try:
             tree = YAML(typ="rt", pure=True).load(text)
         except MarkedYAMLError as error:
@@ -55,7 +60,7 @@ class Document:
         except YAMLError as error:
             raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
         except RecursionError:
-            raise InputError(f"{path}: its values are nested too deep; write it flatter") from None
+            raise InputError(too_deep) from None
         except ValueError as error:  # a number of thousands of digits
             raise InputError(f"{path}: not valid YAML: {error}") from None
         if not isinstance(tree, Mapping):
@@ -105,6 +110,15 @@ def plain(node: Any) -> Any:
     return str(node)
 
 
+def _depth(text: str) -> int:
+    """How many brackets are open at most; those in quotes and comments count too."""
+    depth = most = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        most = max(most, depth)
+    return most
+
+
 def _values(node: Any, known: dict[int, int]) -> int:
     """How many values a node stands for, each alias counted as what it repeats."""
     if isinstance(node, str | bytes) or not isinstance(node, Mapping | Sequence):
@@ -145,9 +159,20 @@ def validate(kind: type[S], content: Any, document: Document, components: Mappin
     try:
         return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        # A default made from another key is not made when that key is wrong: of this nobody needs to hear.
-        wrong = [one for one in error.errors() if one["type"] != "default_factory_not_called"]
-        raise InputError("; ".join(_sentence(one, kind, document, components) for one in wrong[:3])) from None
+        said = [_sentence(one, kind, document, components) for one in _causes(error.errors())]
+        raise InputError("; ".join([*dict.fromkeys(said)][:3])) from None
+
+
+def _causes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Without those that follow from others: a default made from a wrong key, a list too short for its wrong items."""
+    places = [one["loc"] for one in errors]
+
+    def follows(one: ErrorDetails) -> bool:
+        place = one["loc"]
+        below = any(len(other) > len(place) and other[: len(place)] == place for other in places)
+        return one["type"] == "default_factory_not_called" or (one["type"] == "too_short" and below)
+
+    return [one for one in errors if not follows(one)]
 
 
 def _sentence(
@@ -170,10 +195,30 @@ def _sentence(
         return f"{where}: `{name}.kind` is missing"
     if error["type"] == "missing":
         return f"{where}: `{name}` is missing"
+    if wish := _wish(location, kind, document, components):
+        return f"{where}: {wish}"
     message = error["msg"].removeprefix("Value error, ")
     shown = json.dumps(error["input"], default=str)
     given = f" (given: {shown})" if len(shown) < 60 and error["type"] != "value_error" else ""
     return f"{where}: {f'`{name}`: ' if name else ''}{message[0].lower() + message[1:]}{given}"
+
+
+def _wish(
+    location: Location, kind: type[Settings], document: Document, components: Mapping[Location, type[Settings]]
+) -> str | None:
+    """What the key that holds `location` takes, where its class says so."""
+    block = next((place for place in components if location[: len(place)] == place and location != place), ())
+    depth = len(block) + 1
+    field = components.get(block, kind).model_fields.get(str(location[depth - 1])) if location else None
+    wanted = next((one.words for one in field.metadata if isinstance(one, Wanted)), None) if field else None
+    if wanted is None:
+        return None
+    given: Any = document.content
+    for step in location[:depth]:
+        given = given[step]
+    shown = "nothing" if given is None else json.dumps(given, default=str)
+    name = ".".join(map(str, location[:depth]))
+    return f"`{name}` wants {wanted}" + (f" (given: {shown})" if len(shown) < 60 else "")
 
 
 def _keys(kind: type[Settings], location: Location) -> list[str]:

@@ -8,9 +8,11 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from peer.errors import InputError, nearest
 from peer.learning.data.sources import SOURCES, source_type
+from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
 from peer.learning.tasks import TASKS, task_class
 from peer.network.transport.addresses import is_loopback
+from peer.peer_paths import PeerPath, of_peer
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
@@ -34,13 +36,13 @@ Threads = Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], Wrap
 
 
 class TLS(Settings):
-    """Certificates of this peer; all three files are needed."""
+    """Certificates of this peer; all three files are needed. `{id}` in a path stands for the peer's id."""
 
-    ca: Path
+    ca: PeerPath
     """The federation's CA certificate, PEM."""
-    cert: Path
+    cert: PeerPath
     """This peer's certificate, PEM; its subject alternative name is the peer's id."""
-    key: Path
+    key: PeerPath
     """The certificate's private key, PEM."""
 
 
@@ -55,8 +57,9 @@ class PeerConfig(Settings):
     """host:port to listen at. Not given: the port of its address in the ring, on the same host."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
     """auto, cpu, mps, cuda or cuda:N; auto takes a GPU when there is one."""
-    out: Path | None = None
-    """Directory for this peer's files, relative to this file. Not given: its id."""
+    out: PeerPath | None = None
+    """Directory for this peer's files, relative to this file; `{id}` in it stands for the peer's id. Not given: its
+    id."""
     threads: Threads = 1
     """Threads for training; auto takes as many as this process may use cores, by its affinity and the container's
     quota. Same bits in every run are promised for 1."""
@@ -85,6 +88,10 @@ def load_spec(
     """federation.yaml with the command line's changes, resolved; InputError says what is wrong and where."""
     document = Document.read(path)
     content = dict(document.content)
+    if "federation" in content and "protocol" not in content:
+        raise InputError(
+            f"{path}: is a peer's config, which goes to dfl-peer --config; give the federation's file that it names"
+        )
     content.setdefault("name", path.stem)
     for override in overrides:
         _override(content, override)
@@ -106,7 +113,9 @@ def load_spec(
     _move_clip_gradient(content, document)
     content["protocol"] = _component(content.get("protocol"), ("protocol",), [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), ("data",), [*SOURCES], document)
-    content["model"] = _component(content.get("model", "mlp"), ("model",), [*MODELS], document)
+    model = content.get("model", {})
+    named = {"name": ModelSettings().name, **model} if isinstance(model, dict) else model
+    content["model"] = _component(named, ("model",), [*MODELS], document)
     content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
     content["ring"], own = _with_own_data(content["ring"], document)
     names = [content[key]["name"] for key in ("protocol", "data", "model", "task")] + [*own.values()]
@@ -155,9 +164,10 @@ def _with_own_data(ring: Any, document: Document) -> tuple[Any, dict[Location, s
 
 
 def _relative_to(base: Path, spec: Spec) -> Spec:
-    """Where data lie, taken from the folder `base`."""
+    """Where data and weights lie, taken from the folder `base`."""
     ring = [member.model_copy(update={"data": member.data and member.data.relative_to(base)}) for member in spec.ring]
-    return spec.model_copy(update={"data": spec.data.relative_to(base), "ring": tuple(ring)})
+    changes = {"data": spec.data.relative_to(base), "model": spec.model.relative_to(base), "ring": tuple(ring)}
+    return spec.model_copy(update=changes)
 
 
 def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
@@ -171,13 +181,21 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
     """The same, whether or not the peer would speak in plaintext where it must not."""
     document = Document.read(path)
     content, base = dict(document.content), path.parent.resolve()
+    if "federation" not in content and content.keys() & {"protocol", "ring"}:
+        raise InputError(
+            f"{path}: is a federation's file, which goes to dfl-launch run; give a peer's config, which names it under "
+            "`federation`"
+        )
     refuse_nul_in(content, document)
     components: dict[Location, type[Settings]] = {}
     if content.get("data") is not None:
         content["data"] = _component(content["data"], ("data",), [*SOURCES], document)
         components["data",] = source_type(content["data"]["name"])
     config = validate(PeerConfig, content, document, components)
-    tls = config.tls and TLS(**{name: base / file for name, file in config.tls})
+    tls = config.tls and config.tls.model_copy(
+        update={name: base / of_peer(file, config.id) for name, file in config.tls}
+    )
+    out = of_peer(config.out or Path(config.id), config.id)
     spec = load_spec(base / config.federation)
     if config.id not in spec.ids:
         where = document.where(("id",))
@@ -185,7 +203,7 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
     data = own_data(config.id, spec, config.data and config.data.relative_to(base))
     if data and spec.code and ":" in data.name:
         import_from(spec.code)
-    changes = {"federation": base / config.federation, "out": base / (config.out or config.id)}
+    changes = {"federation": base / config.federation, "out": base / out}
     return config.model_copy(update={**changes, "data": data, "tls": tls}), spec
 
 

@@ -94,6 +94,11 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
         "unknown key `labl`; did you mean `label`?",
     ),
     "no data of a member": (content(ring=ring(data={"name": "npz", "path": "{id}.npz"})), "peer0.npz"),
+    "a misspelt id in a path": (data("npz", path="{ID}.npz"), "`{ID}` in {ID}.npz stands for nothing; write `{id}`"),
+    "more samples than a ciphertext holds": (
+        content(protocol={"name": "vpdl", "predictions": "encrypted"}, data="many:load", model="mlp-square"),
+        "the 4,100 samples of peer0 do not fit into a ciphertext, which holds 4,096; give the peers fewer",
+    ),
     "a split of what is each peer's own": (
         data("npz", path="{id}.npz", partition={"kind": "dirichlet", "alpha": 1.0}),
         "is each peer's own, so a `partition` cannot be; leave it out",
@@ -244,6 +249,13 @@ class Misspelt(Raising):
         return (Phase("modl", 1, SGD()),)
 """,
     "needy": "import nowhere\n",
+    "many": """import numpy as np
+
+
+def load():
+    x, y = np.zeros((3 * 4100, 4), np.float32), np.arange(3 * 4100) % 2
+    return x, y, x[:30], y[:30]
+""",
     "commas": """from peer import Record, Share
 from peer.learning.training.trainer import SGD, Phase
 from peer.protocols.fibfl import FibFL

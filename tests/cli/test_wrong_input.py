@@ -122,6 +122,15 @@ PEERS: dict[str, tuple[str, str]] = {
     "out below a file": ("out: fed.yaml/below", "is a file, so nothing can be written below it; give"),
     "out is a file": ("out: fed.yaml", "is a file, so nothing can be written below it; give another `out`"),
     "out cannot be": ("out: /proc/nobody", "/proc/nobody"),
+    "out with a misspelt id": ("out: runs/{ID}", "`out`: `{ID}` in runs/{ID} stands for nothing; write `{id}` for"),
+    "TLS with a misspelt id": (
+        "tls: {ca: ca.pem, cert: '{Id}.pem', key: k.pem}",
+        "`tls.cert`: `{Id}` in {Id}.pem stands",
+    ),
+    "own data with a misspelt id": (
+        "data: {name: npz, path: '{ id }.npz'}",
+        "`{ id }` in { id }.npz stands for nothing",
+    ),
     "out too long": (f"out: {'x' * 300}", "File name too long"),
     "out holds a NUL": ('out: "a\\0b"', "peer.yaml:3: `out` holds a NUL character; remove it"),
     "own data unknown": ("data: {name: nzp}", "unknown data `nzp`; did you mean `npz`?"),
@@ -138,6 +147,16 @@ def test_wrong_peer_file(case: str, place: Place) -> None:
     text = "\n".join({**right, line.partition(":")[0]: line}.values())
     (place.path / "peer.yaml").write_text(text)
     place.refuses(peer, ["--config", "peer.yaml"], message)
+
+
+def test_each_file_in_the_others_place(place: Place) -> None:
+    config = "peer.yaml: is a peer's config, which goes to dfl-peer --config; give the federation's file that it names"
+    for command in (["check", "peer.yaml"], ["run", "peer.yaml", "--peers", "3"]):
+        place.refuses(launch, command, config)
+    federation = "fed.yaml: is a federation's file, which goes to dfl-launch run; give a peer's config"
+    place.refuses(peer, ["--config", "fed.yaml"], federation)
+    (place.path / "peer.yaml").write_text("federation: peer.yaml\nid: peer0\n")
+    place.refuses(peer, ["--config", "peer.yaml"], config)
 
 
 def test_unwritable_output(place: Place) -> None:

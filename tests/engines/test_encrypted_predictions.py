@@ -17,6 +17,7 @@ import torch
 from real_peers import Build
 from safetensors.torch import load_file
 
+from launcher.plan import plan
 from peer.errors import InputError
 from peer.learning.encryption import ckks, square_mlp
 from peer.learning.encryption.isolation import Worker
@@ -32,8 +33,10 @@ from peer.learning.encryption.square_mlp import (
     encrypt,
     evaluate,
 )
+from peer.network.membership.durability import STALENESS_BOUND
 from peer.protocols.base import Peer
 from peer.protocols.blocks import encrypted_predictions
+from peer.runtime.disk import rehearse
 from peer.runtime.in_process import run_in_process
 from peer.runtime.runtime import Runtime
 from peer.spec.peer import load_spec
@@ -117,8 +120,18 @@ def test_an_answer_to_other_samples_is_refused(encrypted: Encrypted, model: Squa
 
 
 def test_more_samples_than_slots_are_refused() -> None:
-    with pytest.raises(InputError, match=f"4097 samples do not fit .* holds {SLOTS}"):
+    with pytest.raises(InputError, match=f"4,097 samples .* do not fit .* holds {SLOTS:,}"):
         encrypt(torch.zeros(4097, 2))
+
+
+def test_the_disk_has_room_for_what_is_journalled(tmp_path: Path) -> None:
+    """The inputs of round 1 and the answers of all rounds that may be replayed."""
+    (tmp_path / "federation.yaml").write_text(json.dumps(content(9, "tiny:square", predictions="encrypted")))
+    spec = load_spec(tmp_path / "federation.yaml", peers=3)
+    made = plan(spec)
+    journalled = rehearse(spec, "peer0", made.rehearsal("peer0")).journalled
+    inputs = KEY_BYTES + CONTEXT_BYTES + 4 * FRESH_BYTES
+    assert journalled > inputs + (STALENESS_BOUND + 2) * 2 * made.model.classes * ANSWER_BYTES
 
 
 def content(rounds: int, model: str, **protocol: Any) -> dict[str, Any]:

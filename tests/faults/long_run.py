@@ -41,7 +41,7 @@ class Growth:
         gc.collect()
         self.megabytes.append(process.memory_info().rss / 2**20)
         self.files.append(process.num_fds())
-        self.objects.append(len(gc.get_objects()))
+        self.objects.append(gc.get_freeze_count() + len(gc.get_objects()))
         self.frames.append(sum(len(link.outbox._frames) for n in networks for link in n.links.values()))
         self.messages.append(sum(len(inbox.messages) for n in networks for inbox in n._receiver.inboxes.values()))
         checkpoints = [path for id in simulation.spec.ids for path in (simulation.out / id / "checkpoint").glob("*")]
@@ -61,7 +61,8 @@ class Growth:
 
 def run(rounds: int, cuts: int, growth: Growth) -> Outcome:
     """Three peers, so many rounds, about so many connections cut."""
-    gc.unfreeze()  # a peer that lived in this process before has frozen, and so hidden, what was loaded then
+    gc.collect()
+    gc.freeze()  # what was loaded before need not be walked over for each sample, which counts it nevertheless
     scenario = long(rounds)
     SCENARIOS[scenario.name] = scenario
     try:

@@ -41,6 +41,13 @@ class Scenario:
 
 
 ONE_EPOCH = {"epochs": 1, "batch_size": 16}
+STOPPING = {
+    "data": {"name": "tiny:clouds", "partition": {"kind": "dirichlet", "alpha": 5.0}},
+    "hold_back": 0.3,
+    "stop_early": {"patience": 2, "min_rounds": 4, "margin": 0.001},
+    "finetune": {"epochs": 2, "part": "model", "lr": 0.1, "batch_size": 4},
+}
+"""What all peers find out together: here that they may end before the last round."""
 LIARS = {
     "peer0": {"kind": "stale"},
     "peer1": {"kind": "noise", "scale": 0.5},
@@ -121,6 +128,14 @@ SCENARIOS = {
         Scenario("keeping", {"name": "callers:Keeping", "epochs": 1, "batch_size": 16}, peers=3, rounds=5),
         Scenario("bfloat16", {"name": "callers:EveryCall", **ONE_EPOCH}, peers=3, rounds=3, wire="bfloat16"),
         Scenario("top-k", {"name": "callers:Updates", **ONE_EPOCH}, peers=3, rounds=3, wire="top-k"),
+        Scenario("stopping early", {"name": "fibfl", **ONCE}, rounds=20, keys=STOPPING),
+        Scenario(
+            "stopping early, restless",
+            {"name": "tiny:Restless", **ONCE},
+            peers=5,
+            rounds=20,
+            keys=STOPPING | {"evaluate_every": 2},
+        ),
         Scenario("pair", {"name": "fedavg", "epochs": 1}, peers=2, rounds=6),
         Scenario("dialling out", {"name": "fibfl", **ONCE}, peers=5, rounds=5, dial_out=("peer1", "peer3")),
         Scenario("dialling out, directed", {"name": "fedavg", "epochs": 1}, peers=4, dial_out=("peer0", "peer2")),

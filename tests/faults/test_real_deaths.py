@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import STDOUT
 from typing import Any
 
 import pytest
+from interpreter import Commands
 from real_peers import Build, SmallFederation, digests, until
 
 from faults.accidents import start_and_die
@@ -110,17 +110,18 @@ def delete_last_byte(path: Path) -> None:
 
 
 def test_the_launcher_starts_a_killed_peer_again(
-    federation: Build, undisturbed: dict[str, dict[str, str]], tmp_path: Path
+    federation: Build, undisturbed: dict[str, dict[str, str]], commands: Commands, tmp_path: Path
 ) -> None:
     wanted = expected(undisturbed, "fibfl", federation)
     spec, out = federation(PROTOCOLS["fibfl"], peers=3, rounds=ROUNDS), tmp_path / "run"
-    command = [sys.executable, "-m", "launcher.cli", "run", str(spec.directory / "federation.yaml"), "--out", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launcher:
+    arguments = ["-m", "launcher.cli", "run", str(spec.directory / "federation.yaml"), "--out", str(out)]
+    with commands.command(arguments, stderr=STDOUT) as launcher:
+        assert launcher.stdout
         events = out / "peer1" / "events.jsonl"
         until(lambda: events.exists() and '"training", "round": 2' in events.read_text(), 40, "peer1 trains")
         os.kill(int((out / "peer1" / "pid").read_text()), signal.SIGKILL)
-        said, _ = launcher.communicate(timeout=60)
-    assert launcher.returncode == 0, said
+        said = launcher.stdout.read()
+        assert launcher.wait() == 0, said
     assert "peer1 was killed by SIGKILL" in said
     assert "peer1 starts again" in said
     summary = json.loads((out / "summary.json").read_text())

@@ -3,10 +3,14 @@
 import json
 import re
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import torch
 from authority import authority
@@ -15,6 +19,7 @@ from cryptography import x509
 from peer.cli import main
 from peer.network.transport.addresses import why_taken
 from peer.network.transport.reach import reach
+from peer.network.wire.messages import SERVICE, StatusReply
 
 Ports = Callable[[int], list[int]]
 
@@ -42,14 +47,33 @@ class Site:
         return code, {what: (mark, said) for what, mark, said in found}
 
 
+@contextmanager
+def answering(port: int, reply: StatusReply) -> Iterator[None]:
+    """What a peer that runs at the port says of itself."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    told = grpc.unary_unary_rpc_method_handler(lambda _question, _context: reply.SerializeToString())
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Status": told}),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    yield
+    server.stop(None).wait()
+
+
+def hang_up(listening: socket.socket) -> None:
+    """On everybody who calls."""
+    with suppress(OSError):
+        while True:
+            listening.accept()[0].close()
+
+
 @pytest.fixture
 def site(tmp_path: Path, ports: Ports, capfd: pytest.CaptureFixture[str]) -> Site:
     return Site(tmp_path, ports(4), capfd)
 
 
 def test_all_is_right(site: Site) -> None:
-    """One neighbour listens, the other does not yet; peer2 is none of its neighbours."""
-    with socket.create_server(("127.0.0.1", site.ports[1])):
+    """One neighbour runs, the other does not yet; peer2 is none of its neighbours."""
+    with answering(site.ports[1], StatusReply(id="peer1", federation="federation", state="training", round=3)):
         code, said = site.check()
     assert code == 0
     assert {mark for mark, _ in said.values()} == {"right"}
@@ -58,9 +82,42 @@ def test_all_is_right(site: Site) -> None:
         *("neighbour peer3", "neighbour peer1"),
     ]
     assert said["data"][1] == "its part of digits: 25 samples, inputs (1, 8, 8), 10 classes"
-    assert said["neighbour peer1"][1] == f"127.0.0.1:{site.ports[1]}: answers"
+    assert said["directory"][1] == f"{site.path}/peer0: can be written"
+    assert said["neighbour peer1"][1] == f"127.0.0.1:{site.ports[1]}: it runs, training in round 3"
     assert "nobody listens there yet" in said["neighbour peer3"][1]
     assert why_taken(f"127.0.0.1:{site.ports[0]}") is None
+
+
+def test_who_accepts_connections_need_not_be_the_neighbour(site: Site) -> None:
+    """A stranger who hangs up, and a peer of another federation: neither is told to be the neighbour."""
+    stranger = socket.create_server(("127.0.0.1", site.ports[1]))
+    hanging_up = threading.Thread(target=hang_up, args=(stranger,))
+    hanging_up.start()
+    with stranger, answering(site.ports[3], StatusReply(id="peer3", federation="clinics")):
+        code, said = site.check()
+        stranger.shutdown(socket.SHUT_RDWR)
+        hanging_up.join()
+    assert code == 0
+    seen = "something accepts connections there; whether it is"
+    assert said["neighbour peer1"][0] == said["neighbour peer3"][0] == "-"
+    assert f"{seen} peer1 cannot be told (" in said["neighbour peer1"][1]
+    assert f"{seen} peer3 cannot be told (it belongs to another federation, `clinics`)" in said["neighbour peer3"][1]
+
+
+def test_the_peers_id_stands_for_itself_in_its_paths(site: Site) -> None:
+    site.config |= {
+        "out": "runs/{id}",
+        "tls": {"ca": "ca.pem", "cert": "{id}.pem", "key": "{id}.key"},
+    }
+    (site.path / "ca.pem").touch()
+    code, said = site.check()
+    assert (code, said["directory"]) == (2, ("right", f"{site.path}/runs/peer0: can be written"))
+    assert said["certificates"][1].startswith(f"{site.path}/peer0.pem: cannot be read")
+
+
+def test_a_place_where_nothing_can_be_made_whatever_its_permissions_say(site: Site) -> None:
+    site.config["out"] = "/proc/x"
+    assert site.check()[1]["directory"][0] == "WRONG"
 
 
 def test_everything_is_looked_at_whatever_is_wrong(site: Site) -> None:
@@ -80,7 +137,8 @@ def test_everything_is_looked_at_whatever_is_wrong(site: Site) -> None:
         "device": "device `cuda:99`: this machine shows",
         "data": "there is no file",
         "directory": "is a file, so nothing can be written below it; give another `out`",
-        "certificates": "ca.pem: cannot be read (No such file or directory); correct the path under `tls`",
+        "certificates": "ca.pem: cannot be read (No such file or directory); correct the path under `tls`, or make "
+        "certificates anew with `dfl-launch certs`, for all peers and `peer0` among them",
         "port": "address already in use; stop what uses it or give this peer another `listen`",
         "health": "give this peer another `health`",
         "neighbour peer3": "the name no-such-host.invalid is not known here",
@@ -138,7 +196,7 @@ async def test_a_host_that_does_not_answer() -> None:
 async def test_an_address_of_ipv6(ports: Ports) -> None:
     (port,) = ports(1)
     with socket.create_server(("::1", port), family=socket.AF_INET6):
-        assert (await reach(f"[::1]:{port}")).said == "answers"
+        assert (await reach(f"[::1]:{port}")).accepted
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, Self
 
 import psutil
 import pytest
+from interpreter import Command, Commands
 from real_peers import Nursery, RunningPeer, all_gone
 
 from launcher.cli import main
@@ -154,25 +153,26 @@ def digests(summary: dict[str, Any]) -> list[str]:
 
 
 @contextmanager
-def launched(file: Path, out: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A launcher in a process of its own, and the ids of all processes under it once round 1 is over."""
-    command = [sys.executable, "-m", "launcher.cli", "run", str(file), "--out", str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            assert process.stdout is not None
-            while "round 1/" not in (line := process.stdout.readline()):
-                assert line, "the launcher ended before round 1"
-            yield process, [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-        finally:
-            process.kill()
+def launched(commands: Commands, file: Path, out: Path) -> Iterator[tuple[Command, list[int]]]:
+    """A launcher in a process and a session of its own, and the ids of all under it once round 1 is over."""
+    with commands.command(["-m", "launcher.cli", "run", str(file), "--out", str(out)]) as process:
+        assert process.stdout is not None
+        while "round 1/" not in (line := process.stdout.readline()):
+            assert line, "the launcher ended before round 1"
+        yield process, [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_orphan_and_nothing_lost(
-    number: signal.Signals, tmp_path: Path, ports: Ports, lent: None, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals,
+    tmp_path: Path,
+    ports: Ports,
+    lent: None,
+    commands: Commands,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file, out = write(tmp_path, ports(3), rounds=40, protocol={"name": "rdfl", "epochs": 1}), tmp_path / "out"
-    with launched(file, out) as (launcher, pids):
+    with launched(commands, file, out) as (launcher, pids):
         assert len(pids) == 4  # the fork server and three peers
         if number == signal.SIGINT:
             os.killpg(launcher.pid, number)  # as a terminal does: the peers have sessions of their own

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from every_protocol import SETTINGS, SGD, keys
 from faults.accidents import start_and_die
-from real_peers import Build, Nursery, SmallFederation, digests
+from real_peers import Build, SmallFederation, digests
 
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.in_process import run_in_process
@@ -50,11 +50,6 @@ CASES: dict[str, tuple[int, int | None]] = {
 }
 MOMENTS = ("training:2", "communicating:3", "overtaken:2")
 """When a peer is killed: in its second batch, at its third message, evaluating round 2 when others are in round 3."""
-
-
-@pytest.fixture(scope="module")
-def fork_server(accidents: Nursery) -> Nursery:
-    return accidents
 
 
 def test_none_is_left_out() -> None:

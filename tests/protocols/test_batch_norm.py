@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from all_protocols import KEYS, SETTINGS
 from federations import Run, federate
-from test_same_bits_twice import KEYS, SETTINGS
 from torch import nn
 
 from peer.protocols.registry import PROTOCOLS
@@ -28,8 +28,12 @@ def run(directory: Path, name: str, **keys: Any) -> Run:
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_statistics_stay_sane_and_the_bits_the_same(tmp_path: Path, name: str) -> None:
-    first, second = (run(tmp_path / directory, name) for directory in ("first", "second"))
+    """In each run with the same seed, and in none with another."""
+    first, second, other = (
+        run(tmp_path / directory, name, seed=seed) for directory, seed in (("first", 5), ("second", 5), ("other", 6))
+    )
     assert first.models() == second.models()
+    assert all(first.models()[peer] != other.models()[peer] for peer in first.ids)
     moved = set()
     for runtime in first.runtimes.values():
         model = runtime.setup.model

@@ -150,7 +150,7 @@ def test_the_gradient_is_of_all_samples_in_evaluation_mode_and_none_of_the_buffe
     model.vector.add_(torch.rand(len(model.vector)))
     data = Samples(torch.randn(300, 4), torch.randint(0, 3, (300,)))
     plain = copy.deepcopy(model.module).eval()
-    peer: Any = SimpleNamespace(model=model.vector, data=data, logits=model.logits)
+    peer: Any = SimpleNamespace(model=model.vector, data=data, logits=model.logits, task=model.task)
     found = local_gradient(peer)
     functional.cross_entropy(plain(data.x), data.y).backward()  # type: ignore[no-untyped-call]
     expected = dict(plain.named_parameters())

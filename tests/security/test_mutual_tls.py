@@ -60,11 +60,39 @@ def hashes(results: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {id: result["model_sha256"] for id, result in results.items()}
 
 
-def test_certificates_are_rotated_without_stopping(federation: Build, tmp_path: Path) -> None:
-    slow = {"name": "fibfl", "extractor_epochs": 60}
-    undisturbed = federation(slow, rounds=6, data={"name": "digits"}).run()
+HELD = """
+import time
+from pathlib import Path
+from typing import Literal
 
-    run = federation(slow, rounds=6, data={"name": "digits"})
+from peer.protocols.fibfl import FibFL
+
+
+class Held(FibFL):
+    name: Literal["held:Held"]
+    until: str
+
+    async def round(self, peer):
+        if (peer.id, peer.round) == ("peer2", 3):
+            await peer.compute(wait, Path(self.until))
+        await super().round(peer)
+
+
+def wait(path):
+    while not path.exists():
+        time.sleep(0.02)
+"""
+"""In round 3 peer2 waits for a file, and so before long the others for peer2."""
+
+
+def test_certificates_are_rotated_without_stopping(federation: Build, tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(HELD)
+    (go := tmp_path / "go").touch()
+    held = {"name": "held:Held", "until": str(go), "head_epochs": 1, "extractor_epochs": 1}
+    undisturbed = federation(held, rounds=6, code=str(tmp_path)).run()
+    go.unlink()
+
+    run = federation(held, rounds=6, code=str(tmp_path))
     certs, old, new = tmp_path / "certs", tmp_path / "old", tmp_path / "new"
     make_certificates(run.spec, certs, days=2)
     make_certificates(run.spec, new, days=2)
@@ -85,6 +113,7 @@ def test_certificates_are_rotated_without_stopping(federation: Build, tmp_path: 
     with pytest.raises(grpc.RpcError):
         ask(address, "peer0", old, of="peer1")
     assert ask(address, "peer0", new, of="peer1").federation == "tiny"
+    go.touch()
 
     assert set(run.wait().values()) == {0}
     assert hashes(run.results()) == hashes(undisturbed)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.data.drift import Stage, stage_of
+from peer.learning.data.held_back import HoldBack
 from peer.learning.data.partition import Partition
 from peer.learning.data.samples import Dataset, Indices, Labels, Names, Samples, Targets
 from peer.learning.data.sources.base import Source
@@ -35,15 +36,24 @@ class Shard:
     `data.validation` sets some aside."""
     names: Names
     task: Task
+    held_back: Samples | None = None
+    """Of the peer's own training samples those that it does not train on; None unless `hold_back` sets some aside."""
 
 
-def take_shard(source: Source, ids: Sequence[str], peer: str, round: int = 1, task: Task = Classification()) -> Shard:
+def take_shard(
+    source: Source,
+    ids: Sequence[str],
+    peer: str,
+    round: int = 1,
+    task: Task = Classification(),
+    hold_back: HoldBack | None = None,
+) -> Shard:
     """The part of a common data set that `peer` has in a round; InputError when anybody's would be empty in any."""
     dataset = source.load(task)
     mine, stage = ids.index(peer), stage_of(round, source.stages)
     dealt = deal(source, dataset, ids)[stage.since][mine]
     paper = _paper_part(stage.partition, source.seed, dataset, ids, mine)
-    return _shard(dataset, dealt, paper, stage, own=False)
+    return _shard(dataset, dealt, paper, stage, own=False, hold_back=hold_back)
 
 
 def deal(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list[Indices]]:
@@ -63,14 +73,20 @@ def deal(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list
     return dealt
 
 
-def own_shard(source: Source, federation: Source, round: int = 1, task: Task = Classification()) -> Shard:
+def own_shard(
+    source: Source,
+    federation: Source,
+    round: int = 1,
+    task: Task = Classification(),
+    hold_back: HoldBack | None = None,
+) -> Shard:
     """A data set of the peer's own, unsplit, with the validation samples of the federation's, if it sets some aside.
 
     InputError when the federation's data do not lie here too then, or do not go with the peer's own. The federation's
     drift changes these samples, too.
     """
     dataset, stage = open_own(source, federation, task), stage_of(round, federation.stages)
-    shard = _shard(dataset, np.arange(len(dataset.train_targets)), None, stage, own=True)
+    shard = _shard(dataset, np.arange(len(dataset.train_targets)), None, stage, own=True, hold_back=hold_back)
     if not federation.validation:
         return shard
     public = _public(federation, dataset)
@@ -106,8 +122,9 @@ def check_public(common: Dataset, own: Dataset) -> None:
     """InputError when a peer with its own data could make nothing of the federation's validation samples."""
     if (common.shape, common.classes) != (own.shape, own.classes):
         raise InputError(
-            f"validation inputs {common.shape} of {common.classes} classes do not go with the peer's own, "
-            f"{own.shape} of {own.classes}; make them alike, or set `validation: 0` in the federation's `data`"
+            f"validation inputs {common.shape} of {own.task.outputs_in_words(common.classes)} do not go with the "
+            f"peer's own, {own.shape} of {own.classes}; make them alike, or set `validation: 0` in the federation's "
+            "`data`"
         )
 
 
@@ -129,19 +146,29 @@ def labels(targets: Targets, dataset: Dataset) -> Labels:
     return targets if dataset.task.has_classes else np.zeros(len(targets), np.int64)
 
 
+def class_counts(targets: Targets, classes: int, task: Task) -> NDArray[np.int64]:
+    """How many of the targets (n, ...) each class has: int64 (classes,); (0,) where the task has none."""
+    return np.bincount(targets, minlength=classes) if task.has_classes else np.zeros(0, np.int64)
+
+
 def class_mix(targets: Tensor, classes: int, task: Task) -> NDArray[np.float64]:
     """The share of each class among targets (n, ...), on the CPU: float64 (classes,); (0,) where the task has none."""
-    if not task.has_classes:
-        return np.empty(0)
-    counts = np.bincount(targets.numpy(), minlength=classes)
-    shares: NDArray[np.float64] = counts / counts.sum()
+    counts = class_counts(targets.numpy(), classes, task)
+    shares: NDArray[np.float64] = counts / counts.sum() if len(counts) else np.zeros(0)
     return shares
 
 
 def _shard(
-    dataset: Dataset, indices: NDArray[np.int64], paper: NDArray[np.int64] | None, stage: Stage, own: bool
+    dataset: Dataset,
+    indices: Indices,
+    paper: NDArray[np.int64] | None,
+    stage: Stage,
+    *,
+    own: bool,
+    hold_back: HoldBack | None,
 ) -> Shard:
-    train, public = stage.apply(dataset.train(indices)), dataset.validation_samples()
+    trained, held = hold_back.split(indices) if hold_back else (indices, None)
+    train, public = stage.apply(dataset.train(trained)), dataset.validation_samples()
     return Shard(
         train=train,
         test=stage.apply(dataset.test()),
@@ -152,4 +179,5 @@ def _shard(
         validation=public and stage.apply(public),
         names=dataset.names,
         task=dataset.task,
+        held_back=None if held is None else stage.apply(dataset.train(held)),
     )

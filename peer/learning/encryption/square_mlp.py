@@ -55,18 +55,18 @@ def check_installed() -> None:
     ckks.library()
 
 
-def check_fits(samples: int) -> None:
-    """InputError where they are too many for a ciphertext."""
+def check_fits(peer: str, samples: int) -> None:
+    """InputError where a peer has too many for a ciphertext."""
     if samples > SLOTS:
         raise InputError(
-            f"{samples} samples do not fit into a ciphertext, which holds {SLOTS}; give the peers fewer (`data.limit`) "
-            "or take `predictions: model`"
+            f"the {samples:,} samples of {peer} do not fit into a ciphertext, which holds {SLOTS:,}; give the peers "
+            "fewer (`data.limit`) or take `predictions: model`"
         )
 
 
 def encrypt(x: Tensor) -> Encrypted:
     """Inputs (n, *shape) under a new key: another one, and other ciphertexts, at each call."""
-    check_fits(len(x))
+    check_fits("this peer", len(x))
     return Encrypted(*ckks.encrypt(x.flatten(1).T.double().cpu().tolist()))
 
 

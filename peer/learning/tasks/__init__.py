@@ -3,12 +3,20 @@
 from peer.errors import InputError, nearest
 from peer.learning.tasks.base import Figure, Task
 from peer.learning.tasks.classification import Classification
+from peer.learning.tasks.language_model import LanguageModel
+from peer.learning.tasks.multilabel import Multilabel
+from peer.learning.tasks.regression import Regression
+from peer.learning.tasks.segmentation import Segmentation
 from peer.plugins import load_object
 
 __all__ = ["TASKS", "Classification", "Figure", "Task", "task_class"]
 
 TASKS: dict[str, type[Task]] = {
     "classification": Classification,
+    "multilabel": Multilabel,
+    "regression": Regression,
+    "segmentation": Segmentation,
+    "language-model": LanguageModel,
 }
 
 

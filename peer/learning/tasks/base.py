@@ -24,6 +24,10 @@ class Figure:
     name: str
     better: Literal["up", "down"] = "up"
 
+    def worst(self, values: Sequence[float]) -> float:
+        """The worst of some, at least one."""
+        return min(values) if self.better == "up" else max(values)
+
 
 class Task(Settings):
     """The `task` block; a user's own is a subclass named `module:Name`.
@@ -67,6 +71,10 @@ class Task(Settings):
             raise InputError(f"{where}: `classes` is {given} and a target holds {found} numbers; leave it out")
         return found
 
+    def outputs_in_words(self, count: int) -> str:
+        """What so many outputs are, for people and for the handshake: `10 classes`."""
+        return f"{count} output{'s' * (count != 1)}"
+
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch, of shape (): of what the model gives for it, and what was wanted."""
@@ -107,3 +115,10 @@ def described(outputs: object) -> str:
     if not isinstance(outputs, Tensor):
         return f"a {type(outputs).__name__}"
     return f"outputs {tuple(outputs.shape)} of {str(outputs.dtype).removeprefix('torch.')}"
+
+
+def misshapen(outputs: object, shape: tuple[int, ...], what: str) -> str | None:
+    """The words of `misfit` for outputs that are no floating-point tensor (n, *shape); None for one."""
+    if isinstance(outputs, Tensor) and tuple(outputs.shape[1:]) == shape and outputs.is_floating_point():
+        return None
+    return f"{what}, (n, {', '.join(map(str, shape))}), not {described(outputs)}"

@@ -47,6 +47,9 @@ class Classification(Task):
             )
         return given or largest + 1
 
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} classes"
+
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, targets)
 

@@ -211,16 +211,16 @@ class Trainer:
 
     def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:
         """What to train, on what: a frozen extractor's features stay the same and are computed once."""
-        split = self.model.module
-        if phase.part != "head" or phase.step is not None:
-            return split, self.samples
+        if phase.part != "head" or phase.step is not None or self.model.halves is None:
+            return self.model.module, self.samples
+        extractor, head = self.model.halves
         self.model.learn(phase.part)
         features: list[Tensor] = []
         with torch.no_grad(), self._precision.forward():
             for batch in self.samples.in_order(BATCH):
                 self._check_stop()
-                features.append(split.extractor(batch.inputs).float())
-        return split.head, Samples(torch.cat(features), self.samples.y)
+                features.append(extractor(batch.inputs).float())
+        return head, Samples(torch.cat(features), self.samples.y)
 
     def _epoch(self, phase: Phase, generator: torch.Generator) -> Iterator[list[Tensor]]:
         """Positions of the batches of each step of an epoch, on the model's device."""

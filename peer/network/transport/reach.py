@@ -16,6 +16,8 @@ class Reach:
 
     right: bool
     said: str
+    accepted: bool = False
+    """Somebody listens there, whoever that is."""
 
 
 async def reach(address: str, seconds: float = SECONDS) -> Reach:
@@ -52,4 +54,4 @@ async def _call(family: int, place: tuple[object, ...], seconds: float) -> Reach
         return Reach(
             False, f"{(error.strerror or str(error)).lower()}: see to the address and to this machine's routes"
         )
-    return Reach(True, "answers")
+    return Reach(True, "something accepts connections there", accepted=True)

@@ -58,7 +58,12 @@ class Certificates:
 
     def read(self) -> Chain:
         """Read and check the files; InputError names the file and the reason."""
-        contents = {path: _bytes(path) for path in (self.ca, self.cert, self.key)}
+        try:
+            contents = {path: _bytes(path) for path in (self.ca, self.cert, self.key)}
+        except InputError as error:
+            raise InputError(
+                f"{error}, or make certificates anew with `dfl-launch certs`, for all peers and `{self.id}` among them"
+            ) from None
         ca, cert = _certificate(self.ca, contents[self.ca]), _certificate(self.cert, contents[self.cert])
         self._check(cert, ca)
         self._check_key(cert, contents[self.key])

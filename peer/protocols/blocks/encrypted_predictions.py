@@ -17,7 +17,6 @@ from peer.learning.encryption.square_mlp import (
     MAX_LOGIT,
     Encrypted,
     SquareMLP,
-    check_fits,
     check_installed,
     decrypt,
     encrypt,
@@ -40,9 +39,8 @@ KEPT = ("key", "context/", "inputs/")
 
 
 def check_encryptable(peer: Peer) -> None:
-    """InputError where TenSEAL is missing, the samples are too many or the model is no SquareMLP."""
+    """InputError where TenSEAL is missing or the model is no SquareMLP."""
     check_installed()
-    check_fits(peer.samples)
     square_mlp(peer)
 
 

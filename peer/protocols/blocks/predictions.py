@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from peer.learning.encryption.square_mlp import check_fits
 from peer.learning.training.evaluation import BATCH
 from peer.protocols.base import Init, Peer, Share
 from peer.protocols.blocks import encrypted_predictions
@@ -19,6 +20,7 @@ class SharedPredictions(Distillation):
     predictions: Literal["model", "encrypted"] = "model"
     """Who computes what k predicts on n's data: n, to whom k's model goes, or k, on inputs that n has encrypted."""
 
+    needs_classes: ClassVar[bool] = True
     unchanging: ClassVar[tuple[str, ...]] = encrypted_predictions.KEPT
 
     @property
@@ -30,6 +32,10 @@ class SharedPredictions(Distillation):
 
     def why_data_are_fixed(self) -> str | None:
         return "the encrypted inputs leave once, in round 1" if self.predictions == "encrypted" else None
+
+    def check_samples(self, peer: str, samples: int) -> None:
+        if self.predictions == "encrypted":
+            check_fits(peer, samples)
 
     async def start(self, peer: Peer, init: Init) -> None:
         if self.predictions == "encrypted":

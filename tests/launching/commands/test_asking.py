@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ import grpc
 import pytest
 from authority import authority
 from cryptography import x509
+from interpreter import Commands
 from real_peers import Build, SmallFederation, until
 
 from launcher.certificates import certificate_files, make_certificates
@@ -62,6 +61,7 @@ def test_who_runs_who_died_and_who_never_came(federation: Build, capfd: pytest.C
     made.start("peer2")
     done = until(lambda: (all_told := ask(made, capfd)[1])["peer0"].get("accuracy") and all_told, 30, "a round is over")
     assert 0 < done["peer0"]["accuracy"] <= 1
+    assert done["peer0"]["figure"] == done["peer0"]["accuracy"]
     assert [link["state"] for link in done["peer0"]["neighbours"]] == ["up", "up"]
     made.peers["peer2"].signal(signal.SIGKILL)
     made.peers["peer2"].wait()
@@ -234,14 +234,12 @@ def test_a_run_is_watched_to_its_end(federation: Build, capfd: pytest.CaptureFix
     assert rows == [[id, "done", "8/8"] for id in made.ids]
 
 
-def test_ctrl_c_ends_the_view_and_not_the_peers(federation: Build) -> None:
+def test_ctrl_c_ends_the_view_and_not_the_peers(federation: Build, commands: Commands) -> None:
     made = federation(LONG, patience=600)
     made.start("peer0", "peer1")  # and so they wait, and take no time
     made.await_event("peer0", "waiting")
-    command = [sys.executable, "-m", "launcher.cli", "watch", str(made.directory / "federation.yaml")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
-    ) as view:
+    arguments = ["-m", "launcher.cli", "watch", str(made.directory / "federation.yaml")]
+    with commands.command(arguments, env=os.environ | {"PYTHONUNBUFFERED": "1"}) as view:
         assert view.stdout
         for line in view.stdout:
             if line.startswith("peer2 does not answer"):

@@ -88,6 +88,16 @@ def test_check_tells_what_a_run_would_lack(federation: Path, capsys: pytest.Capt
     assert "lacking: `flexifed` goes by pinned resources, and `peer0` has none" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("plaintext", "told"), [(False, True), (True, False)])
+def test_check_tells_of_a_ring_beyond_this_machine_without_certificates(
+    plaintext: bool, told: bool, federation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring = ", ".join(f"{{id: p{n}, address: '10.0.0.{n}:7700'}}" for n in range(1, 4))
+    assert main(["check", str(federation), f"--set=ring=[{ring}]", f"--set=plaintext={str(plaintext).lower()}"]) == 0
+    lacking = "lacking: 10.0.0.1:7700 is not on this machine and `p1` has no `tls`; make certificates with"
+    assert (lacking in capsys.readouterr().out) is told
+
+
 def test_protocols_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["protocols", "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
@@ -189,10 +199,22 @@ def test_check_of_peers_with_data_of_their_own(
     assert re.findall(r"^ *(peer\d) +(\d+)", text, re.MULTILINE) == [(f"peer{n}", "16") for n in range(3)]
     tables(tmp_path, {"peer1": "b,a,label"})
     assert main(check) == 2
-    assert "the data of peer1 has columns (b, a), and that of peer0 (a, b); make them alike" in capsys.readouterr().err
+    said = "the data of peer1 has columns (b, a), and that of peer0 columns (a, b); make them alike"
+    assert said in capsys.readouterr().err
     (tmp_path / "peer2.csv").unlink()
     assert main(check) == 2
     assert f"{tmp_path}/peer2.csv" in capsys.readouterr().err
+
+
+def test_images_among_tables(federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables(tmp_path, {"common": "a,b,label"})
+    ring = [{"id": f"p{n}", "address": f"127.0.0.1:{7700 + n}"} for n in range(3)]
+    ring[1]["data"] = "digits"
+    content = {"protocol": "fibfl", "data": {"name": "csv", "path": "common.csv"}, "ring": ring}
+    federation.write_text(json.dumps(content))
+    assert main(["check", str(federation)]) == 2
+    said = "the data of p1 has inputs of shape (1, 8, 8) without named columns, and that of p0 columns (a, b); make"
+    assert said in capsys.readouterr().err
 
 
 def test_some_with_data_of_their_own(federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,16 +4,15 @@ import functools
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
+from interpreter import Command, Commands
 from rich.console import Console
 
 from launcher import cli
@@ -307,30 +306,24 @@ LAUNCH = textwrap.dedent(
 )
 
 
-@contextmanager
-def launched(federation: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
+@pytest.fixture
+def launched(federation: Path, tmp_path: Path, commands: Commands) -> Iterator[Command]:
     """A launcher in a process of its own, all its peers hanging in round 2."""
     environment = os.environ | {"FAKE_PEERS": json.dumps({f"peer{n}": "hangs" for n in range(3)})}
-    command = [sys.executable, "-c", LAUNCH, str(federation), str(out), str(HERE)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            assert process.stdout is not None
-            while "round 1/3" not in (line := process.stdout.readline()):
-                assert line, "the launcher ended before round 1"
-            yield process
-        finally:
-            process.kill()
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), environment.get("PYTHONPATH", "")])
+    arguments = ["-c", LAUNCH, str(federation), str(tmp_path / "out"), str(HERE)]
+    with commands.command(arguments, env=environment) as process:
+        assert process.stdout is not None
+        while "round 1/3" not in (line := process.stdout.readline()):
+            assert line, "the launcher ended before round 1"
+        yield process
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopped_launcher_stops_its_peers(
-    tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+def test_stopped_launcher_stops_its_peers(tmp_path: Path, launched: Command, number: signal.Signals, code: int) -> None:
     out = tmp_path / "out"
-    with launched(federation, out) as launcher:
-        launcher.send_signal(number)
-        assert launcher.wait(10) == code
+    launched.send_signal(number)
+    assert launched.wait(10) == code
     for n in range(3):
         assert '"event": "stopped"' in (out / f"peer{n}" / "events.jsonl").read_text()
     assert not list(out.rglob(".*.tmp"))
@@ -339,24 +332,22 @@ def test_stopped_launcher_stops_its_peers(
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["run", "check", "protocols", "json", "certs"])
 def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
-    tmp_path: Path, federation: Path, command: str, unbuffered: str
+    tmp_path: Path, federation: Path, commands: Commands, command: str, unbuffered: str
 ) -> None:
     """As with `| head`."""
     reads, writes = os.pipe()
     os.close(reads)
     paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": unbuffered}
-    launcher = [sys.executable, "-m", "launcher.cli"]
-    commands = {
-        "run": [sys.executable, "-c", LAUNCH, str(federation), str(tmp_path / "out"), str(HERE)],
+    launcher = ["-m", "launcher.cli"]
+    arguments = {
+        "run": ["-c", LAUNCH, str(federation), str(tmp_path / "out"), str(HERE)],
         "check": [*launcher, "check", str(federation), "--peers", "3"],
         "protocols": [*launcher, "protocols"],
         "json": [*launcher, "protocols", "--json"],
         "certs": [*launcher, "certs", str(federation), "--peers", "3", "--out", str(tmp_path / "certs")],
     }
-    ended = subprocess.run(
-        commands[command], stdout=writes, stderr=subprocess.PIPE, text=True, env=environment, timeout=30
-    )
+    ended = commands.run(arguments[command], stdout=writes, stderr=PIPE, env=environment)
     os.close(writes)
     assert ended.returncode == 1
     assert ended.stderr.startswith("dfl-launch: stopped, as nobody reads its output any more")
@@ -364,9 +355,9 @@ def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
     assert ("resumes" in ended.stderr) == (command == "run")
 
 
-def test_killed_launcher_leaves_a_run_to_resume(tmp_path: Path, federation: Path, run: Run) -> None:
-    with launched(federation, tmp_path / "out") as launcher:
-        launcher.kill()
+def test_killed_launcher_leaves_a_run_to_resume(tmp_path: Path, launched: Command, run: Run) -> None:
+    launched.kill()
+    launched.wait()
     began = time.monotonic()
     code, text = run()  # waits until the peers of the first are gone
     assert time.monotonic() - began < 10

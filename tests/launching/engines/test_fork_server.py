@@ -3,13 +3,12 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from interpreter import Commands
 from real_peers import all_gone
 
 from launcher.engines.local.fork_server import ForkServer
@@ -147,10 +146,9 @@ LAUNCHER = textwrap.dedent(
 
 
 @pytest.mark.parametrize("also_the_fork_server", [False, True])
-def test_launcher_killed_leaves_nobody(tmp_path: Path, also_the_fork_server: bool) -> None:
-    command = [sys.executable, "-c", LAUNCHER, str(tmp_path)]
+def test_launcher_killed_leaves_nobody(tmp_path: Path, commands: Commands, also_the_fork_server: bool) -> None:
     environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launcher:
+    with commands.command(["-c", LAUNCHER, str(tmp_path)], env=environment) as launcher:
         assert launcher.stdout is not None
         pids = [int(word) for word in launcher.stdout.readline().split()]
         assert len(pids) == 3

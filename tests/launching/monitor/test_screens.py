@@ -5,24 +5,27 @@ import json
 import os
 import pty
 import re
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
+from interpreter import Commands
 from rich.console import Console
 
+from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.terminal import display, picture
 from launcher.table import fitting
 from peer.telemetry.events import Awaited, RoundDone, StateChanged, Waiting
+
+MATCHED = Headline.accuracy("matched")
 
 FAKE_PEERS = Path(__file__).parents[1] / "commands"
 
 
 def busy(directory: Path, ids: list[str]) -> Federation:
     """Every cell of the table is as wide as it gets: each waits for two others, and was restarted."""
-    federation = Federation(directory, ids, rounds=100, test="matched")
+    federation = Federation(directory, ids, rounds=100, headline=MATCHED)
     seconds = {"train": 1.0, "communicate": 1.0, "evaluate": 1.0}
     for peer in federation.peers.values():
         peer.restarts = 2
@@ -87,23 +90,22 @@ def test_columns_go_in_the_order_given() -> None:
     assert kept == [["peer", "one", "two", "three"], ["peer", "one", "three"], ["peer", "three"], ["peer", "three"]]
 
 
-def launched(encoding: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
-    """A command, and the environment of a terminal with that encoding."""
+def screen(encoding: str) -> dict[str, str]:
+    """The environment of a terminal with that encoding."""
     paths = os.pathsep.join([str(FAKE_PEERS), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONPATH": paths, "COLUMNS": "80", "TERM": "xterm"}
-    return [sys.executable, *arguments], environment
+    return os.environ | {"PYTHONIOENCODING": encoding, "PYTHONPATH": paths, "COLUMNS": "80", "TERM": "xterm"}
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_a_run_is_shown_on_a_terminal_of_any_encoding(tmp_path: Path, encoding: str) -> None:
+def test_a_run_is_shown_on_a_terminal_of_any_encoding(tmp_path: Path, commands: Commands, encoding: str) -> None:
     """On a real pseudo-terminal, so with the live table."""
     federation = tmp_path / "small.yaml"
     federation.write_text("name: small\nrounds: 2\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
     script = "from test_run import LAUNCH; exec(LAUNCH)"
-    command, environment = launched(encoding, "-c", script, str(federation), str(tmp_path / "out"), str(FAKE_PEERS))
-    environment["FAKE_PEERS"] = json.dumps({"peer1": "crashes once"})
+    arguments = ["-c", script, str(federation), str(tmp_path / "out"), str(FAKE_PEERS)]
+    environment = screen(encoding) | {"FAKE_PEERS": json.dumps({"peer1": "crashes once"})}
     terminal, end = pty.openpty()
-    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=environment) as process:
+    with commands.command(arguments, end, end, end, environment) as process:
         os.close(end)
         text = everything(terminal).decode(encoding)
         assert process.wait(30) == 0, text
@@ -127,18 +129,20 @@ def everything(terminal: int) -> bytes:
 
 
 @pytest.mark.parametrize("command", ["protocols", "certs", "wrong", "peer"])
-def test_a_command_says_all_it_has_to_say_into_a_pipe_of_plain_letters(tmp_path: Path, command: str) -> None:
+def test_a_command_says_all_it_has_to_say_into_a_pipe_of_plain_letters(
+    tmp_path: Path, commands: Commands, command: str
+) -> None:
     federation = tmp_path / "small.yaml"
     federation.write_text("rounds: 2\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
-    commands = {
+    given = {
         "protocols": ("launcher.cli", "protocols"),
         "certs": ("launcher.cli", "certs", str(federation), "--peers", "3", "--out", str(tmp_path / "κλίμα")),
         "wrong": ("launcher.cli", "check", str(tmp_path / "κλίμα.yaml")),
         "peer": ("peer.cli", "--config", str(tmp_path / "κλίμα.yaml")),
     }
-    arguments, environment = launched("ascii", "-m", *commands[command])
-    ended = subprocess.run(arguments, capture_output=True, env=environment, timeout=60)
-    said = (ended.stdout + ended.stderr).decode("ascii")
+    ended = commands.run(["-m", *given[command]], stderr=PIPE, env=screen("ascii"))
+    said = ended.stdout + ended.stderr
+    assert said.isascii()
     assert ended.returncode == (2 if command in ("wrong", "peer") else 0), said
     assert "Traceback" not in said
     assert {"protocols": "FIRMA", "certs": "keep keys secret", "wrong": "no such file", "peer": "no such file"}[

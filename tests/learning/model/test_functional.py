@@ -223,13 +223,19 @@ def test_buffers_that_are_not_kept_go_along_in_the_dtype_of_the_weights() -> Non
     assert torch.equal(model.module.get_buffer("extractor.table"), table)
 
 
-def test_a_frozen_parameter_is_used_and_has_no_gradient() -> None:
+def test_a_frozen_parameter_is_used_and_has_no_place_in_the_vector() -> None:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4))
     extractor[1].weight.requires_grad_(False)
     model = seeded(lambda: Model(Split(extractor, nn.Linear(4, 3)), name="frozen", example=Example.zeros((2, 3), 3)))
-    gradient = grad(lambda vector: model.logits(vector, inputs()[0]).square().sum())(other_weights(model))
-    assert gradient[:24].tolist() == [0.0] * 24
-    assert bool((gradient[24:] != 0).all())
+    assert [entry.name for entry in model.layout] == ["extractor.1.bias", "head.weight", "head.bias"]
+    gradient = grad(lambda vector: model.logits(vector, inputs()[0].double()).square().sum())(
+        other_weights(model).double()
+    )
+    assert bool((gradient != 0).all())
+    vector, x = model.vector.clone(), inputs()[0]
+    before = model.logits(vector, x)
+    model.frozen["extractor.1.weight"].add_(1)
+    assert not torch.equal(model.logits(vector, x), before)
 
 
 @pytest.mark.parametrize(

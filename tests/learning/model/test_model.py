@@ -143,11 +143,14 @@ def test_parts_without_parameters() -> None:
     assert bodiless.part("head") == slice(0, 21)
 
 
-def test_what_the_module_froze_stays_out_of_the_trainable_slices() -> None:
+def test_what_the_module_froze_stays_out_of_the_vector() -> None:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Linear(4, 4))
     extractor[1].weight.requires_grad_(False)
     model = Model(Split(extractor, nn.Linear(4, 3)), name="frozen", example=Example.zeros((2, 3), 3))
-    assert model.trainable("model") == (slice(24, 63),)
+    assert model.trainable("model") == (slice(0, 39),)
+    assert len(model.vector) == 39
+    assert [*model.frozen] == ["extractor.1.weight"]
+    assert model.state().keys() == {*model.frozen, *(entry.name for entry in model.layout)}
     model.learn("model")
     assert not model.module.get_parameter("extractor.1.weight").requires_grad
 
@@ -174,13 +177,13 @@ def test_a_model_that_does_not_fit_is_refused_in_one_sentence(extractor: Any, he
     assert "\n" not in str(caught.value)
 
 
-def test_only_float32_and_only_parameters_of_one_part() -> None:
+def test_no_float64_and_only_parameters_of_one_part() -> None:
     double = nn.Sequential(nn.Flatten(), nn.Linear(6, 4))
     double.register_buffer("scale", torch.ones(1, dtype=torch.float64))
-    with pytest.raises(InputError, match=r"extractor.scale is torch.float64; only float32"):
+    with pytest.raises(InputError, match=r"extractor.scale is float64; a peer learns .* `dtype: float32`"):
         Model(Split(double, nn.Linear(4, 3)), name="m", example=Example.zeros((2, 3), 3))
     tied = nn.Linear(3, 3)
-    with pytest.raises(InputError, match="belongs to extractor and head"):
+    with pytest.raises(InputError, match="are one parameter, which belongs to extractor and head; give one module"):
         Model(
             Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3), tied), tied), name="m", example=Example.zeros((2, 3), 3)
         )

@@ -14,9 +14,8 @@ from peer.learning.data.samples import Dataset
 from peer.learning.data.sources.arrays import Rows
 from peer.learning.data.validation import set_aside
 from peer.learning.tasks import Classification, Task
+from peer.peer_paths import names_peers, of_peer, spelled
 from peer.settings import Settings
-
-ID = "{id}"
 
 
 class Source(Settings):
@@ -48,6 +47,12 @@ class Source(Settings):
             raise ValueError(f"`drift` has the rounds {', '.join(map(str, rounds))}; put them in order, each once")
         return self
 
+    @model_validator(mode="after")
+    def _spelled(self) -> Self:
+        for path in self._places.values():
+            spelled(path)
+        return self
+
     @property
     def stages(self) -> list[Stage]:
         """From drift to drift, that of round 1 first."""
@@ -55,18 +60,20 @@ class Source(Settings):
 
     def relative_to(self, base: Path) -> Self:
         """A copy whose relative paths are taken from the folder `base`; `~` is the home folder."""
-        paths = {key: value for key, value in self if isinstance(value, Path)}
-        return self.model_copy(update={key: base / path.expanduser() for key, path in paths.items()})
+        return self.model_copy(update={key: base / path.expanduser() for key, path in self._places.items()})
 
     @property
     def names_peers(self) -> bool:
         """Whether a path differs from peer to peer: `{id}` in it stands for the peer's id."""
-        return any(ID in str(value) for _, value in self if isinstance(value, Path))
+        return any(map(names_peers, self._places.values()))
 
     def of_peer(self, id: str) -> Self:
         """A copy with that id in its paths."""
-        paths = {key: Path(str(value).replace(ID, id)) for key, value in self if isinstance(value, Path)}
-        return self.model_copy(update=paths)
+        return self.model_copy(update={key: of_peer(path, id) for key, path in self._places.items()})
+
+    @property
+    def _places(self) -> dict[str, Path]:
+        return {key: value for key, value in self if isinstance(value, Path)}
 
     def load(self, task: Task = Classification()) -> Dataset:
         """Open the data for a task; large sets stay on disk until samples are taken. InputError for what is no use."""

@@ -1,12 +1,6 @@
-"""Same spec and seed, twice in one process: the same model bits, for every protocol there is."""
+"""Settings of every protocol there is, for short runs of four peers."""
 
-from pathlib import Path
 from typing import Any
-
-import pytest
-from federations import federate
-
-from peer.protocols.registry import PROTOCOLS
 
 TWO_PHASES = {"head_epochs": 1, "extractor_epochs": 1}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -40,14 +34,3 @@ KEYS: dict[str, dict[str, Any]] = {
     "flexifed": {"machines": {f"peer{i}": {"cores": 2**i, "memory": 32 / 2**i} for i in range(4)}},
 }
 """Of the spec, beside the protocol's own."""
-
-
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_same_bits(tmp_path: Path, name: str) -> None:
-    protocol = {"name": name, **SETTINGS[name]}
-    first, second, other = (
-        federate(tmp_path / directory, protocol, 4, trace=False, seed=seed, **KEYS.get(name, {})).models()
-        for directory, seed in (("first", 5), ("second", 5), ("other", 6))
-    )
-    assert first == second
-    assert all(first[peer] != other[peer] for peer in first)
