@@ -56,21 +56,8 @@ FIELDS = (
 )
 """What the codec's header holds, in its order."""
 LINKED = (
-    *(
-        "protocol",
-        "model",
-        "task",
-        "data",
-        "training",
-        "wire",
-        "partition",
-        "drift",
-        "behaviour",
-        "ring",
-        "machines",
-        "tls",
-    ),
-    *("machine", "optimiser", "scheduler", "stop_early", "budget", "step"),
+    *("protocol", "model", "task", "data", "training", "wire", "partition", "drift", "behaviour", "ring", "machines"),
+    *("tls", "machine", "optimiser", "scheduler", "stop_early", "budget", "step"),
 )
 """Keys whose value is a block with a chapter of its own."""
 
