@@ -20,7 +20,7 @@ from peer.learning.model.zoo import MODELS
 from peer.learning.tasks import TASKS
 from peer.learning.training.optimiser import Optimiser
 from peer.learning.training.scheduler import Scheduler
-from peer.learning.training.settings import Budget, OwnStep, StopEarly, Training
+from peer.learning.training.settings import Budget, OwnStep, Training
 from peer.network.limits import Limits, Strangers
 from peer.network.wire.frames import HEADER
 from peer.protocols.base import Protocol
@@ -67,7 +67,6 @@ ELSEWHERE = {(Spec, "stop_early"): "ending-early", (Spec, "finetune"): "fine-tun
 TRAINING: Mapping[str, type[BaseModel]] = {
     "optimiser": Optimiser,
     "scheduler": Scheduler,
-    "stop_early": StopEarly,
     "budget": Budget,
     "step": OwnStep,
 }

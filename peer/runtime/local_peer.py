@@ -78,7 +78,7 @@ class LocalPeer(Communicating):
         if self.setup.shard is not shard:
             self.setup.shard.close()
         self.setup.shard = shard
-        self.trainer.use(shard.train)
+        self.trainer.use(shard.train, shard.held_back)
         # What a peer tells of its data is what it trains on, right or wrong.
         self.proportions = torch.from_numpy(class_mix(shard.train, shard.classes, shard.task))
         self.validation = shard.validation.to(self.trained.device) if shard.validation else None
@@ -114,7 +114,7 @@ class LocalPeer(Communicating):
             loss = await self.compute(self.trainer.train, phase, self.round)
         else:
             loss = await self._timed(phase)
-        if how.budget or how.stop_early:
+        if how.budget or how.patience:
             self._steps.append(self.trainer.steps)
             self.note(local_steps=self._steps)
         return loss

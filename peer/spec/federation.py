@@ -281,6 +281,8 @@ class Spec(Settings):
 
     @model_validator(mode="after")
     def _can_stop_early(self) -> Self:
+        if self.training.patience and self.hold_back is None:
+            raise ValueError("`training.patience` goes by samples that nobody trains on; add `hold_back: 0.1`, say")
         if self.stop_early is None:
             return self
         if self.hold_back is None:

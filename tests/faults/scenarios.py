@@ -65,7 +65,7 @@ TRAINING = {
     "optimiser": {"name": "RAdam", "groups": {"*bias": {"weight_decay": 0.1}}},
     "scheduler": {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": 1000, "every": "step"},
     "precision": "float16",
-    "stop_early": {"patience": 1, "share": 0.3},
+    "patience": 1,
     "accumulate": 2,
 }
 BY_THE_CLOCK = {
@@ -120,7 +120,7 @@ SCENARIOS = {
             rounds=5,
             keys={"data": {"name": "tiny:data", "drift": DRIFT}, "clip_gradient": 0.5},
         ),
-        Scenario("own training", {"name": "fibfl", **ONCE}, peers=3, keys={"training": TRAINING}),
+        Scenario("own training", {"name": "fibfl", **ONCE}, peers=3, keys={"training": TRAINING, "hold_back": 0.3}),
         Scenario("by the clock", {"name": "fedavg"}, peers=3, secret=True, keys={"training": BY_THE_CLOCK}),
         Scenario("solo", {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}, peers=3),
         Scenario("every call", {"name": "callers:EveryCall", "epochs": 1, "batch_size": 16}),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from peer.learning.training.phase import Phase
-from peer.learning.training.settings import StopEarly, Training
+from peer.learning.training.settings import Training
 
 
 class Course:
@@ -13,7 +13,7 @@ class Course:
 
     def __init__(self, phase: Phase, how: Training, steps: int | None = None) -> None:
         """`steps`: as many as a budget in seconds came to before, for a replay."""
-        self._epochs, self._stop_early = phase.epochs, how.stop_early
+        self._epochs, self._patience = phase.epochs, how.patience
         self._most = how.budget.steps if how.budget and steps is None else steps
         seconds = how.budget.seconds if how.budget and steps is None else None
         self._end = None if seconds is None else time.monotonic() + seconds
@@ -29,7 +29,7 @@ class Course:
     def is_over(self) -> bool:
         """Whether there is nothing left to do."""
         if not self._budget:
-            return self.epochs >= self._epochs or (self._stop_early is not None and self._is_stuck(self._stop_early))
+            return self.epochs >= self._epochs or (self._patience is not None and self._since >= self._patience)
         if self._most is not None:
             return self.steps >= self._most
         return self._end is not None and self.steps > 0 and time.monotonic() >= self._end
@@ -43,6 +43,3 @@ class Course:
         self.epochs += 1
         self._since = 0 if loss < self._best else self._since + 1
         self._best = min(self._best, loss)
-
-    def _is_stuck(self, settings: StopEarly) -> bool:
-        return self._since >= settings.patience

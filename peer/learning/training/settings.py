@@ -55,16 +55,6 @@ class Budget(Settings):
         return self
 
 
-class StopEarly(Settings):
-    """A phase ends before its last epoch when the loss on samples that are held out no longer falls."""
-
-    patience: Annotated[int, Field(ge=1)] = 2
-    """Epochs without a smaller loss after which it ends."""
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the peer's training samples that is held out, at least one: the same in all rounds. Phases never train
-    on them."""
-
-
 class Training(Settings):
     """Each peer's local training, beside what the protocol says of it: see [training.md](training.md)."""
 
@@ -84,8 +74,9 @@ class Training(Settings):
     precision: Precision = "float32"
     """In which training multiplies. The model, what travels and the evaluation remain float32; float16 scales the loss
     so that small gradients are not lost."""
-    stop_early: StopEarly | None = None
-    """Fewer epochs where more do not help. Not given: all of them."""
+    patience: Annotated[int, Field(ge=1)] | None = None
+    """Epochs after which a phase ends if the task's loss on the samples of `hold_back` has not become smaller. Not
+    given: all epochs are done."""
     budget: Budget | None = None
     """`steps` or `seconds` in place of epochs. Not given: the protocol's epochs."""
     step: Annotated[OwnStep, BeforeValidator(_named)] | None = None
@@ -93,8 +84,8 @@ class Training(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.budget and self.stop_early:
-            raise ValueError("`budget` takes the place of the epochs that `stop_early` ends; leave out one of them")
+        if self.budget and self.patience:
+            raise ValueError("`budget` takes the place of the epochs that `patience` ends; leave out one of them")
         if self.step and self.accumulate > 1:
             raise ValueError("`step` may take several passes itself; leave out `accumulate`")
         if self.step and self.precision == "float16":

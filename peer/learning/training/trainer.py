@@ -18,7 +18,6 @@ from peer.learning.randomness import derive, global_stream, torch_generator
 from peer.learning.training.batches import check_batches, cut, normalises
 from peer.learning.training.course import Course
 from peer.learning.training.evaluation import BATCH, measure
-from peer.learning.training.held_out import held_out
 from peer.learning.training.optimiser import SGD, Adam, Optimiser
 from peer.learning.training.optimisers import Optimisers
 from peer.learning.training.own_step import TrainingStep
@@ -55,13 +54,12 @@ class Trainer:
         self.steps = 0
         """Of the optimiser, in the last phase."""
 
-    def use(self, samples: Samples) -> None:
-        """Train on these from now on; kept optimisers go on."""
+    def use(self, samples: Samples, held_back: Samples | None = None) -> None:
+        """Train on these from now on, and stop early by those that are held back; kept optimisers go on."""
         if len(samples) == 0:
             raise InputError(f"{self._peer} has no training samples; give it some or leave it out")
         self.samples = samples.to(self.model.device)
-        own, held = held_out(len(samples), self.how, self._seed, self._peer)
-        self._own, self._held = own, held.to(self.samples.device)
+        self._held_back = held_back and held_back.to(self.model.device)
 
     def train(self, phase: Phase, round: int, steps: int | None = None) -> float:
         """Run a phase (blocking); its mean loss over all batches, each before its step.
@@ -149,7 +147,7 @@ class Trainer:
 
     def _epochs(self, phase: Phase, course: Course, round: int, number: int) -> float:
         model = self.model
-        check_batches(model, (phase,), len(self._own), self._peer)
+        check_batches(model, (phase,), len(self.samples), self._peer)
         optimiser = self._optimisers.get(phase.part, phase.optimiser, phase.keep)
         schedule = self._schedule(phase, round, optimiser)
         steps = Steps(TrainingStep(model, phase, self._precision, self._kept), optimiser, self.how)
@@ -168,7 +166,7 @@ class Trainer:
                 if schedule:
                     schedule.happened("step", loss, optimiser)
             else:
-                course.passed(self._held_out_loss(phase))
+                course.passed(self._held_back_loss())
                 if schedule:
                     schedule.happened("epoch", steps.since(begun), optimiser)
         model.rebind()
@@ -184,12 +182,12 @@ class Trainer:
         schedule.begin(round, optimiser)
         return schedule
 
-    def _held_out_loss(self, phase: Phase) -> float:
-        """By which it stops early; 0 where it does not."""
-        if len(self._held) == 0:
+    def _held_back_loss(self) -> float:
+        """By which a phase stops early; 0 where it does not."""
+        if self.how.patience is None or self._held_back is None:
             return 0.0
         self.model.rebind()
-        return self._mean_loss(phase, (self.samples.batch(at) for at in torch.split(self._held, BATCH)))
+        return measure(self.model, self._held_back).loss
 
     def _loss_as_it_is(self, phase: Phase) -> float:
         if phase.loss is None:
@@ -234,7 +232,7 @@ class Trainer:
 
     def _epoch(self, phase: Phase, generator: torch.Generator) -> list[Tensor]:
         """Positions of an epoch's batches, on the samples' device."""
-        order = self._own[torch.randperm(len(self._own), generator=generator)].to(self.samples.device)
+        order = torch.randperm(len(self.samples), generator=generator).to(self.samples.device)
         return self._cut(phase, order)
 
     def _cut(self, phase: Phase, order: Tensor) -> list[Tensor]:
@@ -242,7 +240,7 @@ class Trainer:
 
     def _together(self, phase: Phase) -> list[int]:
         """How many batches each step of an epoch takes."""
-        batches, most = len(self._cut(phase, self._own)), self.how.accumulate
+        batches, most = len(self._cut(phase, torch.arange(len(self.samples)))), self.how.accumulate
         return [min(most, batches - first) for first in range(0, batches, most)]
 
     def _batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -42,7 +42,7 @@ def try_training(model: Model, few: Samples, phases: tuple[Phase, ...], how: Tra
 
 def _try(model: Model, few: Samples, phase: Phase, how: Training, rounds: int) -> None:
     """One step, and the scheduler's course over all rounds."""
-    once = how.model_copy(update={"budget": Budget(steps=1), "stop_early": None, "accumulate": 1})
+    once = how.model_copy(update={"budget": Budget(steps=1), "patience": None, "accumulate": 1})
     trainer = Trainer(model, few, 0, "check", once)
     trainer.train(phase, 1)
     trainer.state()

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from peer.errors import FailedError, InputError
-from peer.learning.data.samples import Batch
+from peer.learning.data.samples import Batch, InMemory
 from peer.learning.training.own_step import TrainingStep
-from peer.learning.training.settings import StopEarly, Training
+from peer.learning.training.settings import Training
 from peer.learning.training.trainer import SGD, Phase, Trainer
 from peer.learning.training.trial import try_training
 
@@ -106,25 +106,15 @@ def test_clipping_by_value() -> None:
     assert max(seen) == pytest.approx(1e-3)
 
 
-def test_early_stopping_holds_samples_out_and_ends_when_they_get_worse() -> None:
-    seen: list[Tensor] = []
-
-    def loss(outputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            seen.append(positions)
-        return functional.cross_entropy(outputs, targets)
-
-    made = small()
-    trainer = Trainer(made, samples(), 1, "peer0", Training(stop_early=StopEarly(patience=2, share=0.2)))
-    phase = Phase("model", 200, SGD(2.0, 0.9), SIZE, loss=loss)
-    trainer.train(phase, 1)
-    assert 3 * 4 <= trainer.steps < 200 * 4, "7 of 37 are held out, so an epoch has 4 batches"
-    once = {*torch.cat(seen).tolist()}
-    trainer.train(phase, 2)
-    assert {*torch.cat(seen).tolist()} == once
-    assert len(once) == N - 7
-    with pytest.raises(InputError, match="peer0 has 1 training samples, and `stop_early` holds out 1"):
-        Trainer(small(), samples(1), 1, "peer0", Training(stop_early=StopEarly()))
+def test_a_phase_ends_when_what_is_held_back_gets_worse() -> None:
+    made, held_back = small(), samples()
+    trainer = Trainer(made, samples(), 1, "peer0", Training(patience=2))
+    trainer.use(samples(), InMemory(held_back.x, (held_back.y + 1) % 3))
+    trainer.train(Phase("model", 200, SGD(0.1), SIZE), 1)
+    assert trainer.steps == 3 * -(-N // SIZE), "one epoch that is the best so far, and two that are worse"
+    trainer.use(samples(), samples())
+    trainer.train(Phase("model", 5, SGD(1e-3), SIZE), 2)
+    assert trainer.steps == 5 * -(-N // SIZE), "it falls in every epoch"
 
 
 def test_a_budget_of_steps_is_that_many_and_the_first_of_many_epochs() -> None:
@@ -205,7 +195,7 @@ def test_a_wrong_step_is_said(function: Any, said: str) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"budget": {}}, "give either `steps` or `seconds`"),
     ({"budget": {"steps": 1, "seconds": 1}}, "give either `steps` or `seconds`"),
-    ({"budget": {"steps": 1}, "stop_early": {}}, "leave out one of them"),
+    ({"budget": {"steps": 1}, "patience": 1}, "leave out one of them"),
     ({"step": "m:f", "accumulate": 2}, "leave out `accumulate`"),
     ({"step": "m:f", "precision": "float16"}, "write `precision: bfloat16`"),
     ({"step": "f"}, "pattern"),
