@@ -6,6 +6,7 @@ medians, so that a machine whose speed changes favours none; its load is printed
 - `images`: DataLoader over a Subset of torchvision's MNIST with ToTensor, default Adam, `loss.item()` a step,
   as simulations of federated learning on images do it (only where torchvision is installed);
 - `tensors`: the same over a TensorDataset, the leanest usual loop;
+- `streamed`: the trainer on images that stay in arrays, read batch by batch, without workers, as with `stream: true`;
 - `floor`: the bare forward and backward passes over the same batches, without optimiser, shuffling or loss:
   what no trainer can beat without changing the arithmetic.
 """
@@ -17,15 +18,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from peer.errors import InputError
-from peer.learning.data.samples import Samples
+from peer.learning.data import reading
+from peer.learning.data.samples import InMemory
+from peer.learning.data.stream import Stream
+from peer.learning.data.streamed import Streamed
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Part
 from peer.learning.model.zoo import build
+from peer.learning.tasks import Classification
 from peer.learning.training.trainer import Adam, Phase, Trainer
 from peer.learning.vision import torchvision
 
@@ -64,7 +71,7 @@ def plain_loop(module: nn.Module, data: Dataset[Any]) -> Epoch:
     return epoch
 
 
-def floor(module: nn.Module, samples: Samples) -> Epoch:
+def floor(module: nn.Module, samples: InMemory) -> Epoch:
     def epoch() -> None:
         for x, y in zip(torch.split(samples.x, BATCH), torch.split(samples.y, BATCH), strict=True):
             torch.autograd.backward(functional.cross_entropy(module(x), y))
@@ -72,22 +79,31 @@ def floor(module: nn.Module, samples: Samples) -> Epoch:
     return epoch
 
 
+def streamed(pixels: Tensor, labels: Tensor) -> Streamed:
+    """The same samples, that are turned into float32 when they are needed."""
+    part = reading.Part(pixels.numpy())
+    stream = Stream(reading.Reading("images", {"train": part}, Classification(), 255.0))
+    return Streamed(stream, "train", np.arange(SAMPLES), labels)
+
+
 def contestants(shape: tuple[int, ...], part: Part) -> dict[str, Epoch]:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (SAMPLES, *shape), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 10, (SAMPLES,), generator=generator)
-    samples = Samples(pixels.float() / 255, labels)
+    samples = InMemory(pixels.float() / 255, labels)
 
     def module() -> nn.Module:
-        made = build("mlp", shape, 10, seed=1)
+        made = build("mlp", Example.zeros(shape, 10), seed=1)
         made.learn(part)
         return made.module
 
-    trainer = Trainer(build("mlp", shape, 10, seed=1), samples, 1, "peer0")
+    trainer = Trainer(build("mlp", Example.zeros(shape, 10), seed=1), samples, 1, "peer0")
+    streaming = Trainer(build("mlp", Example.zeros(shape, 10), seed=1), streamed(pixels, labels), 1, "peer0")
     phase = Phase(part, 1, Adam(), BATCH, keep="bench")
     rounds = iter(range(10**6))
     epochs: dict[str, Epoch] = {
         "trainer": lambda: trainer.train(phase, next(rounds)),
+        "streamed": lambda: streaming.train(phase, next(rounds)),
         "tensors": plain_loop(module(), TensorDataset(samples.x, samples.y)),
         "floor": floor(module(), samples),
     }

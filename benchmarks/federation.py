@@ -27,16 +27,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import peers
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.learning.training.trainer import Adam, Phase, Trainer
 
 PEERS, SHARD, ROUNDS, HEAD, EXTRACTOR, BATCH, LR = 10, 300, 4, 1, 20, 64, 0.01
 
 
-def shard() -> Samples:
+def shard() -> InMemory:
     pixels = torch.randint(0, 256, (SHARD, 1, *peers.PIXELS), dtype=torch.uint8)
-    return Samples(pixels.float() / 255, torch.arange(SHARD) % peers.CLASSES)
+    return InMemory(pixels.float() / 255, torch.arange(SHARD) % peers.CLASSES)
 
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
@@ -45,8 +46,9 @@ Loop = Callable[[], None]
 
 def plain_loop(batches: Batches) -> Loop:
     """A peer's rounds, written as one would without a library."""
-    split = build("mlp", (1, *peers.PIXELS), peers.CLASSES, seed=1).module
-    model = nn.Sequential(split.extractor, split.head)
+    halves = build("mlp", Example.zeros((1, *peers.PIXELS), peers.CLASSES), seed=1).halves
+    assert halves
+    model = nn.Sequential(*halves)
     phases = [
         (half, torch.optim.Adam(half.parameters(), lr=LR), epochs)
         for half, epochs in ((model[1], HEAD), (model[0], EXTRACTOR))
@@ -83,7 +85,7 @@ def tensors_loop() -> Loop:
 
 
 def trainer_loop() -> Loop:
-    trainer = Trainer(build("mlp", (1, *peers.PIXELS), peers.CLASSES, seed=1), shard(), 1, "peer")
+    trainer = Trainer(build("mlp", Example.zeros((1, *peers.PIXELS), peers.CLASSES), seed=1), shard(), 1, "peer")
     phases = (
         Phase("head", HEAD, Adam(LR), BATCH, keep="head"),
         Phase("extractor", EXTRACTOR, Adam(LR), BATCH, keep="extractor"),

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from peer.learning.data.samples import InMemory
 from peer.learning.data.sources import Source, source_type
 from peer.learning.data.sources.digits import Digits
 from peer.runtime.in_process import run_in_process
@@ -40,8 +41,10 @@ Arrays = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDAr
 def digits(peer: int, seed: int, turns: int, noise: float) -> Arrays:
     """One peer's share: images of shape (1, 8, 8) turned by `turns` quarters, a share `noise` of its labels wrong."""
     whole = Digits(name="digits", seed=seed).load()
-    mine = np.array_split(np.random.default_rng(seed).permutation(len(whole.train_labels)), PEERS)[peer]
+    mine = np.array_split(np.random.default_rng(seed).permutation(len(whole.train_targets)), PEERS)[peer]
     train, test = whole.train(mine), whole.test()
+    assert isinstance(train, InMemory)
+    assert isinstance(test, InMemory)
     x, x_test = (np.ascontiguousarray(np.rot90(part.x.numpy(), turns, axes=(2, 3))) for part in (train, test))
     return x, _with_noise(train.y.numpy(), noise, seed, peer), x_test, test.y.numpy()
 

@@ -15,19 +15,30 @@ from pydantic.json_schema import GenerateJsonSchema
 from peer.learning.data.drift import Drift
 from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.sources import SOURCES, Source, UserSource
+from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
+from peer.learning.tasks import TASKS
+from peer.learning.training.optimiser import Optimiser
+from peer.learning.training.scheduler import Scheduler
+from peer.learning.training.settings import Budget, OwnStep, Training
 from peer.network.limits import Limits, Strangers
 from peer.network.wire.frames import HEADER
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.runtime.lifecycle import MEANING, TRANSITIONS
+from peer.spec import evaluation
 from peer.spec.behaviour import Behaviour
 from peer.spec.federation import Machine, Member, Spec
 from peer.spec.peer import TLS, PeerConfig
 from peer.spec.wire import Bfloat16, Float32, TopK
 
 HERE = Path(__file__).parent
-SUPPLIED = {"init": "the protocol's own", "ring": "from `--peers N`", "data": "digits"}
+SUPPLIED = {
+    "init": "the protocol's own",
+    "training": "the protocol's own",
+    "ring": "from `--peers N`",
+    "data": "digits",
+}
 """Fields without a default in their class, for which reading the file supplies one."""
 FIELDS = (
     "magic: `DFL2`",
@@ -44,8 +55,22 @@ FIELDS = (
     "xxh3-64 of the header before it and of everything after it",
 )
 """What the codec's header holds, in its order."""
-LINKED = ("protocol", "model", "data", "wire", "partition", "drift", "behaviour", "ring", "machines", "tls", "machine")
+LINKED = (
+    *("protocol", "model", "task", "data", "training", "wire", "partition", "drift", "behaviour", "ring", "machines"),
+    *("tls", "machine", "optimiser", "scheduler", "stop_early", "budget", "step"),
+)
 """Keys whose value is a block with a chapter of its own."""
+
+ELSEWHERE = {(Spec, "stop_early"): "ending-early", (Spec, "finetune"): "fine-tuning"}
+"""Keys whose chapter is called otherwise."""
+
+TRAINING: Mapping[str, type[BaseModel]] = {
+    "optimiser": Optimiser,
+    "scheduler": Scheduler,
+    "budget": Budget,
+    "step": OwnStep,
+}
+"""The blocks inside `training`."""
 
 Schema = Mapping[str, Any]
 
@@ -60,7 +85,7 @@ Two kinds of file: [`federation.yaml`](#federationyaml), which is the same for a
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
 - A relative path is relative to the file that names it.
 - An unknown key is an error that names the nearest known one.
-- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same for `model` and `data`.
+- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same for `model`, `task` and `data`.
 - `module:Name` names code of your own, imported from the directory of `federation.yaml` (or from `code`).
 - On the command line, `--set protocol.gamma=0.3` replaces one value, `--seed 7` the seed.
 
@@ -83,10 +108,13 @@ def pages() -> dict[Path, str]:
     """Every page that is written here, or has a block that is, with its text."""
     readme, architecture, wire = HERE.parent / "README.md", HERE / "architecture.md", HERE / "wire.md"
     security = HERE.parent / "SECURITY.md"
-    protocol = (HERE.parent / "examples" / "my_protocol.py").read_text(encoding="utf-8")
+    examples = HERE.parent / "examples"
+    protocol, task = ((examples / name).read_text(encoding="utf-8") for name in ("my_protocol.py", "own_task.py"))
+    training = HERE / "own-training.md"
     return {
         HERE / "configuration.md": configuration(),
         readme: filled(readme, "examples/my_protocol.py", f"```python\n{protocol}```\n"),
+        training: filled(training, "examples/own_task.py", f"```python\n{task}```\n"),
         architecture: filled(architecture, "peer.runtime.lifecycle", life()),
         wire: filled(wire, "peer.network.wire.frames", header()),
         security: filled(security, "peer.network.limits", limits()),
@@ -135,7 +163,7 @@ def limits() -> str:
 
 def configuration() -> str:
     """The whole of configuration.md."""
-    parts = [INTRODUCTION, *_spec(), *_protocols(), *_models(), *_data(), *_partitions(), *_peer()]
+    parts = [INTRODUCTION, *_spec(), *_protocols(), *_models(), *_tasks(), *_data(), *_partitions(), *_peer()]
     return "\n".join(part for part in parts if part)
 
 
@@ -146,11 +174,22 @@ def _spec() -> Iterator[str]:
     yield "### ring\n"
     yield "One entry a peer, in ring order.\n"
     yield table(Member)
+    yield "### training\n"
+    yield f"{prose(Training)}\n"
+    yield table(Training)
+    for key, block in TRAINING.items():
+        yield f"### {key}\n"
+        yield f"{prose(block)}\n"
+        yield table(block)
     yield "### wire\n"
     yield "`wire: bfloat16`, or `{kind: top-k, share: ...}`. Where one is refused: [wire.md](wire.md#fewer-bytes).\n"
     for wire in (Float32, Bfloat16, TopK):
         yield f"`{get_args(wire.model_fields['kind'].annotation)[0]}`: {prose(wire)}\n"
         yield table(wire, leave_out=["kind"])
+    for chapter, block in (("ending early", evaluation.StopEarly), ("fine-tuning", evaluation.FineTune)):
+        yield f"### {chapter}\n"
+        yield f"{prose(block)}\n"
+        yield table(block)
     yield "### machines\n"
     yield "One entry a peer, by its id.\n"
     yield table(Machine)
@@ -191,8 +230,18 @@ def _models() -> Iterator[str]:
     yield "of classes.\n"
     yield "| name | |\n|---|---|"
     yield from (f"| `{name}` | {cell(prose(make))} |" for name, make in MODELS.items())
-    own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module with both."
-    yield f"| `module:Name` | {own} |\n"
+    own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module."
+    yield f"| `module:Name` | {own} See [running.md](running.md#a-model-of-your-own). |\n"
+    yield table(ModelSettings)
+
+
+def _tasks() -> Iterator[str]:
+    yield "## task\n"
+    yield "What each one takes and gives: [own-training.md](own-training.md).\n"
+    for name, task in TASKS.items():
+        yield f"### {name}\n"
+        yield f"{prose(task)}\n"
+        yield table(task, leave_out=["name"])
 
 
 def _data() -> Iterator[str]:
@@ -240,12 +289,15 @@ class Lenient(GenerateJsonSchema):
 def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
     """One row a field: key, what it may be, default, meaning. Empty when there is no field."""
     schema = settings.model_json_schema(schema_generator=Lenient)
+    if "$ref" in schema:  # of a block that may hold others like itself
+        schema = schema["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     required, rows = set(schema.get("required", ())), []
     for name, field in schema["properties"].items():
         if name not in leave_out:
             supplied = name in required or (name in SUPPLIED and "default" not in field)
             default = SUPPLIED.get(name, "required") if supplied else shown_default(field)
-            value = f"[{name}](#{name})" if name in LINKED else kind(field)
+            chapter = ELSEWHERE.get((settings, name), name if name in LINKED else None)
+            value = f"[{name}](#{chapter})" if chapter else kind(field)
             rows.append([f"`{name}`", value, default, escaped(field.get("description", ""))])
     lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
     return "\n".join(["| key | value | default | |", "|---|---|---|---|", *lines, ""]) if rows else ""

@@ -41,8 +41,10 @@ def outcome(arguments: argparse.Namespace) -> int:
         goes_on = arguments.command in (run_federation, attach_to_run)
         way_out = "; the same command resumes the run" if goes_on else ""
         return complain(f"stopped, as nobody reads its output any more (`| head`?){way_out}", 1)
-    except (FailedError, OSError) as error:
+    except FailedError as error:
         return complain(str(error), 1)
+    except OSError as error:
+        return complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except KeyboardInterrupt:
         return 130
     return code
@@ -66,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers")
     run.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
     run.add_argument("--on", choices=[*ENGINES], default="local", help="what runs the peers (default: local)")
-    option_arguments(run)
+    option_arguments(run, "a setting of what runs the peers, such as memory=4g")
     run.add_argument("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
     run.add_argument("--install", action="store_true", help="install dfl there; short for --option install=true")
     run.set_defaults(command=run_federation)
@@ -92,10 +94,17 @@ def parser() -> argparse.ArgumentParser:
 
     compose = commands.add_parser("compose", help="write a federation's docker-compose.yml", allow_abbrev=False)
     spec_arguments(compose)
-    compose.add_argument("--out", type=Path, default=Path("docker-compose.yml"), metavar="FILE", help="where to")
+    compose.add_argument(
+        "--out",
+        type=Path,
+        default=Path("docker-compose.yml"),
+        metavar="FILE",
+        help="where to (default: docker-compose.yml)",
+    )
     compose.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
     compose.add_argument("--build", type=Path, metavar="DIR", help="let Compose build the image from this checkout")
-    option_arguments(compose)
+    chosen = "image (default: dfl), memory (2g), cpus (all), gpus (none), pids (512) or restarts (5)"
+    option_arguments(compose, f"of every container: {chosen}")
     compose.set_defaults(command=compose_federation)
 
     certs = commands.add_parser("certs", help="make a CA and a certificate for every peer", allow_abbrev=False)
@@ -145,14 +154,14 @@ def spec_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
-def option_arguments(command: argparse.ArgumentParser) -> None:
+def option_arguments(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         dest="options",
-        help="a setting of what runs the peers; may be given again",
+        help=f"{what}; may be given again",
     )
 
 
@@ -196,6 +205,9 @@ def run_federation(arguments: argparse.Namespace) -> int:
     from launcher.engines.chosen import engine, settings
 
     given = settings(arguments.options)
+    for name in ("hosts", "install"):
+        if getattr(arguments, name) and arguments.on != "ssh":
+            raise InputError(f"--{name} is for peers on hosts by SSH; add `--on ssh`, or leave it out")
     given |= {"hosts": arguments.hosts} if arguments.hosts else {}
     given |= {"install": True} if arguments.install else {}
     options = RunOptions(
@@ -238,9 +250,10 @@ def check_federation(arguments: argparse.Namespace) -> int:
 
 def compose_federation(arguments: argparse.Namespace) -> int:
     from launcher.commands.compose import ComposeOptions, compose
-    from launcher.engines.chosen import engine, settings
+    from launcher.engines.chosen import checked, settings
+    from launcher.engines.docker.settings import DockerSettings
 
-    chosen = engine("docker", settings(arguments.options)).settings
+    chosen = checked(DockerSettings, settings(arguments.options), "--option")
     compose(resolved(arguments), ComposeOptions(arguments.out, chosen, arguments.certs, arguments.build))
     print(f"{arguments.out}: start it with `docker compose -f {arguments.out} up`")
     return 0
@@ -282,6 +295,7 @@ def compare_runs(arguments: argparse.Namespace) -> int:
 
 def sum_up(arguments: argparse.Namespace) -> int:
     from launcher.commands import summary
+    from peer.telemetry.results import AUDIT
 
     if arguments.out:
         summary.check_out(arguments.out)
@@ -293,6 +307,8 @@ def sum_up(arguments: argparse.Namespace) -> int:
     if made.missing:
         named = ", ".join(f"{id} ({why})" for id, why in made.missing.items())
         raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")
+    if unknown := made.privacy.get("unknown"):
+        raise FailedError(f"the verdict on privacy is not whole, as {AUDIT} is missing of {', '.join(unknown)}")
     return 0
 
 

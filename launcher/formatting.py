@@ -1,11 +1,6 @@
 """Numbers as a person reads them; what is unknown is a dash."""
 
 
-def share(value: float | None) -> str:
-    """Four decimals, as the papers print accuracies."""
-    return "–" if value is None else f"{value:.4f}"
-
-
 def quantity(size: float | None) -> str:
     """Bytes with a decimal unit."""
     if size is None:

@@ -10,14 +10,19 @@ import torch
 from numpy.typing import NDArray
 
 from peer.errors import InputError
-from peer.learning.data.samples import Dataset, Indices, Samples
-from peer.learning.data.shard import check_public, deal, open_own
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.held_back import HoldBack
+from peer.learning.data.samples import Indices, Samples
+from peer.learning.data.shard import check_public, class_counts, deal, open_own
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
+from peer.learning.training.settings import Training
+from peer.learning.training.trial import try_training
 from peer.plugins import in_words
 from peer.protocols.base import Protocol
-from peer.runtime.dry_run import KNOWN, DryRun
+from peer.runtime.dry_run import FLOAT64, KNOWN, DryRun
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
 from peer.spec.own_data import own_data
@@ -45,9 +50,9 @@ class Plan:
 
     @cached_property
     def counts(self) -> dict[str, Counts]:
-        """Samples of each class, int64 (classes,), by id."""
+        """Samples of each class, int64 (classes,), by id; (0,) where the task has none."""
         return {
-            id: np.bincount(dataset.train_labels[self.shards[id]], minlength=dataset.classes)
+            id: class_counts(dataset.train_targets[self.shards[id]], dataset.classes, self.spec.task)
             for id, dataset in self.datasets.items()
         }
 
@@ -58,7 +63,7 @@ class Plan:
 
     def rehearsal(self, id: str) -> Rehearsal:
         """What a dry run of that peer stands on."""
-        proportions = {other: torch.from_numpy(count / count.sum()) for other, count in self.counts.items()}
+        proportions = {other: torch.from_numpy(count / max(count.sum(), 1)) for other, count in self.counts.items()}
         shard = self.shards[id]
         few = shard[np.linspace(0, len(shard) - 1, min(SAMPLES, len(shard))).astype(np.int64)]
         data, spec = self.datasets[id].train(few), self.spec
@@ -74,11 +79,11 @@ class Plan:
 def plan(spec: Spec) -> Plan:
     """Opens the data, deals what is common and builds the model; InputError where a peer would refuse to start."""
     own = {id: source for id in spec.ids if (source := own_data(id, spec))}
-    datasets = {id: open_own(source, spec.data) for id, source in own.items()}
-    everything = {id: np.arange(len(dataset.train_labels)) for id, dataset in datasets.items()}
+    datasets = {id: open_own(source, spec.data, spec.task) for id, source in own.items()}
+    everything = {id: np.arange(len(dataset.train_targets)) for id, dataset in datasets.items()}
     stages, public = [everything], None
     if spec.data.validation or len(own) < len(spec.ids):
-        common = spec.data.load()
+        common = spec.data.load(spec.task)
         public = common.validation_samples()
         for dataset in datasets.values() if public else ():
             check_public(common, dataset)
@@ -86,14 +91,27 @@ def plan(spec: Spec) -> Plan:
         if len(own) < len(spec.ids):
             dealt = deal(spec.data, common, spec.ids).values()
             stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
+    stages = [{id: _trained(spec, id, shard) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
-    model = build(spec.model.name, first.shape, first.classes, spec.seed)
+    example = Example.of(first.train(np.arange(2)), first.classes, spec.task)
+    model = build(spec.model, example, spec.seed)
     for shards in stages:
         for id, shard in shards.items():
             spec.protocol.check_samples(id, len(shard))
-            check_batches(model, spec.protocol.local(), len(shard), id)
+            check_batches(model, spec.phases, len(shard), id)
+    try_training(model, first.train(np.arange(2)), spec.phases, as_here(spec.training), spec.rounds)
     return Plan(spec, model, datasets, stages[0], tuple(own), public)
+
+
+def as_here(training: Training) -> Training:
+    """Where peers may train on a GPU, what it can do is for them to say: here all is tried on the CPU."""
+    return training.model_copy(update={"precision": "float32"}) if torch.cuda.is_available() else training
+
+
+def _trained(spec: Spec, id: str, shard: Indices) -> Indices:
+    """What a peer trains on of its samples; InputError if it would hold back all of them."""
+    return shard if spec.hold_back is None else HoldBack(spec.hold_back, spec.data.seed, id).split(shard)[0]
 
 
 def check_alike(datasets: Mapping[str, Dataset]) -> None:
@@ -123,7 +141,7 @@ def inputs(dataset: Dataset) -> str:
 
 def classes(dataset: Dataset) -> str:
     names = dataset.names.classes
-    return f"classes {in_brackets(names)}" if names else f"{dataset.classes} classes"
+    return f"classes {in_brackets(names)}" if names else dataset.task.outputs_in_words(dataset.classes)
 
 
 def in_brackets(values: Sequence[object]) -> str:
@@ -133,11 +151,13 @@ def in_brackets(values: Sequence[object]) -> str:
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     """Bytes of tensors and numbers that each of `ids` sends: in the set-up, then in each round counted."""
     spec, rounds = made.spec, made.rounds(len(ids))
+    figure = FLOAT64 * (len(spec.ids) - 1) if spec.stop_early else 0
     found, calls = {}, dict[str, Calls]()
     for id in ids:
         dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
         try:
-            found[id] = [await dry_run.set_up(spec.init), *[await dry_run.count(number) for number in rounds]]
+            setup = await dry_run.set_up(spec.init)
+            found[id] = [setup, *[await dry_run.count(number) + figure for number in rounds]]
         except InputError:
             raise
         except Exception as error:

@@ -32,8 +32,9 @@ class Keys(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     rounds: int = 10
-    test: str = "matched"
+    test: str | None = None
     protocol: Named
+    model: Named
     data: Named
     ring: tuple[Listed, ...]
 

@@ -5,17 +5,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peer.learning.export import load_model
-    from peer.learning.training.optimiser import SGD, Adam
+    from peer.learning.tasks import Figure, Task
+    from peer.learning.training.optimiser import SGD, Adam, Optimiser
     from peer.learning.training.phase import Phase
+    from peer.learning.training.scheduler import Scheduler
     from peer.protocols.base import Peer, Protocol, Received, Record, Share
 
-__all__ = ["SGD", "Adam", "Peer", "Phase", "Protocol", "Received", "Record", "Share", "load_model"]
+__all__ = [
+    "SGD",
+    "Adam",
+    "Figure",
+    "Optimiser",
+    "Peer",
+    "Phase",
+    "Protocol",
+    "Received",
+    "Record",
+    "Scheduler",
+    "Share",
+    "Task",
+    "load_model",
+]
 
 _ELSEWHERE = {
     "load_model": "peer.learning.export",
     "SGD": "peer.learning.training.optimiser",
     "Adam": "peer.learning.training.optimiser",
+    "Figure": "peer.learning.tasks",
+    "Task": "peer.learning.tasks",
+    "Optimiser": "peer.learning.training.optimiser",
     "Phase": "peer.learning.training.phase",
+    "Scheduler": "peer.learning.training.scheduler",
 }
 
 

@@ -121,7 +121,7 @@ def why_unwritable(directory: Path) -> str | None:
 def cannot_write(path: Path | str, error: OSError) -> str:
     """What went wrong in words, with the way out."""
     full = error.errno in (ENOSPC, EDQUOT)
-    return f"cannot write {path}: {error.strerror}; {'make room' if full else 'mend that'} and start this peer again"
+    return f"cannot write {path}: {error.strerror}; {'make room' if full else 'mend that'} and start again"
 
 
 def sync(path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from peer.errors import InputError
 
 OWN = (
-    *("audit.jsonl", "events.jsonl", "log.txt", "log.txt.1", "model.safetensors", "result.json"),
-    *("checkpoint", "complete", "journal", "pid", "run.json", "trace"),
+    *("audit.jsonl", "events.jsonl", "log.txt", "log.txt.1", "model.safetensors", "model.best.safetensors"),
+    *("result.json", "checkpoint", "complete", "journal", "pid", "run.json", "trace"),
 )
 """What a peer writes; anything else in its directory is left as it is."""
 

@@ -1,5 +1,6 @@
 """What every configurable thing is made of: frozen, validated, unknown keys refused."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -15,6 +16,13 @@ class Settings(BaseModel):
         use_attribute_docstrings=True,
         protected_namespaces=(),
     )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Beside a field's type, in `Annotated`: what it takes, with an example, for whoever wrote something else."""
+
+    words: str
 
 
 def kind_of_word(value: Any) -> Any:

@@ -4,6 +4,17 @@ LONGEST = 4000
 """Characters of one message: more nobody reads, and a hostile file may have names of megabytes."""
 
 
+def number(value: float | None) -> str:
+    """Four decimals, as papers print accuracies: 0.9646; fewer of a large number, 123.40, more of a tiny one; a dash
+    for what is unknown."""
+    if value is None:
+        return "–"
+    size = abs(value)
+    if size >= 1e6 or 0 < size < 5e-5:
+        return f"{value:.4g}"
+    return f"{value:.{max(0, 4 - len(str(int(size))) + 1) if size >= 1 else 4}f}"
+
+
 def printable(text: str) -> str:
     """Without control characters: what strangers send must not forge lines or move the cursor."""
     if text.isprintable():

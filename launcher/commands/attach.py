@@ -16,6 +16,8 @@ from peer.spec.peer import load_spec
 
 def attach(path: Path, console: Console) -> int:
     """Takes up the peers of the run in that directory and watches them to the end; the exit code as `run` has it."""
+    if path.is_file():
+        raise InputError(f"{path} is a file; give the directory of the run, such as {path.absolute().parent}")
     directory = RunDirectory(path)
     written = record.read(directory.files)
     engine = record.engine_of(written)

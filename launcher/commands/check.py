@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from launcher.formatting import plural, quantity
 from launcher.plan import Plan, plan, traffic
 from launcher.table import fitting
 from peer.errors import InputError
+from peer.learning.training.settings import AS_IT_IS
 from peer.runtime.disk import disk_needed, rehearse
 from peer.spec.behaviour import in_words
-from peer.spec.federation import Spec
+from peer.spec.federation import FIGURE, Spec
+from peer.spec.peer import PeerConfig, check_plaintext
 from peer.telemetry.events import Misbehaving
 from peer.text import printable
 
@@ -46,12 +49,13 @@ def heading(made: Plan, sent: Mapping[str, list[int]]) -> list[str]:
     said = [
         f"{spec.name}: {protocol.name}, {plural(number, 'peer')}, {plural(spec.rounds, 'round')}, seed {spec.seed}",
         f"data: {of_whom(made)}, input {made.datasets[spec.ids[0]].shape}, "
-        f"{made.datasets[spec.ids[0]].classes} classes",
-        f"model: {spec.model.name}, {', '.join(parts)}",
-        f"edges: {protocol.graph}; leaves the peer: {protocol.leaves}{travels(spec)}",
+        f"{spec.task.outputs_in_words(made.datasets[spec.ids[0]].classes)}",
+        f"model: {spec.model.name}, {', '.join([*parts, *made.model.remarks])}",
+        f"edges: {protocol.graph}; leaves the peer: {leaves(spec)}{travels(spec)}",
         f"bytes: {quantity(mean)} a peer and round, {quantity(number * (start + mean * spec.rounds))} in all",
         f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",
     ]
+    said += training(spec)
     if spec.data.drift:
         said.append(f"drift: {'; '.join(map(str, spec.data.drift))}")
     said += lacking(spec)
@@ -66,6 +70,11 @@ def of_whom(made: Plan) -> str:
     return f"{data.name}, split {data.partition.kind}" + (f" (but {own} with data of their own)" if own else "")
 
 
+def leaves(spec: Spec) -> str:
+    """What leaves a peer, in words."""
+    return f"{spec.protocol.leaves}, {FIGURE.name}" if spec.stop_early else spec.protocol.leaves
+
+
 def travels(spec: Spec) -> str:
     """In which form, if it is not the plain one."""
     if spec.wire.kind == "float32":
@@ -75,13 +84,32 @@ def travels(spec: Spec) -> str:
     return f"; `wire: {spec.wire.kind}` changes nothing"
 
 
+def training(spec: Spec) -> list[str]:
+    """What of local training is not the protocol's own; whether two runs end in the same bits."""
+    how, said = spec.training, []
+    if how == AS_IT_IS:
+        return []
+    given = how.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    for key, value in given.items():
+        words = value.pop("name", "") if isinstance(value, dict) else str(value)
+        rest = ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else ""
+        said.append(f"{key} {words}{' ' if words and rest else ''}{f'({rest})' if words and rest else rest}")
+    clock = (
+        "" if how.same_bits else "; how many steps that is differs from run to run, so two runs differ in their bits"
+    )
+    return [f"training: {'; '.join(said)}{clock}"]
+
+
 def lacking(spec: Spec) -> list[str]:
-    """What `run` would refuse, as far as a peer's own file does not have it."""
-    try:
-        check_resources(spec, Path("runs") / spec.name)
-    except InputError as error:
-        return [f"lacking: {error}"]
-    return []
+    """What `run` would refuse without its other arguments, as far as a peer's own file does not have it."""
+    first = PeerConfig(federation=Path("federation.yaml"), id=spec.ids[0])
+    said = []
+    for look in (partial(check_resources, spec, Path("runs") / spec.name), partial(check_plaintext, first, spec)):
+        try:
+            look()
+        except InputError as error:
+            said.append(f"lacking: {error}")
+    return said
 
 
 def peers(made: Plan, sent: Mapping[str, list[int]], console: Console) -> Table:
@@ -89,8 +117,8 @@ def peers(made: Plan, sent: Mapping[str, list[int]], console: Console) -> Table:
     rows = [
         {
             "peer": id,
-            "samples": str(made.counts[id].sum()),
-            "classes": str(np.count_nonzero(made.counts[id])),
+            "samples": str(len(made.shards[id])),
+            **({"classes": str(np.count_nonzero(made.counts[id]))} if made.spec.task.has_classes else {}),
             "sends at the start": quantity(setup),
             "sends a round": quantity(sum(rounds) / len(rounds)),
             "at most": quantity(max(rounds)),

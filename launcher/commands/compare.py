@@ -12,18 +12,19 @@ from pydantic import ValidationError
 from rich.console import Console
 from safetensors import SafetensorError
 
-from launcher.accuracy import headline
-from launcher.formatting import share
+from launcher.headline import Headline
 from launcher.reports import summary_json
+from launcher.reports.summary_json import Summary
 from launcher.written_spec import WrittenSpec
 from peer.errors import InputError
+from peer.learning.tasks import Figure
 from peer.learning.training import metrics
 from peer.learning.training.phase import Phase
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.reading import open_plain
-from peer.text import printable
+from peer.text import number, printable
 
-COMPARED = ("data", "model", "seed", "init", "ring", "rounds")
+COMPARED = ("data", "model", "task", "training", "seed", "init", "ring", "rounds")
 """Keys in which the two runs must be alike."""
 
 
@@ -37,43 +38,47 @@ def compare(run: Path, alone: Path, as_json: bool, console: Console) -> None:
     differing += ["local training (`like`)"] if training and training != training_alone else []
     if differing:
         raise InputError(f"{run} and {alone} differ in {', '.join(differing)}; run `solo` with those of {run}")
-    test = ours.keys.test
-    together, solo = _accuracies(run, ours, test), _accuracies(alone, theirs, test)
-    gains = gained(together, solo) | {"weight_divergence": _weight_divergence(run, ours.ids)}
+    summary = _summary(run, ours)
+    headline = _headline(summary, ours.keys.test)
+    together, solo = _figures(run, summary, headline), _figures(alone, _summary(alone, theirs), headline)
+    gains = gained(together, solo, headline) | {"weight_divergence": _weight_divergence(run, ours.ids)}
     if training is None:
         gains["not_compared"] = f"local training (`like`): {ours.keys.protocol.name} is code of your own"
     if as_json:
-        console.print_json(json.dumps({"test": test} | gains), ensure_ascii=True)
+        console.print_json(json.dumps({"test": headline.test, "figure": headline.name} | gains), ensure_ascii=True)
         return
-    for line in lines(gains, test):
+    for line in lines(gains, headline):
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
-def gained(together: Mapping[str, float], solo: Mapping[str, float]) -> dict[str, Any]:
-    """The figures of accuracies in 0..1 by id; None where one is undefined."""
-    ours, theirs = list(together.values()), [solo[id] for id in together]
+def gained(together: Mapping[str, float], solo: Mapping[str, float], headline: Headline) -> dict[str, Any]:
+    """What collaborating gained by the headline figure, by id: positive is better, also where less is better; None
+    where a figure is undefined."""
+    sign = 1 if headline.figure.better == "up" else -1
+    ours, theirs = [sign * value for value in together.values()], [sign * solo[id] for id in together]
     return {
         "mcg": metrics.mcg(ours, theirs),
         "cgs": metrics.cgs(ours, theirs),
         "pearson": metrics.pearson(ours, theirs),
-        "gain": {id: together[id] - solo[id] for id in together},
+        "gain": {id: sign * (together[id] - solo[id]) for id in together},
     }
 
 
-def lines(gains: Mapping[str, Any], test: str) -> list[str]:
+def lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
     """For a person, a line each."""
-    said = [f"{id}: {gain:+.4f}" for id, gain in gains["gain"].items()]
+    said = [f"{id}: {signed(gain)}" for id, gain in gains["gain"].items()]
     pearson, divergence = (
         "undefined" if gains[name] is None else f"{gains[name]:{form}}"
         for name, form in (("pearson", "+.4f"), ("weight_divergence", ".3g"))
     )
     unknown = [f"not compared, {gains['not_compared']}, which is not imported here"] if "not_compared" in gains else []
+    better = "" if headline.figure.better == "up" else ", positive is better"
     return [
         *unknown,
-        f"gain over training alone ({test}), by peer: {', '.join(said)}",
-        f"mean collaboration gain (MCG): {gains['mcg']:+.4f}",
-        f"its spread (CGS): {share(gains['cgs'])}",
-        f"Pearson's correlation of the two accuracies: {pearson}",
+        f"gain over training alone ({headline.column}{better}), by peer: {', '.join(said)}",
+        f"mean collaboration gain (MCG): {signed(gains['mcg'])}",
+        f"its spread (CGS): {number(gains['cgs'])}",
+        f"Pearson's correlation of the two {'accuracies' if headline.test else headline.name}: {pearson}",
         f"weight divergence between the peers' models, mean over the weights: {divergence}",
     ]
 
@@ -96,14 +101,32 @@ def _training(directory: Path, spec: WrittenSpec) -> tuple[Phase, ...] | None:
         raise InputError(f"{directory}/federation.yaml: `protocol` is not as dfl-launch writes it") from None
 
 
-def _accuracies(directory: Path, spec: WrittenSpec, test: str) -> dict[str, float]:
+def signed(value: float) -> str:
+    return number(value) if value < 0 else f"+{number(value)}"
+
+
+def _headline(summary: Summary, test: str | None) -> Headline:
+    """As the summary tells it: a task may be code of somebody's own."""
+    if any(value is not None for value in summary.mean_accuracy.values()) or not summary.figures:
+        return Headline.accuracy(test or "matched")
+    name, judged = next(iter(summary.figures.items()))
+    return Headline(Figure(name, judged["better"]))
+
+
+def _summary(directory: Path, spec: WrittenSpec) -> Summary:
     summary = summary_json.read(directory / "summary.json")
-    if summary is None or summary.rounds != spec.keys.rounds or tuple(one.id for one in summary.per_peer) != spec.ids:
+    whole = summary and (summary.rounds == spec.keys.rounds or summary.stopped_early)
+    if summary is None or not whole or tuple(one.id for one in summary.per_peer) != spec.ids:
         raise InputError(f"{directory} holds no finished run: there is no whole summary.json in it")
-    found = {peer.id: headline(peer.accuracy, test) for peer in summary.per_peer}
-    if missing := [id for id, accuracy in found.items() if accuracy is None]:
-        raise InputError(f"{directory}: {', '.join(missing)} have no accuracy on the `{test}` test")
-    return {id: accuracy for id, accuracy in found.items() if accuracy is not None}
+    return summary
+
+
+def _figures(directory: Path, summary: Summary, headline: Headline) -> dict[str, float]:
+    found = {peer.id: headline.value(peer) for peer in summary.per_peer}
+    if missing := [id for id, value in found.items() if value is None]:
+        lacking = f"accuracy on the `{headline.test}` test" if headline.test else headline.name
+        raise InputError(f"{directory}: {', '.join(missing)} have no {lacking}")
+    return {id: value for id, value in found.items() if value is not None}
 
 
 def _weight_divergence(run: Path, ids: Sequence[str]) -> float | None:
@@ -118,10 +141,11 @@ def _weights(path: Path) -> NDArray[np.floating[Any]]:
     """Every floating-point number of a model, parameters and buffers, in the order of their names."""
     try:
         open_plain(path).close()
-        with safetensors.safe_open(path, "np") as file:  # its header first: a file may claim any size
+        with safetensors.safe_open(path, "pt") as file:  # its header first: a file may claim any size
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    # KeyError: a type of which numpy has none
     except (OSError, SafetensorError, KeyError) as error:
         raise InputError(f"{path} cannot be read ({error})") from None
-    floats = [tensors[name].ravel() for name in sorted(tensors) if tensors[name].dtype.kind == "f"]
-    return np.concatenate([np.empty(0, np.float32), *floats])
+    floats = [tensors[name].flatten() for name in sorted(tensors) if tensors[name].is_floating_point()]
+    # numpy has no types of fewer bits but float16.
+    wide = [one.numpy() if one.itemsize > 2 else one.float().numpy() for one in floats]
+    return np.concatenate([np.empty(0, np.float32), *wide])

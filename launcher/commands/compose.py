@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from launcher.engines.docker.composition import Composition
+from launcher.engines.docker.composition import DOCKERFILE, Composition
 from launcher.engines.docker.engine import in_containers
 from launcher.engines.docker.preflight import check_ids
 from launcher.engines.docker.settings import DockerSettings
@@ -47,12 +47,24 @@ class ComposeOptions:
 def compose(spec: Spec, options: ComposeOptions) -> None:
     """Writes the file; InputError where the federation cannot run in containers."""
     file = options.file
+    check_options(options)
     if why := why_unwritable(file.absolute().parent) or (f"{file} is a directory" if file.is_dir() else None):
         raise InputError(f"{why}; choose another file with --out")
     if foreign(file):
         raise InputError(f"{file} was not made by `dfl-launch compose`; choose another file with --out")
     file.absolute().parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, text(spec, options).encode())
+
+
+def check_options(options: ComposeOptions) -> None:
+    """InputError for what has no meaning in the file, or names what is not there."""
+    for name in ("network", "subnet"):
+        if getattr(options.settings, name) is not None:
+            raise InputError(f"--option {name}: Compose makes a network for the file's own containers; leave it out")
+    if options.build and not (options.build / DOCKERFILE).is_file():
+        raise InputError(
+            f"--build {options.build}: there is no {DOCKERFILE} in it; give the directory of a checkout of dfl"
+        )
 
 
 def foreign(file: Path) -> bool:

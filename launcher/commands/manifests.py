@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.certificates import certificate_files
+from launcher.engines.image import WANTED, is_image
 from launcher.engines.kubernetes.tree import ABOUT, CERTIFICATES, IGNORED, tree
 from launcher.engines.local.preflight import check_certificates
 from peer.errors import InputError
@@ -30,6 +31,8 @@ class ManifestOptions:
 
 def write(spec: Spec, options: ManifestOptions) -> None:
     """Writes the directory; what an earlier call wrote there is replaced. InputError where it cannot be written."""
+    if not is_image(options.image):
+        raise InputError(f"--image wants {WANTED} (given: {options.image})")
     files = tree(spec, options.image)
     if not options.certs and not spec.plaintext:
         raise InputError(

@@ -12,6 +12,7 @@ from rich.console import Console
 from launcher.engines.base import Engine, Run
 from launcher.engines.chosen import engine
 from launcher.formatting import plural
+from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.terminal import Display, display
 from launcher.reports import console as recap
@@ -91,7 +92,7 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions, console: Con
 async def launch(engine: Engine[Any], run: Run, directory: RunDirectory, console: Console) -> int:
     """Starts the peers, or takes up those that run, watches over them to the end and sums up."""
     begun, spec, files = time.monotonic(), run.spec, run.files
-    federation = Federation(files.path, spec.ids, spec.rounds, spec.test)
+    federation = Federation(files.path, spec.ids, spec.rounds, Headline.of(spec))
     federation.forget_past()
     stop = Stop(engine.outlives_launcher)
     with closing(federation), stop.listening(), display(console) as screen:

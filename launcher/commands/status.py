@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.certificates import any_certificate
-from launcher.formatting import quantity, share
+from launcher.formatting import quantity
+from launcher.headline import Headline
 from launcher.monitor.status_feed import in_trouble
 from peer.network.transport.asking import SHUT_AT_ONCE, Answer, PeerStatus, StatusClient
 from peer.network.transport.tls import Certificates, Chain
 from peer.spec.federation import Spec
-from peer.text import printable
+from peer.text import number, printable
 
 LONG_ID = 32
 """Characters of an id that are kept together, whatever the width of the screen."""
@@ -75,7 +76,7 @@ def table(spec: Spec, answers: Mapping[str, Answer]) -> Table:
     """A row a peer; what is the matter goes on in a next line where there is no room."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     made.add_column("peer", overflow="fold", min_width=min(LONG_ID, max(map(len, spec.ids))))
-    for name in ("state", "round", "accuracy", "sent"):
+    for name in ("state", "round", Headline.of(spec).name, "sent"):
         made.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
     made.add_column("trouble", overflow="fold")
     for member in spec.ring:
@@ -87,5 +88,5 @@ def cells(address: str | None, id: str, answer: Answer) -> list[str]:
     if isinstance(answer, str):
         return [id, "no answer", "", "", "", f"{answer} (at {address})" if address else answer]
     trouble = ", ".join(f"{one.id} {one.state} ({one.reason})" for one in in_trouble(answer))
-    figures = [f"{answer.round}/{answer.rounds}", share(answer.accuracy), quantity(answer.bytes_sent)]
+    figures = [f"{answer.round}/{answer.rounds}", number(answer.figure), quantity(answer.bytes_sent)]
     return [id, answer.state, *figures, trouble]

@@ -35,10 +35,11 @@ def check_out(out: Path) -> None:
         raise InputError(f"--out {out}: is a directory; give the name of a file")
     if unwritable := why_unwritable(out.parent):
         raise InputError(f"--out {out}: {unwritable}")
+    if not out.parent.exists():
+        raise InputError(f"--out {out}: there is no directory {out.parent}; make it, or give another place")
 
 
 def write(summary: Summary, out: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
     summary_json.write(out, summary)
 
 

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from rich.console import Console
 
 from launcher.commands.status import client, encrypted
+from launcher.headline import Headline
 from launcher.monitor.asked_federation import AskedFederation
 from launcher.monitor.terminal import Display, display, picture
 from peer.network.transport.asking import Answer, StatusClient
@@ -23,7 +24,8 @@ STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 def watch(spec: Spec, chain: Chain | None, console: Console) -> int:
     """Shows the peers until all have finished: 0. 1 if some were lost from sight, 130 after Ctrl-C."""
-    federation = AskedFederation(spec.ids, spec.rounds, spec.test)
+    unasked = [member.id for member in spec.ring if not member.address]
+    federation = AskedFederation(spec.ids, spec.rounds, Headline.of(spec), unasked)
     code = asyncio.run(_watch(federation, spec, chain, console))
     if code is not None:
         console.print("The peers go on.", highlight=False)
@@ -44,6 +46,8 @@ async def _watch(federation: AskedFederation, spec: Spec, chain: Chain | None, c
     async with aclosing(client(spec, chain)) as peers:
         with display(console) as screen:
             screen.say(f"{spec.protocol.name}, {len(spec.ids)} peers, asked at their addresses")
+            for id in federation.unasked:
+                screen.say(f"{id} only dials out and cannot be asked: its neighbours tell which round is on its disk")
             return await _follow(federation, peers, screen, stop)
 
 
@@ -60,7 +64,7 @@ async def _follow(
 
     hinted = False
     async with background() as tasks:
-        for id in federation.peers:
+        for id in federation.peers.keys() - federation.unasked:
             tasks.create_task(ask_again_and_again(id))
         while not federation.gone(time.time()):
             heard = dict(news)

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
-
-from pydantic import ValidationError
+from pathlib import Path
+from typing import Any, TypeVar
 
 from launcher.engines.base import Engine
 from launcher.engines.names import ENGINES
 from peer.errors import InputError, nearest
-from peer.spec.document import scalar
+from peer.settings import Settings
+from peer.spec.document import Document, scalar, validate
+
+S = TypeVar("S", bound=Settings)
 
 
 def engine(name: str, given: Mapping[str, Any]) -> Engine[Any]:
@@ -18,10 +20,18 @@ def engine(name: str, given: Mapping[str, Any]) -> Engine[Any]:
         raise InputError(f"unknown engine `{name}`; {nearest(name, [*ENGINES])}")
     module, _, attribute = ENGINES[name].partition(":")
     kind = getattr(import_module(module), attribute)
-    try:
-        return kind(kind.Settings(**given))  # type: ignore[no-any-return]
-    except ValidationError as error:
-        raise InputError(_wrong(name, [*kind.Settings.model_fields], error)) from None
+    return kind(checked(kind.Settings, given, f"--on {name}"))  # type: ignore[no-any-return]
+
+
+def checked(kind: type[S], given: Mapping[str, Any], place: str) -> S:
+    """The settings; InputError, which names the place where they are given, for what is wrong."""
+    if given and not kind.model_fields:
+        raise InputError(f"{place}: it has no settings, so there is no `{next(iter(given))}`; leave it out")
+    required = (key for key, field in kind.model_fields.items() if field.is_required())
+    if lacking := next((key for key in required if key not in given), None):
+        raise InputError(f"{place}: `{lacking}` must be chosen; give it with --option {lacking}=...")
+    content = dict(given)
+    return validate(kind, content, Document(Path(place), content, None), {})
 
 
 def settings(options: Sequence[str]) -> dict[str, Any]:
@@ -36,12 +46,3 @@ def settings(options: Sequence[str]) -> dict[str, Any]:
         except ValueError as error:
             raise InputError(f"--option {option}: the value is not valid YAML: {error}; put it in quotes") from None
     return found
-
-
-def _wrong(name: str, known: list[str], error: ValidationError) -> str:
-    first = error.errors()[0]
-    key = ".".join(map(str, first["loc"]))
-    if first["type"] != "extra_forbidden":
-        return f"--on {name}: `{key}`: {first['msg']}"
-    way_out = nearest(key, known) if known else f"`--on {name}` has no settings"
-    return f"--on {name}: unknown setting `{key}`; {way_out}"

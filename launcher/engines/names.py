@@ -5,5 +5,6 @@ ENGINES = {
     "docker": "launcher.engines.docker.engine:DockerEngine",
     "ssh": "launcher.engines.ssh.engine:SshEngine",
     "slurm": "launcher.engines.slurm.engine:SlurmEngine",
+    "kubernetes": "launcher.engines.kubernetes.engine:KubernetesEngine",
 }
 """`module:Class`, by name; the class has its settings' class as `Settings`."""

@@ -1,8 +1,8 @@
 """All peers of a run that somebody else has started: by what they answer when they are asked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from launcher.accuracy import mean
+from launcher.headline import Headline, mean
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.status_feed import events
 from peer.network.transport.asking import Answer, PeerStatus
@@ -11,6 +11,8 @@ from peer.text import printable
 SILENCE = 10.0
 """Seconds after which peers that have all fallen silent are taken to be gone."""
 OVER = ("done", "failed")
+DIALS_OUT = "dials out"
+"""The state of a peer that nobody can ask, as long as it is not known to be done."""
 
 
 class AskedFederation(FederationView):
@@ -18,10 +20,15 @@ class AskedFederation(FederationView):
 
     A peer that has finished goes, and answers nobody. It is done if it was last seen serving, or a neighbour has heard
     from it that the last round is on its disk.
+
+    unasked: peers that only dial out. Of these their neighbours tell the last round that is on their disks.
     """
 
-    def __init__(self, ids: Sequence[str], rounds: int, test: str):
-        super().__init__(ids, rounds, test)
+    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline, unasked: Collection[str] = ()):
+        super().__init__(ids, rounds, headline)
+        self.unasked = unasked
+        for id in unasked:
+            self.peers[id].state = DIALS_OUT
         self._silent: dict[str, str] = {}
         """By id, why a peer does not answer."""
         self._durable = dict.fromkeys(ids, -1)
@@ -36,7 +43,10 @@ class AskedFederation(FederationView):
             self._heard = now
         for status in said.values():
             self._remember(status)
-        news = [(id, one) for id, status in said.items() for one in events(status, self.peers[id], self.test, now)]
+            self.rounds = min(self.rounds, max(status.rounds, 1))  # fewer once they have agreed to end early
+        for id in self.unasked:
+            self._hear_of(id)
+        news = [(id, one) for id, status in said.items() for one in events(status, self.peers[id], self.headline, now)]
         lines += self.take(news, now)
         for id, answer in answers.items():
             if isinstance(answer, str) and (line := self._miss(id, answer)):
@@ -61,13 +71,18 @@ class AskedFederation(FederationView):
     def unfinished(self) -> list[str]:
         return [id for id, peer in self.peers.items() if peer.state != "done"]
 
+    @property
+    def round(self) -> int:
+        """The last round that every peer has completed; 0 before."""
+        return min(peer.round if id in self.unasked else peer.completed for id, peer in self.peers.items())
+
     def rounds_after(self, last: int) -> Sequence[int]:
         """Nobody was asked in each round: only the newest."""
         return [self.round] if self.round > last else []
 
-    def mean_accuracy(self, round: int) -> float | None:
+    def mean_figure(self, round: int) -> float | None:
         """Of what each peer said last: those ahead of the slowest were not asked in its round."""
-        return mean(peer.accuracy(self.test) for peer in self.peers.values())
+        return mean(peer.figure(self.headline) for peer in self.peers.values())
 
     def _met(self, id: str) -> str:
         return f"{id} answers again" if self.peers[id].round else f"{id} answers"
@@ -76,6 +91,13 @@ class AskedFederation(FederationView):
         for link in status.neighbours:
             if link.id in self._durable:
                 self._durable[link.id] = max(self._durable[link.id], link.durable)
+
+    def _hear_of(self, id: str) -> None:
+        """What the neighbours of a peer that nobody can ask tell of it."""
+        peer = self.peers[id]
+        peer.round = max(0, self._durable[id])
+        if peer.round >= self.rounds:
+            peer.end("done")
 
     def _miss(self, id: str, why: str) -> str | None:
         """A peer does not answer; what a person should be told of that, once."""

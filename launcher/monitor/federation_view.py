@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from launcher.accuracy import mean
+from launcher.headline import Headline, mean
 from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.monitor.tail import Tail
-from peer.telemetry.events import Event, LinkChanged, read_event
+from peer.telemetry.events import Event, LinkChanged, StoppedEarly, read_event
 from peer.telemetry.results import objects
 from peer.text import printable
 
@@ -17,8 +17,8 @@ News = tuple[str, Event]
 class FederationView:
     """All peers of a run by what `take` is told of them."""
 
-    def __init__(self, ids: Sequence[str], rounds: int, test: str):
-        self.rounds, self.test, self.ending = rounds, test, False
+    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline):
+        self.rounds, self.headline, self.ending = rounds, headline, False
         self.peers = {id: PeerView(id) for id in ids}
         self._since: tuple[float, int] | None = None
 
@@ -31,10 +31,19 @@ class FederationView:
 
     def take_in(self, news: Iterable[News]) -> list[str]:
         """Takes in some news; what a person should be told of them."""
+        news = [*news]
         # All are heard before any line is chosen: who has finished may be told later.
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].hear(event))]
         # A refused caller chooses its own words.
-        return [printable(line) for id, event, line in heard if not self._expected(id, event)]
+        told = [printable(line) for id, event, line in heard if not self._expected(id, event)]
+        return told + self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
+
+    def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:
+        """That all peers end early, which each of them says: told once."""
+        new = [event for event in agreed if event.round < self.rounds]
+        if new:
+            self.rounds = new[0].round
+        return [printable(str(event)) for event in new[:1]]
 
     def _expected(self, id: str, event: Event) -> bool:
         """Whether it is a link that goes down because one of its two ends has finished."""
@@ -52,9 +61,9 @@ class FederationView:
         """Those completed by all after the round `last`, of which there is something to tell."""
         return range(last + 1, self.round + 1)
 
-    def mean_accuracy(self, round: int) -> float | None:
-        """Mean over the peers that have one of the accuracy after `round`."""
-        return mean(peer.accuracy(self.test, round) for peer in self.peers.values())
+    def mean_figure(self, round: int) -> float | None:
+        """Mean over the peers that have one of the headline figure after `round`."""
+        return mean(peer.figure(self.headline, round) for peer in self.peers.values())
 
     def mean_loss(self, round: int) -> float | None:
         return mean(peer.history[round].loss for peer in self.peers.values() if round in peer.history)
@@ -79,8 +88,8 @@ class FederationView:
 class Federation(FederationView):
     """All peers of a run on this machine, followed through their `events.jsonl`."""
 
-    def __init__(self, directory: Path, ids: Sequence[str], rounds: int, test: str):
-        super().__init__(ids, rounds, test)
+    def __init__(self, directory: Path, ids: Sequence[str], rounds: int, headline: Headline):
+        super().__init__(ids, rounds, headline)
         self._tails = {id: Tail(directory / id / "events.jsonl") for id in ids}
 
     def look(self, now: float) -> list[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from launcher.accuracy import headline
+from launcher.headline import Headline
 from peer.telemetry.events import (
     Awaited,
     Cause,
@@ -92,10 +92,11 @@ class PeerView:
         """Ids of all that it waits for, whatever the cause."""
         return list(dict.fromkeys(one.id for wait in self.waits.values() for one in wait.awaited))
 
-    def accuracy(self, test: str, round: int | None = None) -> float | None:
-        """Accuracy after `round` (None: the newest): by the test of the spec, or on the peer's own data."""
-        done = self.history.get(self.completed if round is None else round)
-        return headline(done.accuracy, test) if done else None
+    def figure(self, headline: Headline, round: int | None = None) -> float | None:
+        """The one that counts, after `round` (None: the newest); after one without an evaluation, that of before."""
+        last = self.completed if round is None else round
+        done = (self.history.get(at) for at in range(last, 0, -1))
+        return next((headline.value(one) for one in done if one and one.evaluated), None)
 
     def seconds(self, activity: str) -> float:
         """Seconds spent on "train", "communicate" or "evaluate" in all rounds."""

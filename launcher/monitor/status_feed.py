@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from launcher.headline import Headline
 from launcher.monitor.peer_view import PeerView
 from peer.network.transport.asking import Link, PeerStatus
 from peer.telemetry.events import Awaited, Cause, Event, LinkChanged, RoundDone, StateChanged, Waiting
@@ -20,13 +21,13 @@ def completed(status: PeerStatus) -> int:
     return status.round if status.state in WHOLE else max(0, status.round - 1)
 
 
-def events(status: PeerStatus, before: PeerView, test: str, now: float) -> list[Event]:
+def events(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> list[Event]:
     """What has happened to a peer since it was `before`, as far as its status tells it. `now` in unix seconds."""
     return [
         StateChanged(state=status.state, round=status.round, time=now),
         *_links(status, before),
         *_waits(status, before, now),
-        *_rounds(status, test, now),
+        *_rounds(status, headline, now),
     ]
 
 
@@ -48,8 +49,8 @@ def _waits(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
     return [*told, Waiting(cause=cause, awaited=awaited, sentence="", time=now)]
 
 
-def _rounds(status: PeerStatus, test: str, now: float) -> Sequence[Event]:
+def _rounds(status: PeerStatus, headline: Headline, now: float) -> Sequence[Event]:
     """Only the last round: of those in between nobody was asked."""
     if not (done := completed(status)):
         return []
-    return [RoundDone(round=done, accuracy={test: status.accuracy}, bytes_sent=status.bytes_sent, time=now)]
+    return [RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent, time=now)]

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -12,16 +13,14 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from launcher.formatting import duration, plural, quantity, share
+from launcher.formatting import duration, plural, quantity
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.table import Row, fitting
-from peer.text import printable
+from peer.text import number, printable
 
 ROUND_ABOUT = 7
 """Lines that the table's frame, its heading and the federation's own lines take."""
-EXPENDABLE = ("train/comm/eval", "sent", "loss", "accuracy", "round", "waits for")
-"""Columns that are left out, in this order, where the terminal is too narrow for all."""
 LONGEST_STATE = len("communicating")
 """So wide is the column always: others shall not come and go with the states."""
 
@@ -86,8 +85,8 @@ def round_line(federation: FederationView, round: int) -> str:
     loss = federation.mean_loss(round)
     words = [
         f"round {round}/{federation.rounds}",
-        f"mean {federation.test} accuracy {share(federation.mean_accuracy(round))}",
-        *([f"loss {share(loss)}"] if loss is not None else []),
+        f"mean {federation.headline.words} {number(federation.mean_figure(round))}",
+        *([f"loss {number(loss)}"] if loss is not None else []),
     ]
     return ", ".join([*words, f"{duration(left)} left"] if left is not None else words)
 
@@ -96,7 +95,9 @@ def picture(federation: FederationView, console: Console) -> RenderableType:
     """The table of as many peers as find room and the federation's line below it."""
     shown, hidden = choose(federation, console.height - ROUND_ABOUT)
     rows = [row(federation, peer) for peer in shown]
-    lines: list[RenderableType] = [fitting(rows, EXPENDABLE, console, elastic="waits for")]
+    # Left out in this order where the terminal is too narrow for all.
+    expendable = ("train/comm/eval", "sent", "loss", federation.headline.name, "round", "waits for")
+    lines: list[RenderableType] = [fitting(rows, expendable, console, elastic="waits for")]
     if hidden:
         states = Counter(peer.state for peer in hidden)
         counted = printable(", ".join(f"{count} {state}" for state, count in states.most_common()))
@@ -111,7 +112,7 @@ def federation_line(federation: FederationView) -> str:
     words = [
         plural(len(federation.peers), "peer"),
         f"round {done}/{federation.rounds}",
-        f"mean {federation.test} accuracy {share(federation.mean_accuracy(done))}",
+        f"mean {federation.headline.words} {number(federation.mean_figure(done))}",
     ]
     words += [plural(restarts, "restart")] if restarts else []
     words += [f"{duration(left)} left"] if left is not None else []
@@ -126,9 +127,10 @@ def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Seque
 
     def interest(peer: PeerView) -> tuple[bool, bool, bool, int, float]:
         trouble = peer.state in ENDED and peer.state != "done"
-        accuracy = peer.accuracy(federation.test)
+        figure = peer.figure(federation.headline)
+        goodness = inf if figure is None else figure if federation.headline.figure.better == "up" else -figure
         doubted, waits = bool(federation.doubted(peer.id)), bool(peer.waiting)
-        return (not trouble, not doubted, not waits, peer.completed, 1.0 if accuracy is None else accuracy)
+        return (not trouble, not doubted, not waits, peer.completed, goodness)
 
     peers.sort(key=interest)
     return peers[: max(rows, 1)], peers[max(rows, 1) :]
@@ -143,16 +145,18 @@ def row(federation: FederationView, peer: PeerView) -> Row:
         state.append(f" (restart {peer.restarts})", style="yellow")
     spent = [peer.seconds(activity) for activity in ("train", "communicate", "evaluate")]
     split = "/".join(f"{100 * one / sum(spent):.0f}" for one in spent) + " %" if sum(spent) else ""
-    return {
+    figure = {federation.headline.name: number(peer.figure(federation.headline))}
+    shown: dict[str, str | Text] = {
         "peer": peer.id,
         "state": state,
         "round": f"{peer.round or peer.completed}/{federation.rounds}",
-        "accuracy": share(peer.accuracy(federation.test)),
-        "loss": share(peer.last.loss if peer.last else None),
+        **figure,
+        "loss": number(peer.last.loss if peer.last else None),
         "sent": quantity(peer.last.bytes_sent if peer.last else None),
         "train/comm/eval": split,
         "waits for": Text(", ".join(peer.waiting), style="yellow"),
     }
+    return shown | figure  # which may be called `loss`
 
 
 STYLES = {

@@ -36,7 +36,11 @@ class Collected:
 
         code: where a protocol of the user's own is imported from.
         """
-        runs = {place: _read(place) for directory in directories for place in _peers_in(directory)}
+        if code and not code.is_dir():
+            raise InputError(
+                f"--code {code}: there is no such directory; give that in which the protocol's module lies"
+            )
+        runs = {place: _read(place) for place in _once(directories)}
         places = _by_id(runs)
         _refuse_mixture(runs)
         spec = _spec(runs, code)
@@ -56,7 +60,7 @@ class Collected:
     def _result(self, id: str, place: Path) -> Result | None:
         """Its own result, of this run's length."""
         result = read_result(place)
-        own = result and (result.id, result.rounds) == (id, self.spec.rounds)
+        own = result and result.id == id and result.is_of(self.spec.rounds)
         return result if result and own and sorted(result.ring) == sorted(self.spec.ids) else None
 
     def _why(self, id: str) -> str:
@@ -70,6 +74,17 @@ class Collected:
         """By each peer's own clock from its first event to its last, pauses included; and how often they started."""
         all = [lives(place) for place in self.places.values()]
         return Spent(max(one.seconds for one in all), sum(one.again for one in all))
+
+
+def _once(directories: Sequence[Path]) -> list[Path]:
+    """The peers' directories; InputError where one is given twice, by itself or with that which holds it."""
+    places = [place for directory in directories for place in _peers_in(directory)]
+    known = set[Path]()
+    for place in places:
+        if place.resolve() in known:
+            raise InputError(f"{place} is given twice, by itself or with the directory that holds it; give it once")
+        known.add(place.resolve())
+    return places
 
 
 def _peers_in(directory: Path) -> Iterator[Path]:
@@ -145,8 +160,6 @@ def _check_code(name: str, file: Path, code: Path | None) -> None:
             f"{file}: the protocol is code of somebody's own, `{name}`, which is imported only from where you say: "
             "give its directory with --code"
         )
-    elif not code.is_dir():
-        raise InputError(f"--code {code}: there is no such directory")
     else:
         import_from(code)
         protocol_class(name)

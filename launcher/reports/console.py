@@ -1,17 +1,16 @@
 """The end of a run in words: how good, how fair, how private, and where the models are."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from launcher.accuracy import headline
-from launcher.formatting import duration, plural, quantity, share
+from launcher.formatting import duration, plural, quantity
+from launcher.headline import Headline
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.table import fitting
 from peer.spec.federation import Spec
-from peer.text import one_line
+from peer.text import number, one_line
 
 SECONDS = ("train", "communicate", "evaluate")
 
@@ -24,7 +23,7 @@ def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> Non
 
 def report(summary: Summary, spec: Spec, console: Console) -> None:
     """Prints what it says, and not where anything lies."""
-    console.print(per_peer(summary, spec.test, console))
+    console.print(per_peer(summary, Headline.of(spec), console))
     say(lines(summary, spec), console)
 
 
@@ -33,12 +32,12 @@ def say(said: list[str], console: Console) -> None:
         console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
 
 
-def per_peer(summary: Summary, test: str, console: Console) -> Table:
+def per_peer(summary: Summary, headline: Headline, console: Console) -> Table:
     rows = [
         {
             "peer": peer.id,
             "samples": str(peer.samples),
-            test: share(headline(peer.accuracy, test)),
+            headline.column: number(headline.value(peer)),
             "sent": quantity(peer.bytes_sent),
             **{name: f"{peer.seconds.get(name, 0.0):.1f} s" for name in SECONDS},
         }
@@ -49,32 +48,49 @@ def per_peer(summary: Summary, test: str, console: Console) -> Table:
 
 def lines(summary: Summary, spec: Spec) -> list[str]:
     """Everything but the table, a line each."""
-    test = spec.test
-    average = headline(summary.mean_accuracy, test)
     restarts = f", {plural(summary.restarts, 'restart')}" if summary.restarts else ""
+    early = f" of {spec.rounds}, ended early," if summary.stopped_early else ""
     said = [
-        f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds "
+        f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds{early} "
         f"in {duration(summary.wall_seconds)}{restarts}",
-        f"accuracy ({test}): mean {share(average)}, worst {share(summary.worst_accuracy)}, "
-        f"Gini {share(summary.gini)}, mean first above 0.5 in round {summary.r50 or '–'}",
+        *quality(summary, Headline.of(spec)),
     ]
     if summary.behaviour:
         who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
-        said.append(f"misbehaving by the settings: {who}; the others: mean {share(summary.honest_accuracy)}")
+        said.append(f"misbehaving by the settings: {who}; the others: mean {number(summary.honest_accuracy)}")
+    if bests := [f"{peer.id} {peer.best.round} ({number(peer.best.figure)})" for peer in summary.per_peer if peer.best]:
+        said.append(f"best rounds on the samples held back: {', '.join(bests)}; see model.best.safetensors")
     before, after = (summary.ring_cost.get(when) for when in ("before", "after"))
     if before is not None:
-        said.append(f"ring cost: {share(before)} before, {share(after)} after ordering")
-    said += verdict(summary.privacy, [*summary.missing])
+        said.append(f"ring cost: {number(before)} before, {number(after)} after ordering")
+    said += verdict(summary.privacy)
     if differing := [name for name, same in summary.replicated.items() if not same]:
         said.append(f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal")
     said += [f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items()]
     return said
 
 
+def quality(summary: Summary, headline: Headline) -> list[str]:
+    """How good the models are: a line of accuracies where the task has classes, and one of its other figures."""
+    accuracies = (
+        f"accuracy ({headline.test}): mean {number(headline.of_means(summary.mean_accuracy))}, "
+        f"worst {number(summary.worst_accuracy)}, "
+        f"Gini {number(summary.gini)}, mean first above 0.5 in round {summary.r50 or '–'}"
+    )
+    less = {"up": "", "down": " (better down)"}
+    judged = [
+        f"{name}{less[one['better']]}: mean {number(one['mean'])}, worst {number(one['worst'])}"
+        for name, one in summary.figures.items()
+        if not (headline.test and name == "accuracy")
+    ]
+    return [*([accuracies] if headline.test else []), *(["; ".join(judged)] if judged else [])]
+
+
 def where(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     """Where a run's models lie, and how one is loaded."""
     first, model = summary.per_peer[0].id, spec.model.name
-    own = f', user_model="{model}"' if ":" in model else ""
+    named = {"user_model": model, "user_task": spec.task.name}
+    own = "".join(f', {key}="{name}"' for key, name in named.items() if ":" in name)
     load = f'load_model("{directory}/{first}/model.safetensors"{own})'
     return [
         f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json",
@@ -82,7 +98,7 @@ def where(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     ]
 
 
-def verdict(privacy: Privacy, missing: Sequence[str] = ()) -> list[str]:
+def verdict(privacy: Privacy) -> list[str]:
     """The privacy proof in a line, and each violation in one more (ten at most)."""
     violations = privacy["violations"]
     met = [name for name, holds in privacy["definitions"].items() if holds]
@@ -92,11 +108,11 @@ def verdict(privacy: Privacy, missing: Sequence[str] = ()) -> list[str]:
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
     said += f"; Definitions met: {', '.join(met) or 'none'}"
     trusted = [f"  on trust, {one['vector']} ({quantity(one['bytes'])}): {one['why']}" for one in privacy["on_trust"]]
-    unknown = [name for name, holds in privacy["definitions"].items() if holds is None]
-    if missing and unknown:
-        said += f"; not known without the whole audits of {', '.join(missing)}: {', '.join(unknown)}"
-    elif unknown:
-        said += f"; {', '.join(unknown)} can neither be proven nor denied"
+    undecided = ", ".join(name for name, holds in privacy["definitions"].items() if holds is None)
+    if undecided and (unknown := privacy.get("unknown")):
+        said += f"; not known without the whole audits of {', '.join(unknown)}: {undecided}"
+    elif undecided:
+        said += f"; {undecided} can neither be proven nor denied"
     shown = [
         f"  {one['reason']}"
         if one["round"] is None

@@ -9,10 +9,10 @@
 
 Whether the definitions are met is a property of the protocol. A *violation* is a byte that left against the
 protocol's own declaration: an edge not authorised in that round, a head it calls private. What a sender wrote
-down must be what its receiver wrote down: a difference is a violation too, and so is an audit that is missing
-or lacks rounds, for it proves nothing.
+down must be what its receiver wrote down: a difference is a violation too, and so is an audit that lacks rounds.
 
-Of a run whose peers' audits are not all at hand, a definition can be denied and not proven: then it is None.
+An audit that is not there proves nothing either way. Of a run whose peers' audits are not all at hand, a definition can
+be denied and not proven: then it is None.
 """
 
 from collections import Counter
@@ -33,20 +33,21 @@ def privacy(
     audits: Mapping[str, Audit],
     rounds: int,
     promise: Promise,
-    unknown: Collection[str] = (),
+    unfinished: Collection[str] = (),
 ) -> Privacy:
     """The `privacy` block of summary.json from every member's audit of a run of so many rounds.
 
-    unknown: members whose audits nobody has brought, or which have not finished: nothing is said against them.
+    unfinished: members whose audits may lack rounds; nothing is said against them, nor against those without an audit.
 
     Returns head_bytes_sent (bytes), edges_used ([from, to] pairs, in the members' order), violations (each
     {round, from, to, vector, bytes, reason}), on_trust (each {vector, why, bytes}) and definitions ({"3.1": met,
     "3.2": met, "3.3": met}; one is None where nothing speaks against it but a member is unknown
-    or, of 3.1, something is on trust).
+    or, of 3.1, something is on trust). unknown has the members without a whole audit, if there are any.
     """
     private = promise.declared.heads_stay
     on_trust = promise.on_trust(audits)
     carried = [*flows_that_carry(audits)]
+    unknown = [id for id in members if id in unfinished or id not in audits]
     violations = [
         *(gaps := list(missing([id for id in members if id not in unknown], audits, rounds))),
         *undeclared(members, audits, private),
@@ -65,7 +66,7 @@ def privacy(
     def verdict(holds: bool, *doubts: object) -> bool | None:
         return None if not gaps and holds and any(doubts) else not gaps and holds
 
-    return {
+    proof: Privacy = {
         "head_bytes_sent": head,
         "edges_used": [list(edge) for edge in edges_used],
         "violations": violations,
@@ -76,6 +77,7 @@ def privacy(
             "3.3": verdict(all(fit_on_a_ring(edges, members) for edges in by_vector), unknown),
         },
     }
+    return {**proof, "unknown": unknown} if unknown else proof
 
 
 def entries(audits: Mapping[str, Audit], direction: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
@@ -106,11 +108,8 @@ def sum_flows(audits: Mapping[str, Audit], direction: str, kind: str = "bytes") 
 
 
 def missing(members: Sequence[str], audits: Mapping[str, Audit], rounds: int) -> Iterator[Violation]:
-    """Members without an audit, or with one that lacks rounds; round 0 is the set-up and always written down."""
+    """Members with an audit that lacks rounds; round 0 is the set-up and always written down."""
     for id in members:
-        if id not in audits:
-            yield violation((None, id, None, None), 0, f"{id} left no audit")
-            continue
         lacking = set(range(rounds + 1)) - {record["round"] for record in audits[id]["rounds"]}
         if lacking:
             named = ", ".join(map(str, sorted(lacking)[:10]))

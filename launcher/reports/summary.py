@@ -5,18 +5,21 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 
-from launcher.accuracy import headline, mean
+from launcher.headline import Headline, mean
 from launcher.reports.audits import audits
 from launcher.reports.privacy import privacy
-from launcher.reports.summary_json import PeerSummary, Summary
+from launcher.reports.summary_json import Judged, PeerSummary, Summary
 from launcher.reports.trust import Promise
 from peer.errors import FailedError
+from peer.learning.tasks import Task
 from peer.learning.training import metrics
 from peer.reading import open_plain
 from peer.spec.behaviour import in_words
 from peer.spec.federation import Spec
+from peer.telemetry.events import RoundDone
 from peer.telemetry.results import Result, read_result
 
 TESTS = ("matched", "global", "paper")
@@ -29,6 +32,7 @@ class Spent(NamedTuple):
     restarts: int
 
 
+NAMES = TypeAdapter(tuple[str, ...])
 Places = Mapping[str, Path]
 """Each peer's directory, by id."""
 
@@ -36,7 +40,7 @@ Places = Mapping[str, Path]
 def results(places: Places, rounds: int) -> dict[str, Result]:
     """By id, the results that can be read of a run of so many rounds; one of another length is stale."""
     read = {id: read_result(place) for id, place in places.items()}
-    return {id: result for id, result in read.items() if result and result.rounds == rounds}
+    return {id: result for id, result in read.items() if result and result.is_of(rounds)}
 
 
 def promise(spec: Spec, places: Places) -> Promise:
@@ -52,9 +56,11 @@ def head_size(model: Path) -> int:
     try:
         open_plain(model).close()
         with safe_open(model, "np") as file:
-            names = [name for name in file.keys() if name.startswith("head.")]  # noqa: SIM118
-            shapes = [file.get_slice(name).get_shape() for name in names]
-    except (OSError, SafetensorError) as error:
+            told = (file.metadata() or {}).get("head")
+            names = file.keys()
+            heads = NAMES.validate_json(told) if told else [name for name in names if name.startswith("head.")]
+            shapes = [file.get_slice(name).get_shape() for name in heads]
+    except (OSError, SafetensorError, ValueError) as error:
         raise FailedError(f"{model} cannot be read ({error}); start its peer again, which writes it anew") from None
     return sum(prod(shape) for shape in shapes)
 
@@ -74,34 +80,48 @@ def summary_of(
 ) -> Summary:
     """The summary of the peers that have a result, one at least. missing: the others, and why each has none."""
     per_peer = [found[id] for id in spec.ids if id in found]
+    headline = Headline.of(spec)
     known = {id: places[id] for id in spec.ids if id in places}
     finished = {id: places[id] for id in known if id in found}
     return Summary(
         name=spec.name,
         protocol=spec.protocol.name,
         peers=len(spec.ring),
-        rounds=spec.rounds,
+        rounds=per_peer[0].rounds,
+        stopped_early=per_peer[0].stopped_early,
         seed=spec.seed,
         ring=per_peer[0].ring,
         wall_seconds=round(spent.wall_seconds, 3),
-        **accuracies([result.accuracy for result in per_peer], spec.test),
-        **course(history(per_peer), spec.test),
+        task=spec.task.name,
+        figures=figures(per_peer, spec),
+        **accuracies(per_peer, headline),
+        **course(history(per_peer, spec.task), headline),
         ring_cost=per_peer[0].ring_cost,
         restarts=spent.restarts,
         per_peer=tuple(map(PeerSummary.of, per_peer)),
-        privacy=privacy(spec.ids, audits(known), spec.rounds, promise(spec, finished), missing or ()),
+        privacy=privacy(spec.ids, audits(known), per_peer[0].rounds, promise(spec, finished), missing or ()),
         replicated={
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
         },
         behaviour=in_words(spec.behaviour),
-        honest_accuracy=honest_mean(per_peer, spec) if spec.behaviour else None,
+        honest_accuracy=honest_mean(per_peer, spec, headline) if spec.behaviour else None,
         missing=dict(missing or {}),
     )
 
 
-def honest_mean(results: Sequence[Result], spec: Spec) -> float | None:
-    """The mean accuracy, by the spec's test, of those who do not misbehave by the settings; None without any."""
-    return mean(headline(result.accuracy, spec.test) for result in results if result.id not in spec.behaviour)
+def honest_mean(results: Sequence[Result], spec: Spec, headline: Headline) -> float | None:
+    """The mean headline figure of those who do not misbehave by the settings; None without any."""
+    return mean(headline.value(result) for result in results if result.id not in spec.behaviour)
+
+
+def figures(results: Sequence[Result], spec: Spec) -> dict[str, Judged]:
+    """The task's figures, the headline first."""
+    found: dict[str, Judged] = {}
+    for figure in spec.task.figures:
+        known = [value for result in results if (value := result.figures.get(figure.name)) is not None]
+        worst = figure.worst(known) if known else None
+        found[figure.name] = {"mean": mean(known), "worst": worst, "better": figure.better}
+    return found
 
 
 def means(accuracies: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
@@ -110,30 +130,37 @@ def means(accuracies: Sequence[Mapping[str, float | None]]) -> dict[str, float |
     return {test: mean(one.get(test) for one in accuracies) for test in tests}
 
 
-def accuracies(final: Sequence[Mapping[str, float | None]], test: str) -> dict[str, Any]:
-    """How good the models are, and how evenly, by the test of the spec."""
-    known = [value for one in final if (value := headline(one, test)) is not None]
+def accuracies(results: Sequence[Result], headline: Headline) -> dict[str, Any]:
+    """How good the models are, and how evenly, by the test of the spec; None where the task has no classes."""
+    known = [value for result in results if headline.test and (value := headline.value(result)) is not None]
     return {
-        "mean_accuracy": means(final),
+        "mean_accuracy": means([result.accuracy for result in results]),
         "worst_accuracy": metrics.worst(known) if known else None,
         "gini": metrics.gini(known) if known else None,
     }
 
 
-def history(results: Sequence[Result]) -> list[dict[str, float | None]]:
-    """The mean accuracies after every round that all peers have in their history."""
-    by_round = [{event.round: event.accuracy for event in result.history} for result in results]
+def history(results: Sequence[Result], task: Task) -> list[dict[str, float | None]]:
+    """The means after every round that all peers have in their history, and after which they evaluated: of accuracies,
+    or of the task's figures."""
+    by_round = [{event.round: event for event in result.history if event.evaluated} for result in results]
     rounds = sorted(set.intersection(*(set(one) for one in by_round)))
-    return [{"round": number, **means([one[number] for one in by_round])} for number in rounds]
+    return [{"round": number, **_means([one[number] for one in by_round], task)} for number in rounds]
 
 
-def course(rounds: Sequence[dict[str, float | None]], test: str) -> dict[str, Any]:
-    """How the run went: when it passed one half, how calm its second half was."""
-    values = [headline(one, test) for one in rounds]
+def _means(told: Sequence[RoundDone], task: Task) -> dict[str, float | None]:
+    if task.has_classes:
+        return means([one.accuracy for one in told])
+    return {figure.name: mean(one.figures.get(figure.name) for one in told) for figure in task.figures}
+
+
+def course(rounds: Sequence[dict[str, float | None]], headline: Headline) -> dict[str, Any]:
+    """How the run went: when the accuracy passed one half, how calm the second half was by the headline figure."""
+    values = [headline.of_means(one) for one in rounds]
     known = [value for value in values if value is not None]
     whole = len(known) == len(values) > 0
     return {
-        "r50": metrics.r50(known) if whole else None,
+        "r50": rounds[found - 1]["round"] if whole and headline.test and (found := metrics.r50(known)) else None,
         "plateau_sigma": metrics.plateau_sigma(known) if whole else None,
         "history": tuple(rounds),
     }

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, NotRequired, Self
 
 from pydantic import Field, FiniteFloat, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
@@ -34,6 +34,16 @@ class Privacy(TypedDict):
     violations: list[Violation]
     on_trust: list[Trusted]
     definitions: dict[str, bool | None]
+    unknown: NotRequired[list[str]]
+    """Peers whose audits are not there, or not to the end; written if there are any."""
+
+
+class Judged(TypedDict):
+    """One of the task's figures over the peers; `better` is "up" or "down", and the worst goes by it."""
+
+    mean: float | None
+    worst: float | None
+    better: Literal["up", "down"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +59,19 @@ class PeerSummary(Figures):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a run came to. Accuracies are means over the peers, by test.
+    """What a run came to. Accuracies are means over the peers, by test; null where the task has no classes, as are
+    gini and r50, which speak of accuracies.
 
-    ring: ids in the last round's order. history: {"round": 1, "matched": 0.9, ...}. r50: the first round whose mean
-    accuracy is above one half. ring_cost: "before" and "after" ordering.
+    ring: ids in the last round's order. history: {"round": 1, "matched": 0.9, ...}, or with the task's figures in place
+    of accuracies, of rounds with an evaluation. r50: the first of them whose mean accuracy is above one half.
+    plateau_sigma: of the headline figure. ring_cost: "before" and "after" ordering.
     """
 
     name: str
     protocol: str
+    task: str = "classification"
+    figures: dict[str, Judged] = field(default_factory=dict)
+    """The task's, by name, on the peers' test sets; the headline first."""
     peers: int
     rounds: int
     seed: int
@@ -77,7 +92,9 @@ class Summary:
     behaviour: dict[str, str] = field(default_factory=dict)
     """By id: how a peer misbehaved because the spec says so; written if any does."""
     honest_accuracy: float | None = None
-    """Mean over all other peers, by the spec's test; written with `behaviour`."""
+    """Mean over all other peers of the headline figure, of accuracies by the spec's test; written with `behaviour`."""
+    stopped_early: bool = False
+    """Whether all peers agreed to end after `rounds`, earlier than the spec has it; written if they did."""
     missing: dict[str, str] = field(default_factory=dict)
     """By id: why a peer is in none of the figures; written if any is missing."""
 
@@ -99,7 +116,12 @@ def dump(summary: Summary) -> str:
     unused = set() if summary.replicated else {"replicated"}
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
     unused |= set() if summary.missing else {"missing"}
-    return json.dumps(SUMMARIES.dump_python(summary, warnings=False, exclude=unused), indent=2) + "\n"
+    unused |= set() if summary.stopped_early else {"stopped_early"}
+    content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)
+    for one, written in zip(summary.per_peer, content["per_peer"], strict=True):
+        for name in one.unused:
+            del written[name]
+    return json.dumps(content, indent=2) + "\n"
 
 
 def write(path: Path, summary: Summary) -> None:

@@ -135,7 +135,7 @@ class RunDirectory:
     def finished(self, rounds: int) -> Summary | None:
         """The summary, if the run has come to its end; with more rounds than then, it has not."""
         summary = summary_json.read(self.files.summary)
-        return summary if summary and summary.rounds >= rounds else None
+        return summary if summary and (summary.rounds >= rounds or summary.stopped_early) else None
 
     def discard(self) -> None:
         """Removes what a run wrote; anything else in the directory stays."""

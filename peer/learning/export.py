@@ -8,50 +8,63 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, Json, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, PositiveInt, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import InputError
 from peer.files import sync, write_atomically
-from peer.learning.model.model import Model, Split
-from peer.learning.model.zoo import build, maker
+from peer.learning.model.dry_pass import Example
+from peer.learning.model.model import Model
+from peer.learning.model.settings import ModelSettings
+from peer.learning.model.zoo import build, split
+from peer.learning.tasks import Task, task_class
 from peer.reading import open_plain
 
 
 def save_model(model: Model, path: str | Path) -> None:
     """Write `model.safetensors`: every parameter and persistent buffer by its name (`extractor.…`, `head.…`).
 
-    The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`.
+    The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`, the `task`,
+    and, where they are needed, further `settings`; `head` lists the head's tensors where their names do not tell.
     """
-    metadata = {
-        "model": json.dumps(model.name),
-        "shape": json.dumps(model.shape),
-        "classes": json.dumps(model.classes),
-    }
+    described = {"model": model.name, "shape": model.shape, "classes": model.classes}
+    described["task"] = model.task.model_dump(mode="json")
+    if settings := model.settings.description():
+        described["settings"] = settings
+    if model.frozen or model.settings.head is not None:
+        described["head"] = [entry.name for entry in model.entries("head")]
+    metadata = {key: json.dumps(value) for key, value in described.items()}
     _write(Path(path), safetensors.torch.save(state_dict(model), metadata))
 
 
 def state_dict(model: Model) -> dict[str, Tensor]:
-    """A plain state dict: copies on the CPU, contiguous, by name; each half's names start with its own."""
+    """A plain state dict: copies on the CPU, contiguous, by name; of two modules, each half's names start with its own.
+
+    One tensor that a module has twice stands under the first of its names.
+    """
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state().items()}
 
 
-def load_model(path: str | Path, *, user_model: str | None = None) -> Model:
+def load_model(path: str | Path, *, user_model: str | None = None, user_task: str | None = None) -> Model:
     """The model in a `model.safetensors`, on the CPU in evaluation mode, ready for `predict(x)`.
 
-    A file can name code of the user's own (`module:Name`). That is only imported when the caller names the
-    same as `user_model`, so that opening someone's file never runs what the file chose. InputError if the
-    file is missing, truncated or not such a model.
+    A file can name code of the user's own (`module:Name`), for the model and for the task. That is only imported when
+    the caller names the same as `user_model` and `user_task`, so that opening someone's file never runs what the file
+    chose. InputError if the file is missing, truncated or not such a model.
     """
     path = Path(path)
     tensors, described = _read(path)
-    name = described.model
+    name, told = described.model, described.task.name
+    own = {"user_model": (name, user_model), "user_task": (told, user_task)}
+    needed = {key: theirs for key, (theirs, _) in own.items() if ":" in theirs}
+    if any(":" in theirs and theirs != ours for theirs, ours in own.values()):
+        keys = ", ".join(f"{key}={theirs!r}" for key, theirs in needed.items())
+        raise InputError(f"{path} needs your own code; if you trust it: load_model(path, {keys})")
     if ":" not in name:
         _refuse_another(path, described, tensors)
-    elif name != user_model:
-        raise InputError(f"{path} needs your own code; if you trust it: load_model(path, user_model={name!r})")
-    model = build(name, described.shape, described.classes, seed=0)
+    example = Example.zeros(described.shape, described.classes, _task(path, described.task))
+    model = build(described.as_settings(path), example, seed=0)
     model.load(tensors)
     model.train(False)
     return model
@@ -66,12 +79,37 @@ def export_state_dict(path: str | Path, target: str | Path) -> None:
         _write(Path(target), file.read())
 
 
+class DescribedTask(BaseModel):
+    """The `task` block that a file tells."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+
 class Described(BaseModel):
     """What a file says of its model, each as JSON."""
 
     model: Json[str]
     shape: Json[tuple[PositiveInt, ...]]
     classes: Json[PositiveInt]
+    task: Json[DescribedTask] = DescribedTask(name="classification")
+    settings: Json[dict[str, JsonValue]] = Field(default_factory=dict)
+
+    def as_settings(self, path: Path) -> ModelSettings:
+        """How to build it; InputError for what no model could be built by."""
+        try:
+            # A file has all weights itself: it must not make anybody read another one.
+            kept = {key: value for key, value in self.settings.items() if key != "weights"}
+            return ModelSettings.model_validate_json(json.dumps({"name": self.model, **kept}), strict=True)
+        except ValueError as error:
+            raise InputError(f"{path}: its settings are those of no model; copy the file again") from error
+
+
+def _task(path: Path, told: DescribedTask) -> Task:
+    try:
+        return task_class(told.name).model_validate_json(told.model_dump_json(), strict=True)
+    except ValidationError:
+        raise InputError(f"{path}: `task` is not as a peer writes it; copy the file again") from None
 
 
 def _refuse_another(path: Path, described: Described, tensors: Mapping[str, Tensor]) -> None:
@@ -82,8 +120,8 @@ def _refuse_another(path: Path, described: Described, tensors: Mapping[str, Tens
     fits = max(prod(shape), classes) <= size
     if fits:
         with torch.device("meta"):  # shapes without memory
-            split = Split(*maker(name)(shape, classes))
-        fits = _shapes(split.state_dict()) == _shapes(tensors)
+            made = split(ModelSettings(name=name), shape, classes)
+        fits = _shapes(made.module.state_dict()) == _shapes(tensors)
     if not fits:
         raise InputError(f"{path}: these are not the tensors of model {name} for inputs {shape} and {classes} classes")
 

@@ -1,12 +1,14 @@
 """Random streams, each derived by hashing from what it is for: none depends on the use of another."""
 
 import hashlib
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import index
 from typing import SupportsIndex
 
+import numpy as np
 import torch
 
 _GLOBAL_STREAM = threading.RLock()
@@ -38,3 +40,25 @@ def global_stream(seed: int | None, device: torch.device | None = None) -> Itera
         if seed is not None:
             torch.manual_seed(seed)
         yield
+
+
+@contextmanager
+def sample_streams() -> Iterator[None]:
+    """Let code inside the block draw from the process's generators of Python, NumPy and torch, by `draw_from`.
+
+    They are put back afterwards.
+    """
+    with global_stream(None):
+        python, numpy = random.getstate(), np.random.get_state()
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+
+
+def draw_from(seed: int) -> None:
+    """Begin a stream in all three generators; inside `sample_streams`."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)

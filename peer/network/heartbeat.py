@@ -202,7 +202,7 @@ class Heartbeats:
                 await self._node.transport.renew(neighbour.address, "Tensors")
 
     def _last(self, other: str) -> int:
-        return self._edges.last(other, self._node.identity.rounds)
+        return self._edges.last(other, self._node.last_round)
 
     def _believe(self, teller: str, beat: Beat) -> None:
         """What it says of itself counts; of others it may hold this peer back; what cannot be is told once."""

@@ -218,6 +218,15 @@ class Network:
     def key(self, call: Call) -> Key:
         return Key(self.identity.view, call.round, call.step)
 
+    @property
+    def last_round(self) -> int:
+        """After which all peers end, as far as is known."""
+        return self._node.last_round
+
+    def end_after(self, round: int) -> None:
+        """All peers have agreed to end after that round."""
+        self._node.last_round = round
+
     def announce(self, durable: int) -> None:
         """Rounds up to `durable` are on this peer's disk (rule R3)."""
         self.durability.announce(durable)

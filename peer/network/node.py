@@ -45,6 +45,8 @@ class Node:
         self.foreign = Foreign(limits, len(addresses))
         self.round = 0
         """The one this peer is in."""
+        self.last_round = identity.rounds
+        """After which all peers end, as far as is known."""
 
     @property
     def id(self) -> str:

@@ -30,6 +30,9 @@ class Protocol(Settings):
     init: ClassVar[Init] = "shared"
     """Whether all peers start from the same weights unless the spec says otherwise."""
     records: ClassVar[tuple[Record, ...]] = ()
+    needs_classes: ClassVar[bool] = False
+    """Whether the method itself goes by classes: by labels, by class mixes, or by outputs taken as classes' logits.
+    Then it is refused for a task that has none. A record of size "classes" says so, too."""
     exact: ClassVar[bool] = False
     """Whether its vectors must arrive as they are: then `wire` is float32."""
     reorders: ClassVar[bool] = False
@@ -64,6 +67,18 @@ class Protocol(Settings):
 
     def why_data_are_fixed(self) -> str | None:
         """Why the data must not drift during a run; None if they may."""
+        return None
+
+    def why_optimiser_is_fixed(self) -> str | None:
+        """Why local training needs the protocol's own optimiser and learning rate; None if others will do."""
+        return None
+
+    def why_figures_stay(self) -> str | None:
+        """Why peers must not tell each other how good their models are; None if they may."""
+        return None
+
+    def why_inputs_are_fixed(self) -> str | None:
+        """Why training samples must be the same each time, without random `transforms`; None if they need not."""
         return None
 
     def check_samples(self, peer: str, samples: int) -> None:

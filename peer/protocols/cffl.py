@@ -88,10 +88,10 @@ class CFFL(Updates, Protocol):
         return largest(update, int(self.upload * update.numel())).clamp(-self.clip, self.clip)
 
     def scores(self, peer: Peer, told: Told, remaining: Tensor, public: Samples) -> Tensor:
-        """Accuracy of the global model with each upload, float64 (N,); 0 for those who were dropped."""
+        """The task's score of the global model with each upload, float64 (N,); 0 for those who were dropped."""
         found = torch.zeros(len(told.updates), dtype=torch.float64)
         for i in remaining.nonzero().flatten().tolist():
-            found[i] = accuracy(peer, peer.state["global"] + told.updates[i], public)
+            found[i] = score(peer, peer.state["global"] + told.updates[i], public)
         return found
 
     def credited(self, before: Tensor, scores: Tensor, remaining: Tensor, progress: float) -> Tensor:
@@ -100,9 +100,8 @@ class CFFL(Updates, Protocol):
         return portions(torch.sinh(self.alpha * (1 + progress) * credit), remaining)
 
 
-def accuracy(peer: Peer, vector: Tensor, samples: Samples) -> float:
-    """The share of samples that the model with these weights gets right."""
-    pairs = zip(torch.split(samples.x, BATCH), torch.split(samples.y, BATCH), strict=True)
+def score(peer: Peer, vector: Tensor, samples: Samples) -> float:
+    """The task's score of the model with these weights: for classification, the share of samples it gets right."""
     with torch.no_grad():
-        right = sum(int((peer.logits(vector, x).argmax(1) == y).sum()) for x, y in pairs)
-    return right / len(samples)
+        rows = [peer.task.tally(peer.logits(vector, x), y) for x, y, _ in samples.in_order(BATCH)]
+    return peer.task.score(peer.task.results(torch.cat(rows).double().sum(0).cpu(), len(samples)))

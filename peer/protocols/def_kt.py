@@ -32,6 +32,10 @@ class DefKT(Protocol):
     batch_size: BatchSize = 64
 
     paper: ClassVar[str] = "Li et al. 2022, Algorithm 1 (FedISP's baseline)"
+    needs_classes: ClassVar[bool] = True
+
+    def why_inputs_are_fixed(self) -> str | None:
+        return "two models learn from the same batch"
 
     @property
     def graph(self) -> Graph:
@@ -39,6 +43,9 @@ class DefKT(Protocol):
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model", whole=True),)
+
+    def why_optimiser_is_fixed(self) -> str:
+        return "the two models of a pair learn from each other in the same steps of SGD"
 
     def local(self) -> tuple[Phase, ...]:
         optimiser = SGD(self.lr, self.momentum, self.weight_decay)
@@ -68,7 +75,7 @@ class DefKT(Protocol):
         optimiser = torch.optim.SGD([own], self.lr, self.momentum)
 
         def loss(received: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
-            logits = peer.logits(own, peer.data.x[positions], training=True)
+            logits = peer.logits(own, peer.data.batch(positions).inputs, training=True)
             (own.grad,) = torch.autograd.grad(towards(logits, labels, received), own)
             self.decay(peer, own)
             optimiser.step()

@@ -50,6 +50,9 @@ class DPFedAvg(PlainSGD, Protocol):
     def graph(self) -> Graph:
         return "directed ring"
 
+    def why_figures_stay(self) -> str | None:
+        return "a figure on samples of a peer's own would leave it without noise, and ε does not count that"
+
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("update", rounds=range(1, rounds + 1), like="model"), Share("model", rounds=range(1)))
 

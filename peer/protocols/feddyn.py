@@ -29,6 +29,9 @@ class FedDyn(CorrectedSGD, GlobalModel):
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model"), Share("h", like="model", rounds=range(1, rounds + 1)))
 
+    def why_optimiser_is_fixed(self) -> str:
+        return "its regulariser is part of each gradient, and h_k rests on how far plain SGD goes along it"
+
     async def start(self, peer: Peer, init: Init) -> None:
         await super().start(peer, init)
         peer.state["h_k"] = torch.zeros_like(peer.model)

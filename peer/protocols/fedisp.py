@@ -66,6 +66,9 @@ class FedISP(Participation, Protocol):
             f"its {self.schedule} schedule ends with the last round" if self.schedule in ("linear", "cosine") else None
         )
 
+    def why_optimiser_is_fixed(self) -> str:
+        return "both of its steps are of SGD at the rate α_k, which its proximal term is divided by"
+
     def local(self) -> tuple[Phase, ...]:
         return (self._epoch(self.lr), self._epoch(self.lr))
 

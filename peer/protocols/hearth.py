@@ -49,6 +49,7 @@ class Hearth(MeanExtractor):
     """With which head a peer's model predicts: ψ, for data like its own, or η, for all classes alike."""
 
     paper: ClassVar[str] = "none: a protocol of this project"
+    needs_classes: ClassVar[bool] = True
     init: ClassVar[Init] = "shared"
 
     def local(self) -> tuple[Phase, ...]:
@@ -81,7 +82,7 @@ class Hearth(MeanExtractor):
 
 def class_counts(peer: Peer) -> Tensor:
     """n_ic: how many local training samples each class has, float64 (classes,)."""
-    return torch.bincount(peer.data.y, minlength=len(peer.proportions)).double()
+    return torch.bincount(peer.data.labels, minlength=len(peer.proportions)).double()
 
 
 def adjusted_loss(counts: Tensor) -> Loss:

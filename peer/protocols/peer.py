@@ -10,6 +10,7 @@ from torch import Tensor
 from peer.errors import nearest
 from peer.learning.data.samples import Samples
 from peer.learning.model.layout import Entry
+from peer.learning.tasks import Task
 from peer.learning.training.trainer import Phase
 from peer.protocols.state import State
 
@@ -54,9 +55,13 @@ class Peer(ABC):
     samples: int
     """How many training samples there are."""
     proportions: Tensor
-    """q_i: the share of each class among the local samples, float64, shape (classes,)."""
+    """q_i: the share of each class among the local samples, float64, shape (classes,); (0,) where the task has none."""
     data: Samples
-    """The local training samples: `x` float32 (n, *shape), `y` int64 (n,)."""
+    """The local training samples, in memory or read when they are needed: `in_order(size)` and `batch(positions)` give
+    `inputs`, `targets` and `positions`, `labels` every sample's class, int64 (n,)."""
+    task: Task
+    """What is learnt: `task.loss(outputs, targets)` is the mean loss of a batch, of shape (), cross entropy for
+    classification; `task.tally`, `task.results` and `task.score` judge outputs."""
     validation: Samples | None
     """Public samples, the same at every peer, on which nobody is tested; None unless `data.validation` sets some
     aside."""
@@ -90,11 +95,11 @@ class Peer(ABC):
 
     @abstractmethod
     async def accuracy(self) -> float:
-        """Accuracy on the local training samples, in eval mode."""
+        """The task's score on the local training samples, in 0..1, in eval mode: the accuracy, for classification."""
 
     @abstractmethod
     def logits(self, vector: Tensor, x: Tensor, training: bool = False) -> Tensor:
-        """The model's answer to `x` with `vector` (laid out as `model`) for its weights, (n, classes).
+        """The model's answer to `x` with `vector` (laid out as `model`) for its weights, as `forward` gives it.
 
         Differentiable in both and computed in their dtype. The model itself stays as it is, BatchNorm's statistics too.
         With `training`, dropout draws and BatchNorm takes the batch's statistics. Long: call it inside `compute`.

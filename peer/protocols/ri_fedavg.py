@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from peer.protocols.base import Peer
 from peer.protocols.blocks.corrected_sgd import CorrectedSGD
@@ -62,10 +61,10 @@ class RIFedAvg(CorrectedSGD, GlobalModel):
     @torch.no_grad()
     def _roughness(self, peer: Peer, start: Tensor, generator: np.random.Generator) -> float:
         """I_k at w_t."""
-        batches = list(zip(torch.split(peer.data.x.double(), BATCH), torch.split(peer.data.y, BATCH), strict=True))
 
         def loss(vector: Tensor) -> float:
-            sums = [functional.cross_entropy(peer.logits(vector, x), y, reduction="sum") for x, y in batches]
+            passed = ((peer.logits(vector, exact(x)), exact(y), len(at)) for x, y, at in peer.data.in_order(BATCH))
+            sums = [peer.task.loss(outputs, y) * count for outputs, y, count in passed]
             return float(torch.stack(sums).sum()) / peer.samples
 
         directions = self._drawn_directions(peer, generator)
@@ -76,3 +75,8 @@ class RIFedAvg(CorrectedSGD, GlobalModel):
         for _ in range(self.directions):
             normal = torch.from_numpy(generator.standard_normal(peer.model.numel()))
             yield trainable_only(normal.to(peer.model.device), peer.layout)
+
+
+def exact(values: Tensor) -> Tensor:
+    """In float64, unless they are numbers of classes or tokens."""
+    return values.double() if values.is_floating_point() else values

@@ -36,6 +36,9 @@ class Scaffold(GlobalModel):
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model"), Share("c", like="model", rounds=range(1, rounds + 1)))
 
+    def why_optimiser_is_fixed(self) -> str:
+        return "its controls take (x − y)/(Sη) for the mean gradient, which is so of plain SGD alone"
+
     def local(self) -> tuple[Phase, ...]:
         return (Phase("model", self.epochs, SGD(self.lr), self.batch_size),)
 

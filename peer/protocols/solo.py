@@ -57,6 +57,10 @@ class Solo(Protocol):
     def graph(self) -> Graph:
         return "none"
 
+    def why_optimiser_is_fixed(self) -> str | None:
+        """That of the compared protocol: alone it would be trained otherwise."""
+        return self._compared.why_optimiser_is_fixed()
+
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return ()
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from peer.errors import FailedError
 from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
 from peer.network.membership.edges import CORRECT, ONE_WAY, Edges, Neighbour
+from peer.network.network import Network
 from peer.network.streams.handshake import MAKE_ALIKE
 from peer.spec.federation import Spec
 from peer.tasks import background
@@ -63,15 +64,16 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
         return
 
 
-async def drain(edges: Edges, durability: Durability, spec: Spec) -> list[str]:
+async def drain(network: Network, patience: float) -> list[str]:
     """Wait until the neighbours have all on disk that they may ask for (rule R8); those of whom that was not heard.
 
     The wait ends when those that are behind have given no sign of life for `patience` seconds.
     """
+    edges, durability, end = network.edges, network.durability, network.last_round
     clock = asyncio.get_running_loop().time
     began = clock()
-    while behind := [n for n in edges.neighbours.values() if durability.of(n.id) < edges.last(n.id, spec.rounds)]:
-        left = max(began, *(neighbour.heard for neighbour in behind)) + spec.patience - clock()
+    while behind := [n for n in edges.neighbours.values() if durability.of(n.id) < edges.last(n.id, end)]:
+        left = max(began, *(neighbour.heard for neighbour in behind)) + patience - clock()
         if left < 0.01:
             return [neighbour.id for neighbour in behind]
         with suppress(TimeoutError):

@@ -136,14 +136,14 @@ class PeerCheck:
             raise InputError(str(error)) from None
         whose = "its own" if self.shard.own else f"its part of {self.spec.data.name}"
         shape, samples = self.shard.train.shape, len(self.shard.train)
-        return f"{whose}: {samples:,} samples, inputs {shape}, {self.shard.classes} classes"
+        return f"{whose}: {samples:,} samples, inputs {shape}, {self.shard.task.outputs_in_words(self.shard.classes)}"
 
     def _model(self) -> str:
         if self.shard is None:
             raise NotYetError("cannot be looked at before the data is right")
         with memory_errors():
             self.model = fitting_model(self.config, self.spec, self.shard, self.device)
-        return f"{self.spec.model.name}, {self.model.sizes['model']:,} values"
+        return ", ".join([self.spec.model.name, f"{self.model.sizes['model']:,} values", *self.model.remarks])
 
     def _resources(self) -> str | None:
         source = self.spec.protocol.resources_from

@@ -9,6 +9,7 @@ from peer.errors import FailedError
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.streams.outbox import Frames
 from peer.runtime.checkpoint import Checkpoints, Snapshot
+from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.persistence import Persistence
 from peer.tasks import background, uninterrupted
@@ -19,8 +20,9 @@ from peer.telemetry.results import sync_lines
 class Checkpointer:
     """Writes a checkpoint while the next round trains; at most one is under way."""
 
-    def __init__(self, directory: Path, peer: LocalPeer, report: Report) -> None:
+    def __init__(self, directory: Path, peer: LocalPeer, course: Course, report: Report) -> None:
         self._checkpoints, self._peer, self._report = Checkpoints(directory), peer, report
+        self._course = course
         self._persistence = Persistence(peer)
         self._writing: asyncio.Task[None] | None = None
 
@@ -36,6 +38,8 @@ class Checkpointer:
         unchanging, new = await self._persistence.unchanging()
         tensors, facts = self._persistence.state_dict()
         facts = {"peer": facts, "network": self._peer.network.state_dict()}
+        if course := self._course.state_dict():
+            facts["course"] = course
         snapshot = Snapshot(round, tensors, facts, unchanging, new)
         frames = self._peer.network.frames(round)
         self._writing = self._tasks.create_task(uninterrupted(self._write, snapshot, frames))
@@ -90,6 +94,7 @@ class Checkpointer:
         self._checkpoints.drop_after(whole[0])
         self._persistence.load_state_dict(snapshot.round, snapshot.tensors, snapshot.facts["peer"], snapshot.unchanging)
         self._peer.network.load_state_dict(snapshot.round, snapshot.facts["network"])
+        self._course.load_state_dict(snapshot.facts.get("course", {}))
         for at in sorted(messages):
             self._peer.network.load_frames(messages[at])
         # With no older one left, nothing before the newest can be asked for again; and a peer that announced

@@ -159,6 +159,12 @@ class Communicating(Peer):
                 "decision may rest only on what is equal at all peers, and its last bits need one kind of CPU"
             )
 
+    async def tell(self, record: str, number: float) -> list[float]:
+        """Everybody's number, in the order of the spec: of a record of the runtime's own, which no protocol names."""
+        with self._communicating():
+            told = await self._collectives.gather(self._neighbourhood(), record, (number,))
+        return [told[peer][0] for peer in self.members]
+
     async def pass_token(self, share: str) -> None:
         declared, live = self.calls.pass_token(self, share)
         vector = self.departures.encoded("token", declared, live)

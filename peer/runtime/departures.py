@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import DivergedError
+from peer.learning.device import fetched
 from peer.protocols.declarations import Share
 from peer.runtime.behaviour import Misbehaviour
 from peer.runtime.encodings import Collective, Encoding
@@ -39,7 +40,7 @@ class Departures:
             raise DivergedError(
                 f"{self._peer}: its {share.vector} is not finite in round {self.round}; lower the learning rate"
             )
-        return sent.detach().cpu().contiguous()
+        return fetched(sent)
 
     def _as_sent(self, share: Share, vector: Tensor) -> Tensor:
         """Another vector if this peer misbehaves by the spec; a trace has both."""

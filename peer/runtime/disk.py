@@ -37,14 +37,15 @@ def disk_needed(spec: Spec, model_floats: int, rehearsed: Rehearsed) -> int:
 
     The checkpoints that the staleness bound keeps, each with the model, two moments for every parameter and the
     messages of a round, and what an encoding keeps of each vector; what never changes; the final model; with `trace`,
-    every round's start, before, after and passes; and the journal.
+    every round's start, before, after and passes; with `hold_back`, the best model; and the journal.
     """
     model = FLOAT32 * model_floats
     traces = (3 + ceil(len(spec.ring) / 2)) * spec.rounds * model if spec.trace else 0
     shared = {share.vector for share in spec.protocol.shares(spec.rounds) if not share.bytes}
     rests = len(shared) * model if spec.wire.kind != "float32" else 0
+    best = model if spec.hold_back else 0
     rounds = (STALENESS_BOUND + 2) * (3 * model + rests + rehearsed.busiest)
-    return rounds + rehearsed.unchanging + rehearsed.journalled + model + traces
+    return rounds + rehearsed.unchanging + rehearsed.journalled + model + best + traces
 
 
 def rehearse(spec: Spec, id: str, rehearsal: Rehearsal) -> Rehearsed:

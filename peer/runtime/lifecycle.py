@@ -8,7 +8,7 @@ TRANSITIONS: dict[State, tuple[State, ...]] = {
     "ready": ("training", "communicating", "evaluating", "failed"),
     "training": ("communicating", "evaluating", "failed"),
     "communicating": ("training", "evaluating", "failed"),
-    "evaluating": ("ready", "serving", "failed"),
+    "evaluating": ("communicating", "ready", "serving", "failed"),
     "serving": ("done", "failed"),
     "done": (),
     "failed": (),

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from peer.learning.data.drift import stage_of
 from peer.learning.data.samples import Samples
-from peer.learning.data.shard import Shard, mix
+from peer.learning.data.shard import Shard, class_mix
 from peer.learning.model.layout import Entry
 from peer.learning.randomness import derive
+from peer.learning.tasks import Task
 from peer.learning.training.trainer import Phase, Trainer
 from peer.network.network import Network
 from peer.protocols.peer import Resources
@@ -46,7 +47,7 @@ class LocalPeer(Communicating):
         super().__init__(setup, network, report, enter)
         spec = setup.spec
         self.rounds, self.seed, self.setup, self._since = spec.rounds, spec.seed, setup, 1
-        self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.clip_gradient)
+        self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.training)
         self._hold(setup.shard)
         self.executor = executor
         self.journal = Journal(setup.out / "journal")
@@ -60,7 +61,7 @@ class LocalPeer(Communicating):
         """What is written once is numbered from the start, too."""
         super().begin(round)
         self.noted, self.trained_this_round = {}, False
-        self._onces = count()
+        self._onces, self._steps = count(), list[int]()
         self._measured: Resources | None = None
 
     async def follow_drift(self, round: int) -> None:
@@ -74,10 +75,12 @@ class LocalPeer(Communicating):
         self.report(DataDrifted(round=round, samples=self.samples))
 
     def _hold(self, shard: Shard) -> None:
+        if self.setup.shard is not shard:
+            self.setup.shard.close()
         self.setup.shard = shard
-        self.trainer.use(shard.train)
+        self.trainer.use(shard.train, shard.held_back)
         # What a peer tells of its data is what it trains on, right or wrong.
-        self.proportions = torch.from_numpy(mix(shard.train.y, shard.classes))
+        self.proportions = torch.from_numpy(class_mix(shard.train, shard.classes, shard.task))
         self.validation = shard.validation.to(self.trained.device) if shard.validation else None
 
     @property
@@ -89,6 +92,10 @@ class LocalPeer(Communicating):
         return self.trainer.samples
 
     @property
+    def task(self) -> Task:  # type: ignore[override]
+        return self.trained.task
+
+    @property
     def layout(self) -> tuple[Entry, ...]:  # type: ignore[override]
         return self.trained.layout
 
@@ -96,10 +103,31 @@ class LocalPeer(Communicating):
         self.enter("training")
         self.trained_this_round = True
         began = time.perf_counter()
-        losses = [await self.compute(self.trainer.train, phase, self.round) for phase in phases]
+        losses = [await self._phase(phase) for phase in phases]
         self.seconds.train += time.perf_counter() - began
         self.loss = losses[-1]
         return losses[-1]
+
+    async def _phase(self, phase: Phase) -> float:
+        how = self.setup.spec.training
+        if how.same_bits:
+            loss = await self.compute(self.trainer.train, phase, self.round)
+        else:
+            loss = await self._timed(phase)
+        if how.budget or how.patience:
+            self._steps.append(self.trainer.steps)
+            self.note(local_steps=self._steps)
+        return loss
+
+    async def _timed(self, phase: Phase) -> float:
+        """A phase by the clock. How many steps it came to is on disk before anything that rests on them leaves, so a
+        replay takes as many (rule R1)."""
+        number = next(self._onces)
+        known = await asyncio.to_thread(self.journal.recall, self.round, number)
+        loss = await self.compute(self.trainer.train, phase, self.round, None if known is None else int(known))
+        if known is None:
+            await asyncio.to_thread(self.journal.write, self.round, number, torch.tensor(self.trainer.steps))
+        return loss
 
     async def accuracy(self) -> float:
         began = time.perf_counter()

@@ -16,11 +16,14 @@ def manifest(declared: Declarations, model: Model, rounds: int, peers: int, name
 
 
 def _data(model: Model, names: Names) -> tuple[str, ...]:
-    """Inputs and classes in words, one fact each. Columns in another order fit every model and are learnt wrongly."""
+    """Inputs, targets and fixed weights in words, one fact each, as peers must have them alike.
+
+    Columns in another order fit every model and are learnt wrongly; so are features of other frozen weights.
+    """
     columns = [f"column {number} `{name}`" for number, name in enumerate(names.columns, 1)]
     classes = [f"class {number} `{name}`" for number, name in enumerate(names.classes)]
     inputs = f"{len(columns)} columns" if columns else f"inputs of shape {model.shape}"
-    return (inputs, f"{model.classes} classes", *columns, *classes)
+    return (inputs, model.task.outputs_in_words(model.classes), *columns, *classes, *model.facts)
 
 
 def _share(share: Share, model: Model, rounds: int) -> Payload:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
+from peer.learning.device import copies
 from peer.plugins import in_words
 from peer.protocols.state import State
 from peer.runtime.communicating import Ring, Seconds
@@ -25,17 +26,22 @@ class Persistence:
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything to go on from: tensors on the CPU, copied as the next round changes them, and plain JSON."""
-        tensors = {"model": copy(self._peer.model)}
-        tensors |= {f"counter/{name}": copy(counter) for name, counter in self._peer.trained.counters.items()}
-        tensors |= {f"optimiser/{name}": tensor for name, tensor in self._peer.trainer.state().items()}
         changing = {name: tensor for name, tensor in self._peer.state.items() if not self._protocol.keeps(name)}
-        tensors |= {f"protocol/{name}": copy(tensor) for name, tensor in changing.items()}
-        tensors |= {f"wire/{name}": copy(tensor) for name, tensor in self._peer.encoding.state.items()}
+        tensors = copies(
+            {
+                "model": self._peer.model,
+                **{f"counter/{name}": counter for name, counter in self._peer.trained.counters.items()},
+                **{f"protocol/{name}": tensor for name, tensor in changing.items()},
+                **{f"wire/{name}": tensor for name, tensor in self._peer.encoding.state.items()},
+            }
+        )
+        tensors |= {f"optimiser/{name}": tensor for name, tensor in self._peer.trainer.state().items()}
         tensors |= {f"behaviour/{name}": tensor for name, tensor in self._peer.misbehaviour.state_dict().items()}
         return tensors, {
             "ring": asdict(self._peer.ring_order),
             "seconds": asdict(self._peer.seconds),
             "loss": self._peer.loss,
+            "frozen": self._peer.trained.frozen_sha256,
         }
 
     async def unchanging(self) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -63,6 +69,7 @@ class Persistence:
 
         `tensors` are with those that `unchanging`, by their checksums, says are on disk already.
         """
+        self._check_frozen(round, facts.get("frozen", ""))
         try:
             self._restore(tensors, facts)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -71,6 +78,15 @@ class Persistence:
                 "this peer's files in its place, or begin the federation again (`dfl-launch run --fresh`)"
             ) from error
         self._peer.round, self._unchanging = round, dict(unchanging)
+
+    def _check_frozen(self, round: int, before: str) -> None:
+        """What is frozen stands in no checkpoint, but in its own file or code."""
+        if (now := self._peer.trained.frozen_sha256) != before:
+            raise FailedError(
+                f"the frozen weights are others than in round {round} (sha256:{now or 'none'}, and then "
+                f"sha256:{before or 'none'}); give the model the weights that it had, or begin the federation again "
+                "(`dfl-launch run --fresh`)"
+            )
 
     def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self._peer.model.copy_(tensors["model"])

@@ -14,6 +14,7 @@ from peer.learning.data.samples import Samples
 from peer.learning.model.layout import Entry
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, torch_generator
+from peer.learning.tasks import Task
 from peer.learning.training.trainer import Phase
 from peer.network.collectives.pending import Pending
 from peer.protocols.base import Peer, Protocol, Resources
@@ -66,8 +67,9 @@ class Rehearsing(Peer):
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
         self.round, self.rounds, self.samples = 0, rehearsal.rounds, len(rehearsal.data)
         self.proportions = rehearsal.proportions[id]
-        self.data = rehearsal.data.to(rehearsal.model.device)
-        self.validation = rehearsal.validation.to(rehearsal.model.device) if rehearsal.validation else None
+        self.data = rehearsal.data.first(SAMPLES).to(rehearsal.model.device)
+        public = rehearsal.validation and rehearsal.validation.first(SAMPLES)
+        self.validation = public.to(rehearsal.model.device) if public else None
         self.state = State()
         self.journalled = 0
         self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
@@ -87,6 +89,10 @@ class Rehearsing(Peer):
     @property
     def head(self) -> Tensor:  # type: ignore[override]
         return self._vector[self._rehearsal.model.part("head")]
+
+    @property
+    def task(self) -> Task:  # type: ignore[override]
+        return self._rehearsal.model.task
 
     @property
     def layout(self) -> tuple[Entry, ...]:  # type: ignore[override]

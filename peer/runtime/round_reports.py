@@ -1,12 +1,14 @@
 """What a peer tells of a round when it is over, and of all rounds in the end."""
 
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from peer.learning.training.evaluation import Evaluation
+from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
-from peer.telemetry.events import RoundDone
-from peer.telemetry.results import Result
+from peer.telemetry.events import LARGEST_FIGURE, RoundDone
+from peer.telemetry.results import Judged, Result
 
 
 def trace_facts(peer: LocalPeer) -> dict[str, object]:
@@ -20,15 +22,35 @@ def trace_facts(peer: LocalPeer) -> dict[str, object]:
     }
 
 
-def round_done(peer: LocalPeer, evaluation: Evaluation, before: dict[str, float]) -> RoundDone:
+def measured(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """The task's figures, as far as they can be written down."""
+    return {name: value if abs(value) <= LARGEST_FIGURE else None for name, value in figures.items()}
+
+
+def judged(evaluation: Evaluation | None, validation: Mapping[str, float]) -> Judged:
+    """The figures of one model; empty where it was not evaluated."""
+    if evaluation is None:
+        return Judged(accuracy={})
+    return Judged(
+        accuracy=evaluation.as_dict(),
+        figures=measured(evaluation.figures),
+        balanced=evaluation.balanced,
+        test_loss=evaluation.loss,
+        validation=measured(validation),
+    )
+
+
+def round_done(peer: LocalPeer, found: Judged, before: dict[str, float]) -> RoundDone:
     """The event of the present round; `before`: the peer's seconds when it began."""
     traffic, now = peer.network.traffic, asdict(peer.seconds)
     return RoundDone(
         round=peer.round,
-        accuracy=evaluation.as_dict(),
+        accuracy=found.accuracy,
+        figures=found.figures,
+        validation=found.validation,
         loss=peer.loss,
-        test_loss=evaluation.loss,
-        balanced=evaluation.balanced,
+        test_loss=found.test_loss,
+        balanced=found.balanced,
         seconds={name: now[name] - before[name] for name in now},
         bytes_sent=traffic.sent.total(),
         bytes_received=traffic.received.total(),
@@ -37,17 +59,33 @@ def round_done(peer: LocalPeer, evaluation: Evaluation, before: dict[str, float]
     )
 
 
-def result(peer: LocalPeer, evaluation: Evaluation, digest: str, past: tuple[RoundDone, ...]) -> Result:
-    """What the launcher's summary is made of; `digest`: of the model, `past`: all rounds."""
-    traffic, ring, spec = peer.network.traffic, peer.ring_order, peer.setup.spec
+@dataclass(frozen=True)
+class Ending:
+    """What a peer has in the end. digest: of its model; past: all rounds; before: its figures before fine-tuning."""
+
+    found: Judged
+    digest: str
+    past: tuple[RoundDone, ...]
+    before: Judged | None
+    course: Course
+
+
+def result(peer: LocalPeer, ending: Ending) -> Result:
+    """What the launcher's summary is made of."""
+    traffic, ring, spec, found = peer.network.traffic, peer.ring_order, peer.setup.spec, ending.found
     return Result(
         id=peer.id,
-        rounds=spec.rounds,
+        rounds=peer.network.last_round,
         samples=peer.samples,
-        accuracy=evaluation.as_dict(),
-        balanced=evaluation.balanced,
-        test_loss=evaluation.loss,
-        model_sha256=digest,
+        accuracy=found.accuracy,
+        figures=found.figures,
+        balanced=found.balanced,
+        test_loss=found.test_loss,
+        validation=found.validation,
+        best=ending.course.best,
+        before_finetuning=ending.before,
+        stopped_early=peer.network.last_round < spec.rounds,
+        model_sha256=ending.digest,
         bytes_sent=traffic.sent.total(),
         bytes_received=traffic.received.total(),
         tensor_bytes_sent=peer.network.audit.tensor_bytes,
@@ -55,6 +93,6 @@ def result(peer: LocalPeer, evaluation: Evaluation, digest: str, past: tuple[Rou
         seconds=asdict(peer.seconds),
         ring=ring.order,
         ring_cost={"before": ring.cost_before, "after": ring.cost_after},
-        history=past,
+        history=ending.past,
         replicated=peer.state.digests(spec.protocol.replicated),
     )

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TypeVar
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import cannot_write
 from peer.learning.device import memory_errors
 from peer.learning.export import save_model
-from peer.learning.training.evaluation import Evaluation, evaluate
+from peer.learning.training.phase import Phase
 from peer.network.network import Network
 from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
@@ -23,25 +22,25 @@ from peer.runtime.barriers import await_staleness_bound, drain, join
 from peer.runtime.bounds import Bounds
 from peer.runtime.checkpointer import Checkpointer
 from peer.runtime.encodings import encoded, encoding
+from peer.runtime.judge import Judge
 from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.manifest import manifest
 from peer.runtime.resources import measure
-from peer.runtime.round_reports import result, round_done, trace_facts
+from peer.runtime.round_reports import Ending, judged, result, round_done, trace_facts
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_lost, watch_stalled
 from peer.spec.behaviour import in_words
 from peer.spec.federation import digests
 from peer.tasks import background
-from peer.telemetry.events import Done, Failed, Left, Misbehaving, StateChanged
+from peer.telemetry.events import Done, Failed, FineTuned, Left, Misbehaving, StateChanged
 from peer.telemetry.line_file import LineFile
-from peer.telemetry.results import AUDIT, EVENTS, append_audit, close_torn_lines, history, write_result
+from peer.telemetry.results import AUDIT, EVENTS, Judged, append_audit, close_torn_lines, history, write_result
 from peer.telemetry.telemetry import Telemetry
 from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
 
-T = TypeVar("T")
 WATCHED = 2.0
 """Seconds for which whoever has asked for this peer's status is taken to go on asking."""
 
@@ -57,11 +56,10 @@ class Runtime:
         telemetry: Telemetry,
         bounds: Bounds = Bounds(),
     ) -> None:
-        self.setup, self.telemetry, self._executor = setup, telemetry, executor
+        self.setup, self.telemetry = setup, telemetry
         self._spec, self._out, self._reminders = setup.spec, setup.out, bounds.reminders
         self._lifecycle = Lifecycle()
-        self._evaluation: Evaluation | None = None
-        self._declared = self._spec.protocol.declarations(self._spec.rounds)
+        self._declared = self._spec.declarations()
         peers, names = len(self._spec.ids), setup.shard.names
         plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
         declared = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
@@ -77,7 +75,8 @@ class Runtime:
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
         self.network = Network(node, declared, Callbacks(telemetry.emit, self._doing, self._resources))
         self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
-        self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, telemetry.emit)
+        self._judge = Judge(self.peer, telemetry.emit)
+        self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, self._judge.course, telemetry.emit)
         self._complete = self._out / "complete"
         self._audit = LineFile(self._out / AUDIT)
         self._asked = float("-inf")
@@ -133,6 +132,7 @@ class Runtime:
                     await self._live_there()
                 finally:
                     self.peer.trainer.stop()
+                    asyncio.get_running_loop().run_in_executor(self.peer.executor, self.setup.shard.close)
 
     async def _live_there(self) -> None:
         close_torn_lines(self._out)
@@ -141,14 +141,17 @@ class Runtime:
         self.telemetry.emit(StateChanged(state="joining", round=self.peer.round))
         if self._spec.behaviour:
             self.telemetry.emit(Misbehaving(peers=in_words(self._spec.behaviour)))
-        if done < self._spec.rounds:
+        if self._judge.course.over:
+            self.network.end_after(done)
+        if done < self.network.last_round:
             self._complete.unlink(missing_ok=True)
             if done < 0:
                 self._use_first_edges()
             await join(self.network.edges, self._spec, self.telemetry.emit)
             self._become("ready")
-            for round in range(done + 1, self._spec.rounds + 1):
-                await (self._round(round) if round else self._start())
+            while done < self.network.last_round:
+                done += 1
+                await (self._round(done) if done else self._start())
         await self._finish()
         await self._serve()
 
@@ -183,10 +186,13 @@ class Runtime:
         if trace := self.peer.departures.trace:
             await asyncio.to_thread(trace.write, shared, trace_facts(self.peer))
         self._become("evaluating")
-        began = time.perf_counter()
-        self._evaluation = await self._in_thread(self._evaluate)
-        self.peer.seconds.evaluate += time.perf_counter() - began
-        self.telemetry.emit(round_done(self.peer, self._evaluation, before))
+        found = judged(None, {})
+        if self._spec.evaluates(round):
+            found = await self._evaluate()
+            await self._judge.keep_best(round, self._out)
+            await self._judge.agree(round)
+            self._become("evaluating")
+        self.telemetry.emit(round_done(self.peer, found, before))
         await self._close_round(round)
 
     def _traced(self, round: int) -> str:
@@ -194,33 +200,46 @@ class Runtime:
         shared = [share.part for share in self._declared.travelling(round)]
         return "extractor" if shared[:1] == ["extractor"] else "model"
 
-    def _evaluate(self) -> Evaluation:
-        shard = self.setup.shard
-        return evaluate(self.setup.model, shard.test, shard.proportions, paper=shard.paper, own=shard.own)
+    async def _evaluate(self) -> Judged:
+        return judged(await self._judge.evaluate(), self._judge.validation)
 
     async def _close_round(self, round: int) -> None:
         """Put the round on disk while the next one trains."""
         await asyncio.to_thread(append_audit, self._audit, self.network.audit.close(round))
         await self._checkpointer.save(round)
-        if round < self._spec.rounds:
+        if round < self.network.last_round:
             self._become("ready")
 
     async def _finish(self) -> None:
         """The last checkpoint counts only once it has been read back; then the model and the result."""
         await self._checkpointer.finish()
-        await self.peer.follow_drift(self._spec.rounds)
-        if self._evaluation is None:
-            self._evaluation = await self._in_thread(self._evaluate)
+        await self.peer.follow_drift(self.network.last_round)
+        known = self._judge.evaluation
+        found, before = judged(known, self._judge.validation) if known else await self._evaluate(), None
+        if self._spec.finetune:
+            found, before = await self._fine_tune(self._spec.finetune.phase()), found
         await asyncio.to_thread(save_model, self.setup.model, self._out / "model.safetensors")
         digest = await asyncio.to_thread(self.setup.model.sha256)
         past = await asyncio.to_thread(history, self._out)
-        await asyncio.to_thread(write_result, self._out, result(self.peer, self._evaluation, digest, past))
+        ending = Ending(found, digest, past, before, self._judge.course)
+        await asyncio.to_thread(write_result, self._out, result(self.peer, ending))
+
+    async def _fine_tune(self, phase: Phase) -> Judged:
+        """Of the last checkpoint's model: who is killed meanwhile does it once more, from the same model."""
+        self._become("ready")
+        self._become("training")
+        with memory_errors():
+            await self.peer.compute(self.peer.trainer.train, phase, self.network.last_round + 1)
+        self._become("evaluating")
+        found = await self._evaluate()
+        self.telemetry.emit(FineTuned(accuracy=found.accuracy, figures=found.figures, validation=found.validation))
+        return found
 
     async def _serve(self) -> None:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""
         self._become("serving")
         if not self._complete.exists():
-            behind = await drain(self.network.edges, self.network.durability, self._spec)
+            behind = await drain(self.network, self._spec.patience)
             if behind:
                 who = ", ".join(behind)
                 way_out = "if one of them waits for this peer, start it again"
@@ -257,8 +276,5 @@ class Runtime:
         self._asked = time.monotonic()
         if self._lifecycle.state == "serving":
             self._seen_serving.set()
-        accuracy = self._evaluation.by(self._spec.test) if self._evaluation else None
-        return status_reply(self.network, self._spec, self._lifecycle.state, self.peer, accuracy, self._resources())
-
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+        found, state = self._judge.evaluation, self._lifecycle.state
+        return status_reply(self.network, self._spec, state, self.peer, found, self._resources())

@@ -10,12 +10,14 @@ import torch
 
 from peer.errors import InputError
 from peer.files import sole_use, why_unwritable, write_atomically
-from peer.learning.data.samples import Samples
+from peer.learning.data.held_back import HoldBack
 from peer.learning.data.shard import Shard, own_shard, take_shard
-from peer.learning.device import choose_device, limit_memory
+from peer.learning.device import choose_device, limit_memory, memory_errors
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
+from peer.learning.training.trial import try_training
 from peer.network.wire.messages import VERSION
 from peer.ownership import make_private, refuse_links
 from peer.protocols.peer import Resources
@@ -23,7 +25,7 @@ from peer.runtime.behaviour import flip_labels
 from peer.runtime.disk import check_disk, disk_needed, rehearse
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.behaviour import LabelFlip
-from peer.spec.federation import Spec
+from peer.spec.federation import Spec, why_no_transforms
 from peer.spec.peer import PeerConfig
 from peer.spec.resources import given
 from peer.spec.run import Run
@@ -61,9 +63,12 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
 def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.device) -> Model:
     """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
-    model = build(spec.model.name, shard.train.shape, shard.classes, spec.seed, stream, device)
+    example = Example.of(shard.train, shard.classes, shard.task)
+    model = build(spec.model, example, spec.seed, stream, device)
     spec.protocol.check_samples(config.id, len(shard.train))
-    check_batches(model, spec.protocol.local(), len(shard.train), config.id)
+    check_batches(model, spec.phases, len(shard.train), config.id)
+    with memory_errors():
+        try_training(model, shard.train.first(SAMPLES), spec.phases, spec.training, spec.rounds)
     return model
 
 
@@ -80,11 +85,21 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
 def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
     """The data as this peer has them in a round; InputError when they are no use in any round."""
     data = spec.data
-    shard = own_shard(config.data, data, round) if config.data else take_shard(data, spec.ids, config.id, round)
+    if config.data and (why := why_no_transforms(spec.protocol, config.data)):
+        raise InputError(why)
+    hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, data.seed, config.id)
+    shard = (
+        own_shard(config.data, data, round, spec.task, hold_back)
+        if config.data
+        else take_shard(data, spec.ids, config.id, round, spec.task, hold_back)
+    )
     match spec.behaviour.get(config.id):
         case LabelFlip(rate=rate):
-            wrong = flip_labels(shard.train.y, rate, shard.classes, spec.seed, config.id)
-            return replace(shard, train=Samples(shard.train.x, wrong))
+            train, held = (
+                some and some.changed(labels=flip_labels(some.labels, rate, shard.classes, spec.seed, config.id))
+                for some in (shard.train, shard.held_back)
+            )
+            return replace(shard, train=train or shard.train, held_back=held)
     return shard
 
 

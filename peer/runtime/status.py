@@ -1,5 +1,6 @@
 """What a peer answers to a Status request."""
 
+from peer.learning.training.evaluation import Evaluation
 from peer.network.network import Network
 from peer.network.wire.messages import Resources, StatusReply
 from peer.runtime.local_peer import LocalPeer
@@ -7,15 +8,15 @@ from peer.spec.federation import Spec
 
 
 def status_reply(
-    network: Network, spec: Spec, state: str, peer: LocalPeer, accuracy: float | None, resources: Resources
+    network: Network, spec: Spec, state: str, peer: LocalPeer, evaluation: Evaluation | None, resources: Resources
 ) -> bytes:
-    """Id, state, round, neighbours, accuracy, bytes and resources, as they are now."""
+    """Id, state, round, neighbours, figures, bytes and resources, as they are now."""
     return StatusReply(
         id=peer.id,
         federation=spec.name,
         state=state,
         round=peer.round,
-        rounds=spec.rounds,
+        rounds=network.last_round,
         neighbours=[
             StatusReply.Neighbour(
                 id=neighbour.id,
@@ -27,8 +28,13 @@ def status_reply(
             )
             for neighbour in network.edges.neighbours.values()
         ],
-        accuracy=accuracy,
+        accuracy=evaluation.by(spec.test) if evaluation and spec.test else None,
+        figure=_headline(evaluation, spec) if evaluation else None,
         bytes_sent=network.traffic.sent.total(),
         bytes_received=network.traffic.received.total(),
         resources=resources,
     ).SerializeToString()
+
+
+def _headline(evaluation: Evaluation, spec: Spec) -> float | None:
+    return evaluation.by(spec.test) if spec.test else evaluation.figures[spec.task.headline.name]

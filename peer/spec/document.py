@@ -15,7 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from peer.errors import InputError, nearest
 from peer.reading import SETTINGS, read_up_to
-from peer.settings import Settings
+from peer.settings import Settings, Wanted
 
 S = TypeVar("S", bound=Settings)
 Location = tuple[int | str, ...]
@@ -159,9 +159,20 @@ def validate(kind: type[S], content: Any, document: Document, components: Mappin
     try:
         return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        # A default made from another key is not made when that key is wrong: of this nobody needs to hear.
-        wrong = [one for one in error.errors() if one["type"] != "default_factory_not_called"]
-        raise InputError("; ".join(_sentence(one, kind, document, components) for one in wrong[:3])) from None
+        said = [_sentence(one, kind, document, components) for one in _causes(error.errors())]
+        raise InputError("; ".join([*dict.fromkeys(said)][:3])) from None
+
+
+def _causes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Without those that follow from others: a default made from a wrong key, a list too short for its wrong items."""
+    places = [one["loc"] for one in errors]
+
+    def follows(one: ErrorDetails) -> bool:
+        place = one["loc"]
+        below = any(len(other) > len(place) and other[: len(place)] == place for other in places)
+        return one["type"] == "default_factory_not_called" or (one["type"] == "too_short" and below)
+
+    return [one for one in errors if not follows(one)]
 
 
 def _sentence(
@@ -184,10 +195,30 @@ def _sentence(
         return f"{where}: `{name}.kind` is missing"
     if error["type"] == "missing":
         return f"{where}: `{name}` is missing"
+    if wish := _wish(location, kind, document, components):
+        return f"{where}: {wish}"
     message = error["msg"].removeprefix("Value error, ")
     shown = json.dumps(error["input"], default=str)
     given = f" (given: {shown})" if len(shown) < 60 and error["type"] != "value_error" else ""
     return f"{where}: {f'`{name}`: ' if name else ''}{message[0].lower() + message[1:]}{given}"
+
+
+def _wish(
+    location: Location, kind: type[Settings], document: Document, components: Mapping[Location, type[Settings]]
+) -> str | None:
+    """What the key that holds `location` takes, where its class says so."""
+    block = next((place for place in components if location[: len(place)] == place and location != place), ())
+    depth = len(block) + 1
+    field = components.get(block, kind).model_fields.get(str(location[depth - 1])) if location else None
+    wanted = next((one.words for one in field.metadata if isinstance(one, Wanted)), None) if field else None
+    if wanted is None:
+        return None
+    given: Any = document.content
+    for step in location[:depth]:
+        given = given[step]
+    shown = "nothing" if given is None else json.dumps(given, default=str)
+    name = ".".join(map(str, location[:depth]))
+    return f"`{name}` wants {wanted}" + (f" (given: {shown})" if len(shown) < 60 else "")
 
 
 def _keys(kind: type[Settings], location: Location) -> list[str]:

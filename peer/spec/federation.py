@@ -3,26 +3,37 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
 
 from peer.errors import nearest
+from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.sources import Source, source_type
+from peer.learning.model.settings import ModelSettings
+from peer.learning.tasks import Classification, Task, task_class
 from peer.learning.training.phase import Phase
+from peer.learning.training.settings import Training
 from peer.plugins import in_words
 from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
+from peer.protocols.declarations import Declarations
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings
-from peer.spec.behaviour import AnyBehaviour
+from peer.spec.behaviour import AnyBehaviour, LabelFlip
 from peer.spec.document import dump_yaml
+from peer.spec.evaluation import FineTune, StopEarly
 from peer.spec.wire import Float32, Wire
 from peer.topology.graphs import Graph
 from peer.topology.reach import unreachable_pair, why_not
 
 MAX_PEERS = 10_000
+FIGURE = Record("stop_early")
+"""What each peer tells all others of an evaluation, where they may stop early."""
+BLIND = [kind for kind, partition in PARTITIONS.items() if not partition.by_label]
+"""Splits that do not look at classes."""
+Test = Literal["matched", "global", "paper"]
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
 
@@ -46,6 +57,7 @@ def _named(find: Callable[[str], type[Settings]]) -> PlainValidator:
 
 
 AnyProtocol = Annotated[SerializeAsAny[Protocol], _named(protocol_class)]
+AnyTask = Annotated[SerializeAsAny[Task], _named(task_class)]
 AnySource = Annotated[SerializeAsAny[Source], _named(source_type)]
 
 
@@ -85,13 +97,6 @@ class Machine(Settings):
     """Free memory in GiB."""
 
 
-class ModelSettings(Settings):
-    """Which model is trained."""
-
-    name: str = "mlp"
-    """One of the zoo's, or `module:Name` of your own."""
-
-
 class Spec(Settings):
     """federation.yaml: what all peers agree on. It is compared in every handshake."""
 
@@ -104,7 +109,9 @@ class Spec(Settings):
     protocol: AnyProtocol
     """`name` and the protocol's hyperparameters."""
     model: ModelSettings = ModelSettings()
-    """`name` of the model."""
+    """`name` of the model, and how it is divided, frozen and begun."""
+    task: AnyTask = Classification()
+    """What is learnt, and how it is judged: `name` of the task."""
     data: AnySource
     """`name` of the data set, where it lies and how it is split. With `{id}` in its path each peer has its own: the id
     stands there."""
@@ -113,15 +120,28 @@ class Spec(Settings):
     wire: Wire = Float32()
     """How vectors travel: `float32` as they are; `bfloat16` in half the bytes; `{kind: top-k, share: 0.1}` only the
     values that changed most. What is left out is made up for later. See [wire.md](wire.md#fewer-bytes)."""
-    clip_gradient: Annotated[float, Field(gt=0)] | None = None
-    """Longest gradient (Euclidean norm, of the part of the model that is trained): a longer one is scaled down to it,
-    before any correction that the protocol adds. Loops of a protocol's own, outside its phases, are left alone. FIRMA
-    advises 1 for fewer than 200 samples a peer. Not given: none."""
+    training: Training = Field(default_factory=Training)
+    """Optimiser, scheduler, precision and more of each peer's local training. Not given: as the protocol has it."""
     behaviour: dict[Id, AnyBehaviour] = Field(default_factory=dict)
     """Who misbehaves, by id, and how: `{peer3: {kind: noise, scale: 0.1}}`. For experiments; everybody is told."""
-    test: Literal["matched", "global", "paper"] = "matched"
-    """The accuracy that tables and summaries quote: on a test set with each peer's own class mix, on the whole
-    test set, or on the test split of the papers, which is drawn independently of the training split."""
+    evaluate_every: Annotated[int, Field(ge=1)] | None = None
+    """Every how many rounds a peer evaluates its model; after the last round it always does. Rounds in between have no
+    figures. Not given: in every round."""
+    hold_back: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of each peer's own training samples that it does not train on, drawn by `data.seed`. What its model is
+    worth on them goes into the `validation` figures, and the model of the round in which the task's headline figure
+    was best is kept beside the last one, as `model.best.safetensors`. Data that drift are split anew, and begin that
+    anew. Not given: none."""
+    stop_early: StopEarly | None = None
+    """Ends all peers after the same round once they learn no more, by figures on the samples of `hold_back`:
+    `{patience: 3, min_rounds: 5, margin: 0.001}`. Not given: all `rounds` are run."""
+    finetune: FineTune | None = None
+    """What each peer trains for itself after the last round, `{epochs: 3, part: head, lr: 0.01}`: its
+    `model.safetensors` and figures are then of that. Not given: nothing."""
+    test: Test | None = Field(default_factory=lambda earlier: "matched" if earlier["task"].has_classes else None)
+    """The accuracy that tables and summaries quote where the task has classes: on a test set with each peer's own class
+    mix, on the whole test set, or on the test split of the papers, which is drawn independently of the training
+    split."""
     on_loss: Literal["wait", "stop"] = "wait"
     """What a peer does when a neighbour is gone for longer than `patience`: wait for ever, or stop."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
@@ -202,7 +222,7 @@ class Spec(Settings):
         if pair := unreachable_pair(around, self.ids, self.dial_out):
             raise ValueError(why_not(pair))
         try:
-            self.protocol.declarations(self.rounds)
+            self.declarations()
         except ValueError as error:
             raise ValueError(f"`{self.protocol.name}`: {error}") from None
         if self.protocol.exact and self.wire.kind != "float32":
@@ -210,12 +230,44 @@ class Spec(Settings):
                 f"`{self.protocol.name}` needs its vectors as they are, and `wire` is {self.wire.kind}; leave out "
                 "`wire` or write float32"
             )
+        if (self.training.optimiser or self.training.scheduler) and (why := self.protocol.why_optimiser_is_fixed()):
+            key = "optimiser" if self.training.optimiser else "scheduler"
+            raise ValueError(
+                f"`{self.protocol.name}` cannot train with another {key}: {why}; leave out `training.{key}`"
+            )
         if self.data.names_peers and (self.data.validation or self.data.partition.kind != "iid"):
             wrong = "`validation`" if self.data.validation else "a `partition`"
             raise ValueError(f"`data` with `{{id}}` in its path is each peer's own, so {wrong} cannot be; leave it out")
+        for data in (self.data, *(member.data for member in self.ring if member.data)):
+            if changed := why_no_transforms(self.protocol, data):
+                raise ValueError(changed)
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
         return self
+
+    @model_validator(mode="after")
+    def _suits_the_task(self) -> Self:
+        """What goes by classes is refused where the task has none."""
+        if not self.task.has_classes and (found := next(self._by_classes(), None)):
+            what, way_out = found
+            raise ValueError(f"{what} by classes, and the task `{self.task.name}` has none; {way_out}")
+        return self
+
+    def _by_classes(self) -> Iterator[tuple[str, str]]:
+        """What in these settings goes by classes, and the way out."""
+        protocol = self.protocol
+        if protocol.needs_classes or any(record.size == "classes" for record in protocol.records):
+            yield f"`{protocol.name}` goes", "choose another protocol"
+        if self.test:
+            yield f"`test: {self.test}` goes", "leave out `test`"
+        for stage in self.data.stages:
+            if stage.labels:
+                yield "`labels` of a `drift` go", "leave them out"
+            if stage.partition.by_label:
+                yield f"the {stage.partition.kind} split goes", f"choose one of {', '.join(BLIND)}"
+        for id, behaviour in self.behaviour.items():
+            if isinstance(behaviour, LabelFlip):
+                yield f"`{behaviour.kind}` of `{id}` goes", "choose another behaviour"
 
     @model_validator(mode="after")
     def _goes_by_what_is_given(self) -> Self:
@@ -225,6 +277,23 @@ class Spec(Settings):
                 choice = "resources" in type(self.protocol).model_fields
                 other = f"write `resources: {source}` into `protocol`, or " if choice else ""
                 raise ValueError(f"`{self.protocol.name}` does not go by `{key}` as it is set; {other}leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _can_stop_early(self) -> Self:
+        if self.training.patience and self.hold_back is None:
+            raise ValueError("`training.patience` goes by samples that nobody trains on; add `hold_back: 0.1`, say")
+        if self.stop_early is None:
+            return self
+        if self.hold_back is None:
+            raise ValueError("`stop_early` goes by samples that nobody trains on; add `hold_back: 0.1`, say")
+        if self.protocol.graph == "none" and len(self.ring) > 1:
+            raise ValueError(
+                f"the peers of `{self.protocol.name}` are not connected and could not end together; leave out "
+                "`stop_early`"
+            )
+        if why := self.protocol.why_figures_stay():
+            raise ValueError(f"`{self.protocol.name}` cannot stop early: {why}; leave out `stop_early`")
         return self
 
     @field_serializer("code")
@@ -244,6 +313,22 @@ class Spec(Settings):
     def addresses(self) -> dict[str, str | None]:
         """Where each is dialled, by id."""
         return {member.id: member.address for member in self.ring}
+
+    def declarations(self) -> Declarations:
+        """All that may leave a peer: what the protocol declares, and each peer's figure for `stop_early`."""
+        declared = self.protocol.declarations(self.rounds)
+        if self.stop_early is None:
+            return declared
+        return Declarations(self.protocol.name, declared.shares, (*declared.records, FIGURE))
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What is trained: in a round, and after the last."""
+        return (*self.protocol.local(), *([self.finetune.phase()] if self.finetune else []))
+
+    def evaluates(self, round: int) -> bool:
+        """Whether peers evaluate their models after that round."""
+        return round == self.rounds or round % (self.evaluate_every or 1) == 0
 
     def agreement(self) -> dict[str, Any]:
         """What the two ends of a link must agree on. Who dials may change from one start of a run to the next."""
@@ -283,17 +368,26 @@ class Spec(Settings):
         return dump_yaml(self.model_dump(mode="json", exclude_none=True))
 
 
+def why_no_transforms(protocol: Protocol, source: Source) -> str | None:
+    """Why a protocol cannot train on samples that these data change at random; None if it can."""
+    why = protocol.why_inputs_are_fixed() if source.transforms else None
+    return why and f"`{protocol.name}` cannot train on `transforms` of its samples: {why}; leave them out"
+
+
 def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a spec's plain keys what peers must agree on; where code, data and recordings lie is each machine's own
-    business, and a key that is not given is none.
+    """Of a spec's plain keys what peers must agree on; where code, data and recordings lie, and who reads them, is each
+    machine's own business, and a key that is not given is none. So it is of a file of
+    weights.
 
     Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
     look different from another network; what data of its own a peer has, and where, is for it alone to know. That the
     data go together (inputs, classes, columns) is compared in the handshake by what they are.
     """
-    data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download")}
+    data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download", "workers")}
+    # What a file of weights comes to is compared by digest.
+    model = {key: value for key, value in content["model"].items() if key != "weights"}
     kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}
-    return kept | {"data": data, "ring": [member["id"] for member in content["ring"]]}
+    return kept | {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
 
 
 def digests(canonical: Mapping[str, Any]) -> dict[str, str]:

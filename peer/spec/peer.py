@@ -8,7 +8,9 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from peer.errors import InputError, nearest
 from peer.learning.data.sources import SOURCES, source_type
+from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
+from peer.learning.tasks import TASKS, task_class
 from peer.network.transport.addresses import is_loopback
 from peer.peer_paths import PeerPath, of_peer
 from peer.plugins import import_from
@@ -108,20 +110,44 @@ def load_spec(
             raise InputError(f"{document.where(('code',))}: `code`: there is no directory {content['code']}")
     if isinstance(content.get("recording"), str):
         content["recording"] = str((path.parent / content["recording"]).resolve())
+    _move_clip_gradient(content, document)
     content["protocol"] = _component(content.get("protocol"), ("protocol",), [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), ("data",), [*SOURCES], document)
-    content["model"] = _component(content.get("model", "mlp"), ("model",), [*MODELS], document)
+    model = content.get("model", {})
+    named = {"name": ModelSettings().name, **model} if isinstance(model, dict) else model
+    content["model"] = _component(named, ("model",), [*MODELS], document)
+    content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
     content["ring"], own = _with_own_data(content["ring"], document)
-    names = [content[key]["name"] for key in ("protocol", "data", "model")] + [*own.values()]
+    names = [content[key]["name"] for key in ("protocol", "data", "model", "task")] + [*own.values()]
+    names += _name_of_step(content.get("training"))
     if isinstance(content["code"], str) and any(":" in name for name in names):
         # Only then: beside a spec without code of its own a file called pandas.py must not be taken for the library.
         import_from(Path(content["code"]))
     components: dict[Location, type[Settings]] = {
         ("protocol",): protocol_class(content["protocol"]["name"]),
         ("data",): source_type(content["data"]["name"]),
+        ("task",): task_class(content["task"]["name"]),
         **{place: source_type(name) for place, name in own.items()},
     }
     return _relative_to(path.parent.resolve(), validate(Spec, content, document, components))
+
+
+def _move_clip_gradient(content: dict[str, Any], document: Document) -> None:
+    """`clip_gradient: 1` is short for `training: {clip_gradient: 1}`."""
+    block = content.get("training", {})
+    if "clip_gradient" not in content or not isinstance(block, dict):
+        return
+    if "clip_gradient" in block:
+        where = document.where(("clip_gradient",))
+        raise InputError(f"{where}: `clip_gradient` stands here and in `training`; leave one of them out")
+    content["training"] = {**block, "clip_gradient": content.pop("clip_gradient")}
+
+
+def _name_of_step(training: Any) -> list[str]:
+    """The `module:function` of `training.step`, if it is given as one."""
+    step = training.get("step") if isinstance(training, dict) else None
+    name = step.get("name") if isinstance(step, dict) else step
+    return [name] if isinstance(name, str) else []
 
 
 def _with_own_data(ring: Any, document: Document) -> tuple[Any, dict[Location, str]]:
@@ -138,9 +164,10 @@ def _with_own_data(ring: Any, document: Document) -> tuple[Any, dict[Location, s
 
 
 def _relative_to(base: Path, spec: Spec) -> Spec:
-    """Where data lie, taken from the folder `base`."""
+    """Where data and weights lie, taken from the folder `base`."""
     ring = [member.model_copy(update={"data": member.data and member.data.relative_to(base)}) for member in spec.ring]
-    return spec.model_copy(update={"data": spec.data.relative_to(base), "ring": tuple(ring)})
+    changes = {"data": spec.data.relative_to(base), "model": spec.model.relative_to(base), "ring": tuple(ring)}
+    return spec.model_copy(update=changes)
 
 
 def load_peer(path: Path) -> tuple[PeerConfig, Spec]:

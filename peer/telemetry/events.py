@@ -10,10 +10,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from peer.text import number
+
 Note = float | list[float | None] | None
 """What a protocol notes of a round; what is not finite is None."""
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
 """An accuracy; a weighted mean may come to a little more than 1."""
+LARGEST_FIGURE = 1e100
+"""So many of them may be added up and squared."""
+Measured = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)] | None
+"""One of a task's figures; None where it is not finite."""
 Cause = Literal["join", "staleness", "stalled"]
 """Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent."""
 
@@ -135,14 +141,17 @@ class DataDrifted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDone(Event):
-    """A round is over. Accuracies in 0..1, losses in nats, seconds of this round, bytes of all rounds so far.
+    """A round is over. Accuracies in 0..1, seconds of this round, bytes of all rounds so far.
 
-    notes: what the protocol noted in the round.
+    figures: the task's, by name, on the test set; validation: on the samples that are held back, written if any are.
+    Both are empty after a round without an evaluation, and so is accuracy. notes: what the protocol noted in the round.
     """
 
     name = "round"
     round: int
     accuracy: dict[str, Share | None] = field(default_factory=dict)
+    figures: dict[str, Measured] = field(default_factory=dict)
+    validation: dict[str, Measured] = field(default_factory=dict)
     loss: float | None = None
     test_loss: float | None = None
     balanced: float | None = None
@@ -152,10 +161,49 @@ class RoundDone(Event):
     tensor_bytes_sent: int = 0
     notes: dict[str, Note] = field(default_factory=dict)
 
+    @property
+    def evaluated(self) -> bool:
+        """Whether the round has figures at all."""
+        return bool(self.accuracy or self.figures)
+
     def __str__(self) -> str:
         known = ", ".join(f"{kind} {value:.4f}" for kind, value in self.accuracy.items() if value is not None)
+        figures = ", ".join(f"{name} {number(value)}" for name, value in self.figures.items())
         loss = "not measured" if self.loss is None else f"{self.loss:.4f}"
-        return f"round {self.round} done: accuracy {known or 'not measured'}, loss {loss}"
+        judged = f"accuracy {known}" if known else figures or "accuracy not measured"
+        return f"round {self.round} done: {judged}, loss {loss}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in super().as_json().items() if value or key != "validation"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedEarly(Event):
+    """All peers have agreed to end after this round. best_round: that of the best mean of the figure so far."""
+
+    name = "stopped_early"
+    round: int
+    best_round: int
+    figure: str
+
+    def __str__(self) -> str:
+        return (
+            f"all peers end after round {self.round}: the mean {self.figure} is no better since round {self.best_round}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned(Event):
+    """The peer has trained on for itself, after the last round; its figures now, as those of a round."""
+
+    name = "finetuned"
+    accuracy: dict[str, Share | None]
+    figures: dict[str, Measured]
+    validation: dict[str, Measured] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{name} {number(value)}" for name, value in self.figures.items())
+        return f"fine-tuned on its own samples: {named}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,21 +10,47 @@ from pydantic import Field, TypeAdapter
 
 from peer.files import patiently, read, sync, write_atomically
 from peer.reading import RECORDS, read_plain
-from peer.telemetry.events import RoundDone, Share, read_event
+from peer.telemetry.events import Measured, RoundDone, Share, read_event
 from peer.telemetry.line_file import LineFile
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
+BEST_MODEL = "model.best.safetensors"
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Best:
+    """The round whose model was the best on the samples that are held back."""
+
+    round: int
+    figure: float
+    """The task's headline figure there."""
+    model_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Figures of one model. Accuracies in 0..1, `test_loss` the task's."""
+
+    accuracy: dict[str, Share | None]
+    figures: dict[str, Measured] = field(default_factory=dict)
+    """The task's, by name."""
+    balanced: float | None = None
+    test_loss: float | None = None
+    validation: dict[str, Measured] = field(default_factory=dict)
+    """The task's on the samples that are held back; written if any are."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What a peer came to. Accuracies in 0..1, `test_loss` in nats, `bytes_sent` handed to gRPC."""
+    """What a peer came to. Accuracies in 0..1, `test_loss` the task's, `bytes_sent` handed to gRPC."""
 
     id: str
     samples: Count
     accuracy: dict[str, Share | None]
+    figures: dict[str, Measured] = field(default_factory=dict)
+    """The task's, by name."""
     balanced: float | None = None
     test_loss: float | None = None
     model_sha256: str
@@ -34,6 +60,17 @@ class Figures:
     tensor_bytes_sent: Count
     sent_to: dict[str, Count]
     seconds: dict[str, Seconds]
+    validation: dict[str, Measured] = field(default_factory=dict)
+    """The task's on the samples that are held back; written if any are."""
+    best: Best | None = None
+    """Written if samples are held back."""
+    before_finetuning: Judged | None = None
+    """What the model was worth after the last round; written if it was fine-tuned afterwards."""
+
+    @property
+    def unused(self) -> set[str]:
+        """What is not written."""
+        return {name for name in ("validation", "best", "before_finetuning") if not getattr(self, name)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +83,16 @@ class Result(Figures):
     history: tuple[RoundDone, ...]
     replicated: dict[str, str] = field(default_factory=dict)
     """A digest of each state that the protocol declares as equal at all peers."""
+    stopped_early: bool = False
+    """Whether all peers agreed to end before the last round of the spec; written if so."""
+
+    def is_of(self, rounds: int) -> bool:
+        """Whether it is the end of a run of so many rounds."""
+        return self.rounds == rounds or (self.stopped_early and self.rounds < rounds)
+
+    @property
+    def unused(self) -> set[str]:
+        return super().unused | (set() if self.stopped_early else {"stopped_early"})
 
     @property
     def notes(self) -> tuple[dict[str, Any], ...]:
@@ -101,6 +148,11 @@ def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 def write_result(out: Path, result: Result) -> None:
     content = RESULTS.dump_python(result, exclude={"history": {"__all__": {"time"}}}, warnings=False)
+    for name in result.unused:
+        del content[name]
+    for one in content["history"]:
+        if not one["validation"]:
+            del one["validation"]
     write_atomically(out / RESULT, json.dumps(content, indent=1).encode())
 
 

@@ -12,6 +12,7 @@ import grpc
 from real_peers import SmallFederation
 
 from peer.learning.data.samples import Names
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import SERVICE, Beat, Reply, StatusReply, StatusRequest, Welcome
@@ -26,7 +27,7 @@ Answer = Callable[[str, Iterator[bytes]], Iterator[bytes]]
 def hello(federation: SmallFederation, id: str, to: str) -> bytes:
     """As an honest peer of that id says it."""
     spec = federation.spec
-    model = build("mlp", (1, 8, 8), 10, spec.seed)
+    model = build("mlp", Example.zeros((1, 8, 8), 10), spec.seed)
     declared = manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
     return Identity(id, spec.digests(), declared.digest).hello(to)
 

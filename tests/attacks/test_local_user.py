@@ -18,6 +18,7 @@ from rich.console import Console
 from launcher.cli import main as launch
 from launcher.engines.base import Run
 from launcher.engines.local.engine import LocalEngine, LocalSettings
+from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.tail import Tail, last_lines
 from launcher.monitor.terminal import picture
@@ -34,6 +35,8 @@ from peer.runtime.in_process import run_in_process
 from peer.runtime.journal import Journal
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
+
+MATCHED = Headline.accuracy("matched")
 
 ESCAPE, FORGED = "\x1b[2J\x9b31m\u202e", "\r\ndfl-peer: all is well"
 EVIL = "from pathlib import Path\nPath(__file__).with_name('owned').touch()\nclass P: pass\n"
@@ -264,7 +267,7 @@ def test_screens_show_no_escapes_and_no_markup(tmp_path: Path, spec: Spec) -> No
     for id in spec.ids:
         (tmp_path / id).mkdir()
         (tmp_path / id / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events[:2]))
-    federation = Federation(tmp_path, spec.ids, 2, "matched")
+    federation = Federation(tmp_path, spec.ids, 2, MATCHED)
     federation.look(0.0)
     told = summary(per_peer=[peer_summary(f"[bold]{ESCAPE}{FORGED}")], name=ESCAPE + FORGED)
     (tmp_path / "summary.json").write_text(json.dumps(told))

@@ -65,6 +65,24 @@ TEXTS: dict[str, tuple[str, str]] = {
 }
 CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": (content(roundz=3), "unknown key `roundz`; did you mean `rounds`?"),
+    "unknown optimiser": (content(training={"optimiser": "AdamV"}), "unknown optimiser `AdamV`; did you mean"),
+    "wrong argument": (
+        content(training={"optimiser": {"name": "SGD", "momentun": 1}}),
+        "`SGD` has no argument `momentun`; did you mean `momentum`?",
+    ),
+    "optimiser that is fixed": (
+        content(protocol="scaffold", training={"optimiser": "AdamW"}),
+        "`scaffold` cannot train with another optimiser",
+    ),
+    "optimiser of matrices": (content(training={"optimiser": "Muon"}), "`Muon` does not go with model mlp"),
+    "unknown scheduler": (content(training={"scheduler": "StepL"}), "did you mean `StepLR`?"),
+    "two gradient limits": (
+        content(clip_gradient=1, training={"clip_gradient": 1}),
+        "`clip_gradient` stands here and in `training`",
+    ),
+    "no such training step": (content(training={"step": "nowhere:f"}), "`nowhere:f`: no module `nowhere`"),
+    "step that fails": (content(training={"step": "math:sqrt"}), "`math:sqrt` failed: TypeError"),
+    "unknown key of training": (content(training={"presision": "float16"}), "did you mean `precision`?"),
     "unknown parameter": (protocol(gama=0.3), "unknown key `gama`; did you mean `gamma`?"),
     "parameter of another protocol": (protocol(momentum=0.3), "unknown key `momentum`"),
     "unknown key of data": (data(patrition="iid"), "did you mean `partition`?"),

@@ -1,4 +1,6 @@
-"""`dfl-launch manifests`: what a cluster would be given, judged by schemas, kustomize and the peers' own loader."""
+"""What a cluster would be given, by `dfl-launch manifests` and `--on kubernetes`: judged by the schemas of Kubernetes,
+kustomize and the peers' own loader.
+"""
 
 import json
 import shutil
@@ -12,7 +14,11 @@ from ruamel.yaml import YAML
 
 from launcher.certificates import make_certificates
 from launcher.cli import main
-from launcher.engines.kubernetes.place import CONFIG, TLS
+from launcher.engines.base import Run
+from launcher.engines.kubernetes.order import Order
+from launcher.engines.kubernetes.place import CONFIG, TLS, Place
+from launcher.engines.kubernetes.settings import KubernetesSettings
+from launcher.run_files import RunFiles
 from peer.errors import InputError
 from peer.spec.peer import load_peer, load_spec
 
@@ -22,6 +28,8 @@ OVERLAYS = ("base", "overlays/certificates", "overlays/gpu", "overlays/certifica
 PRIVATE = "PRIVATE KEY"
 OLDEST = "1.29"
 """The first Kubernetes in which all that is used is switched on."""
+COMPONENTS = 21
+"""Of kubectl 1.x."""
 
 Object = dict[str, Any]
 Rendered = dict[str, list[Object]]
@@ -53,6 +61,9 @@ def rendered(made: Path, plain: Path) -> Rendered:
     """The objects of each overlay, as `kubectl apply -k` would send them."""
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed")
+    told = subprocess.run(["kubectl", "version", "--client", "--output=json"], capture_output=True, check=True).stdout
+    if int(json.loads(told)["clientVersion"]["minor"].rstrip("+")) < COMPONENTS:
+        pytest.skip(f"kustomize has components since kubectl 1.{COMPONENTS}; this one is older")
     found = {}
     for overlay in OVERLAYS:
         command = ["kubectl", "kustomize", str((made if "certificates" in overlay else plain) / overlay)]
@@ -101,6 +112,59 @@ def test_every_object_is_as_the_schema_has_it(rendered: Rendered, overlay: str) 
 def test_the_pod_for_the_results_is_as_the_schema_has_it(made: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed").validate
     validate(YAML(typ="safe", pure=True).load((made / "collect.yaml").read_text()), OLDEST, strict=True)
+
+
+@pytest.fixture
+def ordered(certs: Path, tmp_path: Path) -> Callable[..., Order]:
+    """What `--on kubernetes` with these settings asks of the cluster; a run of its own each time."""
+    marks = iter(("0badcafe", "12345678"))
+
+    def made(**settings: Any) -> Order:
+        spec = load_spec(DEMO)
+        run = Run(spec, RunFiles(tmp_path), certs=certs)
+        return Order(run, Place(spec, certificates=True, mark=next(marks)), KubernetesSettings(image="dfl", **settings))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gpus": 2, "cpus": 0.5, "memory": "4Gi", "data": "shared", "storage_class": "fast", "access": "ReadWriteOnce"},
+    ],
+)
+def test_what_a_run_asks_for_is_as_the_schema_has_it(ordered: Callable[..., Order], settings: dict[str, Any]) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed").validate
+    order = ordered(**settings)
+    for one in (*order.beside(), order.job, order.collector()):
+        validate(one, OLDEST, strict=True)
+
+
+def test_two_runs_of_a_federation_do_not_meet(ordered: Callable[..., Order]) -> None:
+    one, other = ordered(), ordered()
+    names = [
+        {made["metadata"]["name"] for made in (*order.beside(), order.job, order.collector())} for order in (one, other)
+    ]
+    assert not names[0] & names[1]
+    assert "demo-0badcafe-0.demo-0badcafe:7700" in one.place.files()["federation.yaml"]
+    pods, service = one.job["spec"]["template"], of_kind(one.beside(), "Service")
+    assert pods["spec"]["subdomain"] == service["metadata"]["name"] == "demo-0badcafe"
+    assert service["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
+    assert not service["spec"]["selector"].items() <= one.collector()["metadata"]["labels"].items()
+
+
+def test_what_is_chosen_is_asked_for(ordered: Callable[..., Order]) -> None:
+    order = ordered(gpus=2, cpus=0.5, memory="4Gi", data="shared", storage="1Ti", storage_class="fast")
+    spec, claim = order.job["spec"]["template"]["spec"], of_kind(order.beside(), "PersistentVolumeClaim")["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "0.5", "memory": "4Gi"},
+        "limits": {"memory": "4Gi", "nvidia.com/gpu": 2},
+    }
+    assert {"name": "data", "mountPath": "/data", "readOnly": True} in container["volumeMounts"]
+    assert claim["resources"] == {"requests": {"storage": "1Ti"}}
+    assert claim["storageClassName"] == "fast"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -236,6 +236,49 @@ def test_ctrl_c_while_a_host_cannot_be_reached(desk: Desk, expected: dict[str, s
     assert desk.said.count("resumed") == HOSTS
 
 
+def test_fresh_leaves_nothing_on_a_host_that_has_left_the_list(desk: Desk) -> None:
+    """Neither a process nor a key; while it cannot be reached it is named, and nobody is ended."""
+    desk.run("--certs", str(certificates(desk)))
+    desk.until_round("peer1", 1)
+    hosts = desk.hosts()
+    fewer = desk.out.with_suffix(".fewer.yaml")
+    fewer.write_text(json.dumps({"hosts": json.loads(hosts.read_text())["hosts"][:2]}))
+    again = ["--certs", str(desk.out.with_suffix(".certs")), "--set", "rounds=2", "--fresh"]
+    with desk.held(0):
+        desk.signal(signal.SIGHUP)
+        assert desk.code() == 129
+        pids = desk.lab.pids()
+        with desk.lab.cut(2):
+            desk.run(*again, hosts=fewer)
+            assert desk.code() == 1
+            assert "lab2 cannot be reached (timed out), and peer2 of the earlier run may still be there" in desk.said
+        assert desk.lab.pids() == pids
+    desk.run(*again, hosts=fewer)
+    assert desk.code() == 0
+    assert not (desk.lab.directory(2) / desk.out.name).exists()
+    assert not desk.lab.pids()
+
+
+def test_what_cannot_be_written_at_the_desk_ends_the_run(desk: Desk) -> None:
+    """With everybody ended, and one sentence that names the file."""
+    desk.run("--set", "plaintext=true")
+    desk.until_round("peer1", 1)
+    with desk.held(0):
+        (desk.out / "peer1").rename(desk.out / "aside")
+    assert desk.code() == 1
+    last = desk.screen.read_text().splitlines()[-1]
+    assert re.search(r"cannot write \S*/peer1/(events.jsonl|log.txt): No such file or directory; mend that and", last)
+    assert not desk.lab.pids()
+
+
+def test_a_host_without_sshd_is_told_of_its_port(desk: Desk) -> None:
+    with desk.lab.shut(1):
+        desk.run("--set", "plaintext=true")
+        assert desk.code() == 2
+    assert "lab1: SSH refused the connection at its port 22: start sshd there, or write the port at which" in desk.said
+    assert desk.nothing_created()
+
+
 def test_what_is_wrong_is_named_at_once_and_nothing_is_created(desk: Desk) -> None:
     """A firewall that blocks one direction, a wrong address and a device that is not there."""
     hosts = desk.hosts(lab0={"address": "10.77.0.99"}, lab2={"device": "cuda:7"})

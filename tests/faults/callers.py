@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from peer.learning.data.samples import Batch
+from peer.learning.training.own_step import TrainingStep
 from peer.protocols.base import Init, Peer, Protocol, Record, Share
 from peer.protocols.blocks.blend import blend
 from peer.protocols.blocks.training import PlainSGD
@@ -170,3 +172,11 @@ class Keeping(PlainSGD, Protocol):
 
 def draw(size: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(Random(next(calls)).getrandbits(32)).standard_normal(size)).float()
+
+
+def noisy(step: TrainingStep, batch: Batch) -> Tensor:
+    """A training step that draws, and goes by what it kept."""
+    kept = step.state.setdefault("mean", torch.zeros(()))
+    loss = step.loss(step(batch.inputs + 0.1 * torch.randn_like(batch.inputs)), batch)
+    kept.mul_(0.9).add_(loss.detach(), alpha=0.1)
+    return loss * (1 + kept)

@@ -41,6 +41,13 @@ class Scenario:
 
 
 ONE_EPOCH = {"epochs": 1, "batch_size": 16}
+STOPPING = {
+    "data": {"name": "tiny:clouds", "partition": {"kind": "dirichlet", "alpha": 5.0}},
+    "hold_back": 0.3,
+    "stop_early": {"patience": 2, "min_rounds": 4, "margin": 0.03},
+    "finetune": {"epochs": 2, "part": "model", "lr": 0.1, "batch_size": 4},
+}
+"""What all peers find out together: here that they may end before the last round."""
 LIARS = {
     "peer0": {"kind": "stale"},
     "peer1": {"kind": "noise", "scale": 0.5},
@@ -54,6 +61,19 @@ DRIFT = [
 ONCE = {"head_epochs": 1, "extractor_epochs": 1, "batch_size": 16}
 PUBLIC = {"name": "tiny:data", "validation": 0.4}
 """With samples by which all peers judge."""
+TRAINING = {
+    "optimiser": {"name": "RAdam", "groups": {"*bias": {"weight_decay": 0.1}}},
+    "scheduler": {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": 1000, "every": "step"},
+    "precision": "float16",
+    "patience": 1,
+    "accumulate": 2,
+}
+BY_THE_CLOCK = {
+    "budget": {"seconds": 0.001},
+    "step": "callers:noisy",
+    "scheduler": {"name": "ExponentialLR", "gamma": 0.9},
+}
+"""What a replay must take from the journal, or the neighbours get two messages of one key."""
 MACHINES = {f"peer{i}": {"cores": 2**i, "memory": 8} for i in range(5)}
 SCENARIOS = {
     scenario.name: scenario
@@ -100,12 +120,22 @@ SCENARIOS = {
             rounds=5,
             keys={"data": {"name": "tiny:data", "drift": DRIFT}, "clip_gradient": 0.5},
         ),
+        Scenario("own training", {"name": "fibfl", **ONCE}, peers=3, keys={"training": TRAINING, "hold_back": 0.3}),
+        Scenario("by the clock", {"name": "fedavg"}, peers=3, secret=True, keys={"training": BY_THE_CLOCK}),
         Scenario("solo", {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}, peers=3),
         Scenario("every call", {"name": "callers:EveryCall", "epochs": 1, "batch_size": 16}),
         Scenario("secrets", {"name": "callers:Secrets", "epochs": 1, "batch_size": 16}, peers=3, secret=True),
         Scenario("keeping", {"name": "callers:Keeping", "epochs": 1, "batch_size": 16}, peers=3, rounds=5),
         Scenario("bfloat16", {"name": "callers:EveryCall", **ONE_EPOCH}, peers=3, rounds=3, wire="bfloat16"),
         Scenario("top-k", {"name": "callers:Updates", **ONE_EPOCH}, peers=3, rounds=3, wire="top-k"),
+        Scenario("stopping early", {"name": "fibfl", **ONCE}, rounds=20, keys=STOPPING),
+        Scenario(
+            "stopping early, restless",
+            {"name": "tiny:Restless", **ONCE},
+            peers=5,
+            rounds=20,
+            keys=STOPPING | {"evaluate_every": 2},
+        ),
         Scenario("pair", {"name": "fedavg", "epochs": 1}, peers=2, rounds=6),
         Scenario("dialling out", {"name": "fibfl", **ONCE}, peers=5, rounds=5, dial_out=("peer1", "peer3")),
         Scenario("dialling out, directed", {"name": "fedavg", "epochs": 1}, peers=4, dial_out=("peer0", "peer2")),

@@ -4,6 +4,7 @@ Everything above the pipes and below the clock is the real thing: runtime, journ
 """
 
 import asyncio
+import hashlib
 import json
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from safetensors.numpy import load_file
 
 from faults.clock import Life, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
@@ -140,8 +142,21 @@ class Simulation:
             self._fault(f"not over after {TOO_LONG:.0f} s: {states}")
         watching.cancel()
         for id in self.spec.ids:
-            result = self.out / id / "result.json"
-            self.outcome.digests[id] = json.loads(result.read_text())["model_sha256"] if result.exists() else None
+            self.outcome.digests[id] = self._ended_in(self.out / id)
+
+    def _ended_in(self, directory: Path) -> str | None:
+        """The bits of a peer's model; where it keeps the best one, of that too, and after which rounds."""
+        if not (directory / "result.json").exists():
+            return None
+        result = json.loads((directory / "result.json").read_text())
+        if "best" not in result:
+            return str(result["model_sha256"])
+        arrays, digest = load_file(directory / "model.best.safetensors"), hashlib.sha256()
+        for name in sorted(arrays):
+            digest.update(arrays[name].tobytes())
+        if digest.hexdigest() != result["best"]["model_sha256"]:
+            self._fault(f"{directory.name}'s best model is not the one that its result names")
+        return f"{result['model_sha256']} after {result['rounds']} rounds, best {result['best']}"
 
     def _fault(self, what: str) -> None:
         if len(self.outcome.faults) < 20:

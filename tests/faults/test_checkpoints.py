@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from faults.disk import Disk, half_written
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.learning.training.trainer import SGD, Phase, Trainer
 from peer.network.wire.frames import decode
@@ -99,8 +100,8 @@ def test_a_power_cut_brings_no_name_back_with_other_content(tmp_path: Path) -> N
 
 def test_the_next_round_does_not_change_what_is_being_written() -> None:
     """A checkpoint is written while the next round trains, also the first one after a resume."""
-    samples = Samples(torch.randn(20, 4), torch.randint(0, 3, (20,)))
-    trainer = Trainer(build("mlp", (4,), 3, seed=1), samples, 1, "peer0")
+    samples = InMemory(torch.randn(20, 4), torch.randint(0, 3, (20,)))
+    trainer = Trainer(build("mlp", Example.zeros((4,), 3), seed=1), samples, 1, "peer0")
     phase = Phase("model", 1, SGD(0.1, 0.9), keep="model")
     trainer.train(phase, 1)
     trainer.load_state(trainer.state())

@@ -56,7 +56,7 @@ def test_a_full_disk(small_disk: Path, federation: Build) -> None:
     assert peer.wait() == 1
     last = one.log("peer1").strip().splitlines()[-1]
     assert "cannot write" in last
-    assert "make room and start this peer again" in last
+    assert "make room and start again" in last
     assert "Traceback" not in one.log("peer1")
     filler.unlink()
     one.start("peer1")

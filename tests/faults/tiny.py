@@ -41,6 +41,11 @@ def data(samples: int = 48) -> Arrays:
     return x[6:], y[6:], x[:6], y[:6]
 
 
+def clouds() -> Arrays:
+    """The same with enough samples to set some aside."""
+    return data(260)
+
+
 class Restless(FibFL):
     """FibFL whose peers sit down in another, drawn order before every `every`-th round."""
 

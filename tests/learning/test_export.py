@@ -14,11 +14,12 @@ from safetensors.torch import save_file
 
 from peer.errors import FailedError, InputError
 from peer.learning.export import export_state_dict, load_model, save_model, state_dict
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 
 
 def test_a_saved_model_predicts_the_same_after_three_lines(tmp_path: Path) -> None:
-    trained = build("cnn-small", (1, 8, 8), 10, seed=5)
+    trained = build("cnn-small", Example.zeros((1, 8, 8), 10), seed=5)
     save_model(trained, tmp_path / "model.safetensors")
     x = torch.rand(20, 1, 8, 8)
 
@@ -31,7 +32,7 @@ def test_a_saved_model_predicts_the_same_after_three_lines(tmp_path: Path) -> No
 
 
 def test_the_file_is_plain_safetensors_whose_bytes_give_the_digest(tmp_path: Path) -> None:
-    model = build("mlp", (4,), 3, seed=5)
+    model = build("mlp", Example.zeros((4,), 3), seed=5)
     path = tmp_path / "model.safetensors"
     save_model(model, path)
     arrays = load_file(path)
@@ -46,24 +47,25 @@ def test_the_file_is_plain_safetensors_whose_bytes_give_the_digest(tmp_path: Pat
         "model": "mlp",
         "shape": [4],
         "classes": 3,
+        "task": {"name": "classification"},
     }
 
 
 def test_batch_norm_counters_are_saved(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
-    model = build("resnet18", (3, 16, 16), 4, seed=5)
+    model = build("resnet18", Example.zeros((3, 16, 16), 4), seed=5)
     model.counters["extractor.bn1.num_batches_tracked"] += 7
     save_model(model, tmp_path / "m")
     assert load_model(tmp_path / "m").sha256() == model.sha256()
 
 
 def test_a_plain_state_dict_loads_into_the_plain_modules(tmp_path: Path) -> None:
-    model = build("mlp", (4,), 3, seed=5)
+    model = build("mlp", Example.zeros((4,), 3), seed=5)
     save_model(model, tmp_path / "model.safetensors")
     export_state_dict(tmp_path / "model.safetensors", tmp_path / "model.pt")
     loaded = torch.load(tmp_path / "model.pt", weights_only=True)
     assert loaded.keys() == state_dict(model).keys()
-    other = build("mlp", (4,), 3, seed=6)
+    other = build("mlp", Example.zeros((4,), 3), seed=6)
     other.module.load_state_dict(loaded)
     assert other.sha256() == model.sha256()
 
@@ -71,12 +73,12 @@ def test_a_plain_state_dict_loads_into_the_plain_modules(tmp_path: Path) -> None
 def test_writing_replaces_at_once_and_leaves_nothing_beside(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     for seed in (1, 2):
-        save_model(build("mlp", (4,), 3, seed=seed), path)
+        save_model(build("mlp", Example.zeros((4,), 3), seed=seed), path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
-    assert load_model(path).sha256() == build("mlp", (4,), 3, seed=2).sha256()
+    assert load_model(path).sha256() == build("mlp", Example.zeros((4,), 3), seed=2).sha256()
     (tmp_path / "taken").mkdir()
     with pytest.raises(FailedError, match="taken"):
-        save_model(build("mlp", (4,), 3, seed=1), tmp_path / "taken")
+        save_model(build("mlp", Example.zeros((4,), 3), seed=1), tmp_path / "taken")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.safetensors", "taken"]
 
 
@@ -84,7 +86,7 @@ def test_what_is_no_model_file_is_refused_in_one_sentence(tmp_path: Path) -> Non
     path = tmp_path / "model.safetensors"
     with pytest.raises(InputError, match="there is no model file"):
         load_model(path)
-    save_model(build("mlp", (4,), 3, seed=1), path)
+    save_model(build("mlp", Example.zeros((4,), 3), seed=1), path)
     whole = path.read_bytes()
     for size in (0, 4, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
@@ -108,7 +110,7 @@ def test_a_file_cannot_choose_code_to_run(tmp_path: Path, monkeypatch: pytest.Mo
     source = "from torch import nn\ndef Net(shape, classes): return nn.Flatten(), nn.Linear(4, classes)\n"
     (tmp_path / "exported_model.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    model = build("exported_model:Net", (4,), 3, seed=1)
+    model = build("exported_model:Net", Example.zeros((4,), 3), seed=1)
     save_model(model, tmp_path / "m")
     with pytest.raises(InputError, match=r"load_model\(path, user_model='exported_model:Net'\)"):
         load_model(tmp_path / "m")

@@ -8,6 +8,7 @@ from real_peers import Build, SmallFederation, until
 from wire_client import OVER, SHOWN_OUT, Caller
 
 from peer.learning.data.samples import Names
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.network.limits import Strangers
 from peer.network.wire.frames import Heading, Key, encode_frame
@@ -20,7 +21,7 @@ EXTRACTOR, MODEL = 116_352, 117_642
 
 
 def declared(spec: Spec) -> Manifest:
-    model = build("mlp", (1, 8, 8), 10, spec.seed)
+    model = build("mlp", Example.zeros((1, 8, 8), 10), spec.seed)
     return manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
 
 

@@ -11,6 +11,7 @@ from federations import Run, federate, resolve
 
 from peer.errors import InputError
 from peer.learning.data.shard import take_shard
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.protocols.base import Share
 from peer.runtime.behaviour import Misbehaviour, flip_labels
@@ -88,7 +89,7 @@ def test_a_flipped_sign_reverses_the_round_s_change(run: Run) -> None:
         np.testing.assert_allclose(trace["sent"] - trace["start"], trace["start"] - trace["before"], atol=1e-6)
 
 
-def test_labels_are_flipped_in_training_only(run: Run) -> None:
+def test_targets_are_flipped_in_training_only(run: Run) -> None:
     spec, setup = run.runtimes["peer4"].setup.spec, run.runtimes["peer4"].setup
     true = take_shard(spec.data, spec.ids, "peer4")
     wrong = setup.shard.train.y != true.train.y
@@ -160,7 +161,7 @@ def test_updates_are_reversed_and_bytes_are_left_alone(tmp_path: Path) -> None:
 def test_running_statistics_leave_as_they_are(behaviour: Noise | SignFlip, share: Share) -> None:
     extractor = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     head = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
-    model = Model(Split(extractor, head), name="bn", shape=(3,), classes=2)
+    model = Model(Split(extractor, head), name="bn", example=Example.zeros((3,), 2))
     misbehaviour = Misbehaviour(behaviour, model, 1, "peer0")
     misbehaviour.begin(1)
     model.vector.add_(1.0)
@@ -174,7 +175,7 @@ def test_running_statistics_leave_as_they_are(behaviour: Noise | SignFlip, share
 
 
 def test_vectors_of_one_name_and_several_lengths_are_stale_apart() -> None:
-    model = Model(Split(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)), name="m", shape=(3,), classes=2)
+    model = Model(Split(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)), name="m", example=Example.zeros((3,), 2))
     misbehaviour, share = Misbehaviour(Stale(kind="stale"), model, 1, "peer0"), Share("u")
     first = [misbehaviour.leaving(share, torch.full((size,), 1.0)) for size in (2, 3)]
     again = [misbehaviour.leaving(share, torch.full((size,), 2.0)) for size in (2, 3)]

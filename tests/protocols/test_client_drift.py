@@ -9,6 +9,7 @@ from federations import Run, federate
 from torch import Tensor
 from torch.nn import functional
 
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 
 ROUNDS = 12
@@ -29,7 +30,7 @@ def optimum(run: Run) -> Tensor:
     shards = [runtime.setup.shard.train for runtime in run.runtimes.values()]
     assert {len(shard) for shard in shards} == {48}
     x, y = torch.cat([shard.x for shard in shards]).double(), torch.cat([shard.y for shard in shards])
-    w = build("convex:linear", (2,), 3, 42, "shared").vector.double().requires_grad_()
+    w = build("convex:linear", Example.zeros((2,), 3), 42, "shared").vector.double().requires_grad_()
     optimiser = torch.optim.LBFGS([w], max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.randomness import derive
 from peer.protocols.blocks.local_gradient import local_gradient
@@ -145,11 +146,11 @@ def test_a_peer_without_gradient_counts_as_neither_like_nor_unlike() -> None:
 def test_the_gradient_is_of_all_samples_in_evaluation_mode_and_none_of_the_buffers() -> None:
     torch.manual_seed(1)
     extractor = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5))
-    model = Model(Split(extractor, nn.Linear(6, 3)), name="bn", shape=(4,), classes=3)
+    model = Model(Split(extractor, nn.Linear(6, 3)), name="bn", example=Example.zeros((4,), 3))
     model.vector.add_(torch.rand(len(model.vector)))
-    data = Samples(torch.randn(300, 4), torch.randint(0, 3, (300,)))
+    data = InMemory(torch.randn(300, 4), torch.randint(0, 3, (300,)))
     plain = copy.deepcopy(model.module).eval()
-    peer: Any = SimpleNamespace(model=model.vector, data=data, logits=model.logits)
+    peer: Any = SimpleNamespace(model=model.vector, data=data, logits=model.logits, task=model.task)
     found = local_gradient(peer)
     functional.cross_entropy(plain(data.x), data.y).backward()  # type: ignore[no-untyped-call]
     expected = dict(plain.named_parameters())

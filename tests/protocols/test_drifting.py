@@ -104,7 +104,7 @@ def test_inputs_that_are_encrypted_once_may_not_drift(name: str, tmp_path: Path)
     assert resolve(tmp_path, {"name": name}, 3, data=DATA).data.drift
 
 
-def test_labels_stay_wrong_after_a_drift(tmp_path: Path) -> None:
+def test_targets_stay_wrong_after_a_drift(tmp_path: Path) -> None:
     behaviour = {"peer1": {"kind": "label-flip", "rate": 0.5}}
     run = federate(tmp_path, FEDAVG, 3, rounds=4, data=DATA, behaviour=behaviour, trace=False)
     setup = run.runtimes["peer1"].setup

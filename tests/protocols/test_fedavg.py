@@ -9,6 +9,7 @@ from federations import Run, Trace, federate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.protocols.fedavg import FedAvg
 
@@ -46,7 +47,7 @@ def mean_by_samples(traces: list[Trace]) -> np.ndarray[Any, Any]:
 
 
 def test_a_global_model_starts_from_the_mean_of_the_initial_weights(whole: Run, name: str) -> None:
-    models = [build("federations:tiny", (1, 8, 8), 10, 42, peer) for peer in whole.ids]
+    models = [build("federations:tiny", Example.zeros((1, 8, 8), 10), 42, peer) for peer in whole.ids]
     mean = np.mean([model.vector.numpy() for model in models], axis=0)
     for trace, model in zip(whole.traces(1).values(), models, strict=True):
         expected = mean if name == "fedavg" else model.extractor.numpy()
@@ -118,6 +119,6 @@ def test_what_is_private(whole: Run, name: str) -> None:
 
 def test_with_shared_weights_nothing_is_averaged_before_round_1(tmp_path: Path) -> None:
     run = federate(tmp_path, {"name": "fedavg", "epochs": 1}, 3, rounds=1, init="shared")
-    shared = build("federations:tiny", (1, 8, 8), 10, 42, "shared")
+    shared = build("federations:tiny", Example.zeros((1, 8, 8), 10), 42, "shared")
     assert all(np.array_equal(trace["start"], shared.vector.numpy()) for trace in run.traces(1).values())
     assert all(run.audit(peer)[0]["sent"] == [] for peer in run.ids)

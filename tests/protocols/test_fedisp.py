@@ -11,6 +11,7 @@ from federations import Run, federate
 from torch import Tensor, nn
 from torch.nn import functional
 
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.learning.randomness import torch_generator
 from peer.learning.training.trainer import Phase
@@ -90,7 +91,7 @@ def plain_epoch(
 
 
 def test_every_step_of_every_peer(run: Run) -> None:
-    token = build("federations:tiny", (1, 8, 8), 10, 42, "shared").vector.clone()
+    token = build("federations:tiny", Example.zeros((1, 8, 8), 10), 42, "shared").vector.clone()
     for round in (1, 2, 3):
         size = SIZE / 2 * (1 + np.cos(np.pi * (round - 1) / 3))
         for peer in run.ids:
@@ -137,7 +138,7 @@ def test_the_pull_is_the_proximal_term_s_gradient(tmp_path: Path, monkeypatch: p
 
 def test_peers_not_drawn_relay(tmp_path: Path) -> None:
     run = federate(tmp_path, {"name": "fedisp", "participation": 0.5}, 4, rounds=4)
-    token: Any = build("federations:tiny", (1, 8, 8), 10, 42, "shared").vector.numpy()
+    token: Any = build("federations:tiny", Example.zeros((1, 8, 8), 10), 42, "shared").vector.numpy()
     for round in range(1, 5):
         traces = run.traces(round)
         assert sum(trace.facts["participated"] for trace in traces.values()) == 2
@@ -148,6 +149,6 @@ def test_peers_not_drawn_relay(tmp_path: Path) -> None:
 
 def test_independent_weights_are_averaged_before_the_token_starts(tmp_path: Path) -> None:
     run = federate(tmp_path, "fedisp", 3, rounds=1, init="independent")
-    models = [build("federations:tiny", (1, 8, 8), 10, 42, peer).vector.numpy() for peer in run.ids]
+    models = [build("federations:tiny", Example.zeros((1, 8, 8), 10), 42, peer).vector.numpy() for peer in run.ids]
     for trace in run.traces(1).values():
         np.testing.assert_allclose(trace["start"], np.mean(models, axis=0), atol=1e-7)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from peer.errors import InputError
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.learning.randomness import torch_generator
 from peer.protocols.hearth import adjusted_loss
@@ -38,7 +39,7 @@ class Plain:
     head: nn.Linear = field(default_factory=lambda: nn.Linear(8, CLASSES))
 
     def __post_init__(self) -> None:
-        shared = build("federations:tiny", (1, 8, 8), CLASSES, 42, "shared").vector.detach().clone()
+        shared = build("federations:tiny", Example.zeros((1, 8, 8), CLASSES), 42, "shared").vector.detach().clone()
         nn.utils.vector_to_parameters(shared, self.parameters())
         self.adam = torch.optim.Adam(self.parameters(), lr=0.003, betas=(0.8, 0.99))
         self.counts = np.bincount(self.y.numpy(), minlength=CLASSES)
@@ -149,7 +150,7 @@ def test_only_the_extractor_leaves_and_only_to_the_right(run: Run) -> None:
 
 def test_independent_extractors_are_averaged_before_round_1(tmp_path: Path) -> None:
     run = federate(tmp_path, {**SETTINGS, "epochs": 1}, 3, rounds=1, init="independent")
-    models = [build("federations:tiny", (1, 8, 8), CLASSES, 42, peer) for peer in run.ids]
+    models = [build("federations:tiny", Example.zeros((1, 8, 8), CLASSES), 42, peer) for peer in run.ids]
     mean = np.mean([model.extractor.numpy() for model in models], axis=0)
     for trace in run.traces(1).values():
         np.testing.assert_allclose(trace["start"], mean, atol=1e-7)

@@ -13,6 +13,7 @@ from federations import Run, federate
 from server_form import BATCH, EPOCHS, LR, MOMENTUM, Server
 from torch import Tensor, nn
 
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.protocols.base import Peer, Protocol
 
@@ -82,7 +83,7 @@ def history(runs: Callable[[str], tuple[Run, History]], name: str) -> History:
 
 
 def test_three_rounds_equal_the_server_s(run: Run, history: History, name: str) -> None:
-    server = Server(run, build("federations:tiny", SHAPE, 10, 42, "shared").vector.double())
+    server = Server(run, build("federations:tiny", Example.zeros(SHAPE, 10), 42, "shared").vector.double())
     begun = server.x
     for round in (1, 2, 3):
         assert len(server.sampled(round)) == 3
@@ -188,6 +189,6 @@ def test_running_statistics_are_averaged_and_never_corrected(tmp_path: Path, nam
 @pytest.mark.parametrize("name", ["fedprox", "scaffold"], indirect=True)
 def test_a_global_model_starts_from_the_mean_of_independent_weights(tmp_path: Path, name: str) -> None:
     run = federate(tmp_path, {"name": name, **OWN[name], "epochs": 1}, 3, rounds=1, init="independent")
-    models = [build("federations:tiny", SHAPE, 10, 42, peer).vector.numpy() for peer in run.ids]
+    models = [build("federations:tiny", Example.zeros(SHAPE, 10), 42, peer).vector.numpy() for peer in run.ids]
     for trace in run.traces(1).values():
         np.testing.assert_allclose(trace["start"], np.mean(models, axis=0), atol=1e-7)

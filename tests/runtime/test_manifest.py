@@ -3,6 +3,7 @@
 import pytest
 
 from peer.learning.data.samples import Names
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Part
 from peer.learning.model.zoo import build
 from peer.network.wire.frames import MAX_DOUBLES
@@ -15,7 +16,7 @@ UNNAMED = Names()
 
 
 def declared(classes: int, names: Names = UNNAMED) -> Manifest:
-    return manifest(FibFL().declarations(5), build("mlp", (4,), classes, seed=1), 5, 3, names)
+    return manifest(FibFL().declarations(5), build("mlp", Example.zeros((4,), classes), seed=1), 5, 3, names)
 
 
 def test_columns_in_another_order_and_classes_of_other_names_are_other_data() -> None:
@@ -40,7 +41,9 @@ def test_peers_whose_extractors_agree_differ_by_their_classes() -> None:
 
 def payload(share: Share) -> Payload:
     """In the manifest of a protocol that declares only this."""
-    return manifest(Declarations("own", (share,), ()), build("mlp", (4,), 3, seed=1), 5, 3, UNNAMED).payloads[0]
+    return manifest(
+        Declarations("own", (share,), ()), build("mlp", Example.zeros((4,), 3), seed=1), 5, 3, UNNAMED
+    ).payloads[0]
 
 
 @pytest.mark.parametrize("like", ["model", "head"])

@@ -19,6 +19,7 @@ from peer.telemetry.events import (
     Done,
     Event,
     Failed,
+    FineTuned,
     Left,
     LinkChanged,
     Lost,
@@ -30,6 +31,7 @@ from peer.telemetry.events import (
     RoundDone,
     StateChanged,
     Stopped,
+    StoppedEarly,
     Waiting,
     read_event,
 )
@@ -63,6 +65,14 @@ EVENTS: list[tuple[Event, str]] = [
     ),
     (DataDrifted(round=5, samples=80), "the data are others from round 5 on: 80 training samples"),
     (ROUND, "round 3 done: accuracy matched 0.9000, global 0.8000, loss 0.2500"),
+    (
+        StoppedEarly(round=9, best_round=6, figure="accuracy"),
+        "all peers end after round 9: the mean accuracy is no better since round 6",
+    ),
+    (
+        FineTuned(accuracy={"matched": 0.9}, figures={"accuracy": 0.9, "f1": 0.5}),
+        "fine-tuned on its own samples: accuracy 0.9000, f1 0.5000",
+    ),
     (RoundDone(round=1), "round 1 done: accuracy not measured, loss not measured"),
     (Resumed(round=2), "resumed after round 2"),
     (Refused(caller="x", origin="ipv4:127.0.0.1:5", reason="no"), "refused x from ipv4:127.0.0.1:5: no"),
@@ -107,6 +117,7 @@ def test_the_names_that_programs_rely_on() -> None:
         "event": "round",
         "round": 3,
         "accuracy": {"matched": 0.9, "global": 0.8, "paper": None, "local": None},
+        "figures": {},
         "loss": 0.25,
         "test_loss": 0.5,
         "balanced": 0.75,

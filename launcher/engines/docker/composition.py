@@ -16,7 +16,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 from launcher.certificates import certificate_files
 from launcher.engines.docker.engine import HEALTH
 from launcher.engines.docker.settings import DockerSettings
-from launcher.engines.docker.sharing import code_files, data_files, recorded_files, sources
+from launcher.engines.docker.sharing import code_files, data_files, recorded_files, sources, weight_files
 from peer.errors import InputError
 from peer.learning.data.sources import Source
 from peer.spec.document import dump_yaml
@@ -30,8 +30,10 @@ FIRST_USER = 70_001
 1.29 and to Swarm alike. Machines give these numbers to nobody."""
 MEMORY = "${MEMORY:-2g}"
 RUNS, SECRETS, CODE, RECORDING = Path("/runs"), Path("/run/secrets"), Path("/code"), Path("/recording")
-DATA, OWN = Path("/data"), Path("/own")
+DATA, OWN, WEIGHTS = Path("/data"), Path("/own"), Path("/weights")
 PROBE = ["CMD", "/opt/dfl/.venv/bin/python", "/opt/dfl/health.py"]
+DOCKERFILE = "deploy/Dockerfile"
+"""Of a checkout."""
 ARGUMENTS = {"BASE": "python:3.13-slim", "PIP_OPTIONS": "", "TORCH": "cpu", "EXTRAS": ""}
 
 
@@ -109,6 +111,8 @@ class Composition:
             content["code"] = str(CODE)
         if self._spec.recording:
             content["recording"] = str(RECORDING)
+        if self._spec.model.weights:
+            content["model"]["weights"] = str(WEIGHTS / self._spec.model.weights.name)
         text = written(content, anchor="federation")
         if len(text.encode()) > LONGEST:
             raise InputError(f"a federation of {len(self._spec.ids)} peers is too long for one file of Compose's")
@@ -121,6 +125,7 @@ class Composition:
             yield from ((path, Path(str(folder / key).replace("{id}", id))) for key, path in there.items())
         yield from ((path, CODE / path.name) for path in code_files(self._spec))
         yield from ((path, RECORDING / id / path.name) for path in recorded_files(self._spec, id))
+        yield from ((path, WEIGHTS / path.name) for path in weight_files(self._spec))
 
     @property
     def _shared(self) -> Path:
@@ -145,7 +150,7 @@ class Composition:
 
     def _built(self, checkout: Path) -> dict[str, Any]:
         arguments = {name: f"${{{name}:-{default}}}" for name, default in ARGUMENTS.items()}
-        return {"context": self._relative(checkout), "dockerfile": "deploy/Dockerfile", "args": arguments}
+        return {"context": self._relative(checkout), "dockerfile": DOCKERFILE, "args": arguments}
 
     def _relative(self, path: Path) -> str:
         relative = os.path.relpath(path.resolve(), self._base.resolve())

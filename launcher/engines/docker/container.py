@@ -1,7 +1,6 @@
 """A peer in a container, as the supervisor sees it."""
 
 import asyncio
-import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,15 +12,13 @@ from launcher.engines.docker.errors import docker_sdk, refusals
 from launcher.engines.docker.events import News
 from launcher.engines.docker.log import Log
 from launcher.engines.docker.orders import restart_policy
+from launcher.engines.last_event import last_event
 from peer.errors import FailedError
-from peer.reading import open_plain
-from peer.telemetry.events import Event, Failed, read_event
-from peer.telemetry.results import EVENTS, objects
+from peer.telemetry.events import Failed
+from peer.telemetry.results import EVENTS
 
 WRONG_INPUT = 2
 OUT_OF_MEMORY = "the container had no memory left; give its peer more with --option memory=4g"
-REACH = 16384
-"""Bytes at the end of the events that hold the last one."""
 ASKED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 """Exit codes of a peer that was told to stop."""
 
@@ -47,8 +44,10 @@ class Container(Process):
 
     def __init__(self, handle: Any, out: Path, restarts: int) -> None:
         self._handle, self._out, self._allowed = handle, out, restarts
-        self._log = Log(handle, out / "log.txt")
         self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._log = Log(handle, out / "log.txt", self._look_again)
+        self._told = False
         self._earlier, self._count = 0, 0
         self._verdict: int | None = None
         self._ending = False
@@ -70,6 +69,7 @@ class Container(Process):
         self._news.set()
 
     async def wait(self) -> int:
+        """As every process; FailedError, once, also when its log cannot be written here any more."""
         while True:
             self._news.clear()
             with refusals():
@@ -79,6 +79,9 @@ class Container(Process):
                 if self._handle.attrs["State"].get("OOMKilled"):
                     self._log.say(OUT_OF_MEMORY)
                 return code if code <= 128 or code in ASKED else 128 - code
+            if self._log.why and not self._told:
+                self._told = True
+                raise FailedError(self._log.why)
             await self._news.wait()
 
     def signal(self, number: int) -> None:
@@ -86,6 +89,11 @@ class Container(Process):
         sent = asyncio.ensure_future(asyncio.to_thread(self._send, number))
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
+
+    def _look_again(self) -> None:
+        """From the thread of the log."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._news.set)
 
     async def close(self) -> None:
         """Leaves the container to itself."""
@@ -137,14 +145,3 @@ class Container(Process):
         docker = docker_sdk()
         with suppress(docker.errors.APIError):  # it has ended, or the engine tells so by and by
             self._handle.kill(signal=int(number))
-
-
-def last_event(path: Path) -> Event | None:
-    """The last of a peer's events; None where it cannot be read."""
-    try:
-        with open_plain(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - REACH))
-            lines = file.read(REACH).splitlines()
-    except OSError:
-        return None
-    return next((read_event(one) for one in objects(lines[-1:])), None)

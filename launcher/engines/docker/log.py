@@ -3,16 +3,22 @@
 import os
 import re
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from errno import EDQUOT, EIO, ENOSPC, EROFS
 from pathlib import Path
 from time import time_ns
 from typing import Any
 
 from launcher.engines.docker.errors import docker_sdk
+from peer.errors import FailedError
+from peer.files import cannot_write
 
 LARGEST = 5 << 20
 """Bytes of log.txt before it is moved aside, as a peer on this machine does it; one older file is kept."""
+FULL = (ENOSPC, EDQUOT, EIO, EROFS)
+"""What is the matter with this machine's disk; the rest a container can do to its own log."""
 LINE = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|[+-]\d\d:\d\d) (.*)", re.DOTALL)
 """What the engine puts before a line: when it was written."""
 
@@ -23,8 +29,10 @@ class Log:
     The file's time of change is that of its last line: so a later launcher, too, knows where to go on.
     """
 
-    def __init__(self, container: Any, path: Path) -> None:
-        self._container, self._path = container, path
+    def __init__(self, container: Any, path: Path, failed: Callable[[], None] = lambda: None) -> None:
+        self._container, self._path, self._failed = container, path, failed
+        self.why = ""
+        """Why it cannot be written any more, which `failed` is told of; empty while it can."""
         self._stream: Any = None
         self._more, self._over = threading.Event(), False
         self._thread = threading.Thread(target=self._follow, name=f"log of {container.name}", daemon=True)
@@ -65,8 +73,13 @@ class Log:
             self._more.wait()
             self._more.clear()
             over = self._over
-            with suppress(docker.errors.APIError, requests.RequestException, OSError):
-                self._copy()
+            try:
+                with suppress(docker.errors.APIError, requests.RequestException, OSError):
+                    self._copy()
+            except FailedError as error:
+                self.why = str(error)
+                self._failed()
+                return
 
     def _copy(self) -> None:
         last = self._last()
@@ -101,7 +114,11 @@ class Log:
         time = int(seconds) * 1_000_000_000 + int((found[2] or b"0").ljust(9, b"0"))
         if time <= last:
             return last
-        self._append(found[3], time)
+        try:
+            self._append(found[3], time)
+        except OSError as error:
+            if error.errno in FULL:
+                raise FailedError(cannot_write(self._path, error)) from None
         return time
 
     def say(self, sentence: str) -> None:

@@ -33,7 +33,7 @@ def shared(run: Run, id: str) -> list[Shared]:
         certificates = certificate_files(run.certs, id)
         found += [Shared(PLACE / name, certificates[what]) for what, name in certificate_names(id).items()]
     read = [path for source in sources(run.spec, id) for path in data_files(source, id).values()]
-    read += [*code_files(run.spec), *recorded_files(run.spec, id)]
+    read += [*code_files(run.spec), *recorded_files(run.spec, id), *weight_files(run.spec)]
     found += [Shared(path, path) for path in dict.fromkeys(read)]
     private = [files.path, *([run.certs] if run.certs else [])]
     return found + [Shared(path) for path in dict.fromkeys(hidden(private, read))]
@@ -76,6 +76,12 @@ def code_files(spec: Spec) -> Iterator[Path]:
     if spec.code and has_code(spec):
         yield from sorted(spec.code.glob("*.py"))
         yield from sorted(package.parent for package in spec.code.glob("*/__init__.py"))
+
+
+def weight_files(spec: Spec) -> Iterator[Path]:
+    """The weights that the model begins with, where the spec names some that are there."""
+    if spec.model.weights and spec.model.weights.exists():
+        yield spec.model.weights
 
 
 def recorded_files(spec: Spec, id: str) -> Iterator[Path]:

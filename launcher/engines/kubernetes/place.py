@@ -24,11 +24,14 @@ class Place:
 
     spec: Spec
     certificates: bool = False
+    mark: str = ""
+    """What tells its name from that of another run of the same federation; empty for none."""
+    device: str = "auto"
 
     @property
     def name(self) -> str:
         """Of the Job and its service; InputError where it makes no name in DNS."""
-        name = re.sub(r"[^a-z0-9]+", "-", self.spec.name.lower()).strip("-")
+        name = re.sub(r"[^a-z0-9]+", "-", f"{self.spec.name}-{self.mark}".lower()).strip("-")
         pods = f"{name}-{len(self.spec.ids) - 1}"
         if not re.fullmatch(r"[a-z].*", name) or len(pods) > LONGEST_NAME:
             raise InputError(
@@ -54,8 +57,8 @@ class Place:
             content["code"] = str(CODE)
         if "recording" in content:
             content["recording"] = str(DATA / "recording")
-        for source in sources:
-            source.update({key: _inside(source[key]) for key in ("root", "path") if key in source})
+        for source in (*sources, content["model"]):
+            source.update({key: _inside(source[key]) for key in ("root", "path", "weights") if key in source})
         for index, member in enumerate(content["ring"]):
             member["address"] = self.address(index)
             member.pop("dials_out", None)  # in a cluster all reach each other
@@ -64,6 +67,7 @@ class Place:
     def _peer(self, id: str) -> Mapping[str, Any]:
         content: dict[str, Any] = {"federation": "federation.yaml", "id": id, "listen": f"0.0.0.0:{PEER_PORT}"}
         content |= {"health": f"0.0.0.0:{HEALTH_PORT}", "out": str(RUNS / id)}
+        content |= {"device": self.device} if self.device != "auto" else {}
         if self.certificates:
             content |= {"tls": {what: str(TLS / f"{what}.pem") for what in ("ca", "cert", "key")}}
         return content

@@ -111,18 +111,25 @@ class SlurmDeployment(Deployment):
         if self._asked > done:
             asked = self._asked
             try:
-                await asyncio.to_thread(self._cancel, asked)
+                if unknown := await asyncio.to_thread(self._cancel, asked):
+                    self._tell("stop", f"{unknown}; the job is cancelled without a word to it")
             except FailedError as error:
                 self._tell("scancel", str(error))  # the next time it may answer
             else:
                 return asked
         return done
 
-    def _cancel(self, level: int) -> None:
+    def _cancel(self, level: int) -> str:
+        """Why the job cannot be told of it, and is only cancelled: it would start again whom it sees ended."""
         assert self._job
-        self._outcome.ask_to_stop()
+        unknown = ""
+        try:
+            self._outcome.ask_to_stop()
+        except FailedError as error:
+            unknown = str(error)
         queue.cancel("--state=PENDING", self._job)
-        queue.cancel(*(["--signal=TERM"] if level == 1 else []), self._job)
+        queue.cancel(*(["--signal=TERM"] if level == 1 and not unknown else []), self._job)
+        return unknown
 
     async def _look(self) -> None:
         """Whether the job has decided, and what Slurm says of it."""

@@ -28,18 +28,18 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     def check(self, run: Run) -> None:
         queue.check_programs()
-        if job := self._find(run):
-            raise InputError(
-                f"{job}, and it runs this federation: `dfl-launch attach {run.files.path}` takes it up, "
-                f"`scancel {job.id}` ends it"
-            )
         if not run.certs and not run.spec.plaintext:
             raise InputError(
                 "--on slurm: peers on several nodes speak over the network; make certificates with `dfl-launch certs` "
                 "and give --certs, or write `plaintext: true` into the spec"
             )
-        queue.check_job(*self._job(run))
         check_certificates(run.spec, run.certs)
+        if job := queue.check_answers(run.files.path, self._known(run)):
+            raise InputError(
+                f"{job}, and it runs this federation: `dfl-launch attach {run.files.path}` takes it up, "
+                f"`scancel {job.id}` ends it"
+            )
+        queue.check_job(*self._job(run))
         check_room(plan(run.spec), run.files.path)
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
@@ -69,8 +69,11 @@ class SlurmEngine(Engine[SlurmSettings]):
         return id, f"Slurm job {id}, {plural(len(run.spec.ids), 'task')}; its output: {outcome.log}"
 
     def _find(self, run: Run) -> queue.Job | None:
-        """By its name where no id is known: a launcher may end between submitting the job and writing the id."""
-        return queue.find(run.files.path, Outcome(run.files).job or job_name(run.spec))
+        return queue.find(run.files.path, self._known(run))
+
+    def _known(self, run: Run) -> str:
+        """The job's id, or its name: a launcher may end between submitting the job and writing the id."""
+        return Outcome(run.files).job or job_name(run.spec)
 
     def _job(self, run: Run) -> tuple[list[str], str]:
         """The arguments of `sbatch`, and the batch script."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from launcher.run_files import RunFiles
-from peer.files import write_atomically
+from peer.errors import FailedError
+from peer.files import cannot_write, write_atomically
 from peer.text import printable
 
 
@@ -73,8 +74,12 @@ class Outcome:
             return unseen
 
     def ask_to_stop(self) -> None:
-        """So that the job knows that peers which end now are not to be started again."""
-        (self._path / "stop").touch()
+        """So that the job knows that peers which end now are not to be started again. FailedError if it cannot."""
+        stop = self._path / "stop"
+        try:
+            stop.touch()
+        except OSError as error:
+            raise FailedError(cannot_write(stop, error)) from None
 
     def forget(self) -> None:
         shutil.rmtree(self._path, ignore_errors=True)

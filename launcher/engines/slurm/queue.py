@@ -1,5 +1,6 @@
 """What Slurm's programs are asked, and what they answer."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -35,6 +36,17 @@ def check_programs() -> None:
             f"--on slurm: there is no {missing[0]} on this machine; run dfl-launch on a login node of the cluster, or "
             "start the peers in another way (--on)"
         )
+
+
+def check_answers(directory: Path, known: str) -> Job | None:
+    """As `find`; InputError where Slurm does not answer."""
+    try:
+        return find(directory, known)
+    except FailedError as error:
+        raise InputError(
+            f"--on slurm: Slurm does not answer ({error}); see what `scontrol ping` says, or start peers in another "
+            "way (--on)"
+        ) from None
 
 
 def find(directory: Path, known: str) -> Job | None:
@@ -77,5 +89,12 @@ def end_of(id: str) -> str:
 def _answer(command: Sequence[str], given: str = "") -> str:
     done = subprocess.run(command, input=given, capture_output=True, text=True)
     if done.returncode:
-        raise FailedError(f"{command[0]} failed: {one_line(done.stderr.strip())}")
+        raise FailedError(f"{command[0]} failed: {_reason(done.stderr) or f'exit code {done.returncode}'}")
     return done.stdout
+
+
+def _reason(said: str) -> str:
+    """In Slurm's words, without who says them and what its own functions say to each other."""
+    lines = [re.sub(r"^\w+: (error|fatal): ", "", line.strip()) for line in said.splitlines() if line.strip()]
+    told = [line for line in lines if not re.match(r"\w+_\w+: ", line)]
+    return one_line("; ".join(dict.fromkeys(told or lines)))

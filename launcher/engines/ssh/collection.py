@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from launcher.engines.ssh.link import Link
 from peer.errors import FailedError
-from peer.telemetry.results import AUDIT, RESULT
+from peer.files import cannot_write
+from peer.telemetry.results import AUDIT, BEST_MODEL, RESULT
 
 if TYPE_CHECKING:
     import asyncssh
 
-WANTED = (AUDIT, "model.safetensors", RESULT)
+WANTED = (AUDIT, "model.safetensors", BEST_MODEL, RESULT)
 TRACE = "trace"
 
 
@@ -41,7 +42,7 @@ async def collect(link: Link, there: str, out: Path) -> None:
             pass  # the connection was lost: there will be another
         except OSError as error:
             if not await _lost(connection):
-                raise FailedError(f"{out} cannot be written: {error.strerror or error}") from None
+                raise FailedError(cannot_write(out, error)) from None
         await asyncio.sleep(0)
 
 

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from errno import ECONNREFUSED
 from typing import TYPE_CHECKING
 
 from launcher.engines.ssh.hosts import Host
@@ -80,24 +81,31 @@ def telling(host: Host) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, asyncssh.Error) as error:
-        raise UnreachableError(why(error, host.host)) from None
+        raise UnreachableError(why(error, host)) from None
 
 
-def why(error: Exception, host: str) -> str:
+def why(error: Exception, host: Host) -> str:
     """In words, with the way out where a person has to do something."""
     import asyncssh
 
     match error:
         case asyncssh.HostKeyNotVerifiable():
-            return f"its host key is not known here, or has changed; connect once by `ssh {host}`, which shows it"
+            return f"its host key is not known here, or has changed; connect once by `ssh {host.host}`, which shows it"
         case asyncssh.PermissionDenied():
             return (
-                f"it accepts none of your keys; see that `ssh {host}` works without a password (ssh-copy-id, ssh-add)"
+                f"it accepts none of your keys; see that `ssh {host.host}` works without a password (ssh-copy-id, "
+                "ssh-add)"
             )
         case TimeoutError() | asyncio.TimeoutError():
             return "timed out"
         case socket.gaierror():
             return "no such host name; write one, or an alias of ~/.ssh/config"
+        case OSError() if error.errno == ECONNREFUSED or f"[Errno {ECONNREFUSED}]" in str(error):
+            port = asyncssh.SSHClientConnectionOptions(**parts(host), config=()).port
+            return (
+                f"SSH refused the connection at its port {port}: start sshd there, or write the port at which it "
+                "listens as `Port` into ~/.ssh/config"
+            )
         case asyncssh.Error():
             return error.reason.rstrip(".") or type(error).__name__
         case OSError():

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from launcher.engines.base import Deployment, Engine, Run
 from launcher.engines.ssh import preflight
+from launcher.engines.ssh.clearing import clear
 from launcher.engines.ssh.deployment import SshDeployment
 from launcher.engines.ssh.hosts import SshSettings
 from launcher.engines.ssh.installation import install
@@ -40,6 +41,9 @@ class SshEngine(Engine[SshSettings]):
         if run.certs:
             config["tls"] = {"ca": "ca.pem", "cert": f"{id}.pem", "key": f"{id}.key"}
         return config
+
+    def clear(self, run: Run) -> None:
+        asyncio.run(clear(run))
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:

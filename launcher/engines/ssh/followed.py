@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.engines.base import Process
 from peer.errors import FailedError
+from peer.files import cannot_write
 
 FOLLOWED = ("events.jsonl", "log.txt")
 
@@ -22,11 +23,19 @@ class RemotePeer(Process):
     def __init__(self, id: str, out: Path, poke: Callable[[], None]) -> None:
         self.id, self._out, self._poke = id, out, poke
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._unwritable: asyncio.Future[FailedError] = asyncio.get_running_loop().create_future()
+        self._told = False
         self.undelivered: int | None = None
         """A signal that the host has not been told of yet."""
 
     async def wait(self) -> int:
-        return await asyncio.shield(self._ended)
+        """As every process; FailedError, once, when what it writes cannot be written here any more."""
+        either = (self._ended,) if self._told else (self._ended, self._unwritable)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self.ended:
+            self._told = True
+            raise self._unwritable.result()
+        return self._ended.result()
 
     def signal(self, number: int) -> None:
         if not self.ended:
@@ -52,16 +61,14 @@ class RemotePeer(Process):
         return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
 
     def hear(self, notice: dict[str, Any]) -> None:
-        """What the host tells of the peer. FailedError when it cannot be written down here."""
+        """What the host tells of the peer."""
         if "ended" in notice:
             self.end(notice["ended"])
-        elif notice["file"] in FOLLOWED:
+        elif notice["file"] in FOLLOWED and not self._unwritable.done():
             try:
                 self._write(notice["file"], notice["at"], base64.b64decode(notice["data"]))
             except OSError as error:
-                raise FailedError(
-                    f"{self._out / notice['file']} cannot be written: {error.strerror or error}"
-                ) from None
+                self._unwritable.set_result(FailedError(cannot_write(self._out / notice["file"], error)))
 
     def _write(self, name: str, at: int, data: bytes) -> None:
         descriptor = os.open(self._out / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)

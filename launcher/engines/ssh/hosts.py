@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, TypeAdapter, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
 
 from peer.errors import InputError
-from peer.settings import Settings
-from peer.spec.document import Document, plain, validate
+from peer.settings import Settings, Wanted
+from peer.spec.document import Document, Location, validate
 from peer.spec.federation import Address, Id
 from peer.spec.peer import FIRST_PORT, MAX_PORT
 
@@ -25,25 +25,41 @@ HostName = Annotated[str, AfterValidator(_interface)]
 """A name, an IPv4 address or an IPv6 address, with brackets or without; no port."""
 
 
+def _listed(given: Any) -> Any:
+    listed = [one.strip() for one in given.split(",")] if isinstance(given, str) else given
+    return tuple(listed) if isinstance(listed, list) else listed
+
+
+Extras = Annotated[tuple[Literal["encrypted", "privacy", "tables", "vision"], ...], BeforeValidator(_listed)]
+
+
 class Host(Settings):
     """One machine."""
 
-    host: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[^\s-]\S*$")]
+    host: Annotated[
+        str,
+        Field(min_length=1, max_length=253, pattern=r"^[^\s-]\S*$"),
+        Wanted("what `ssh` takes, such as north or alice@east.example.org"),
+    ]
     """An alias of ~/.ssh/config, a host name or an address; `user@` before it where the name there is another."""
-    peers: tuple[Id, ...] | None = None
+    peers: Annotated[tuple[Id, ...] | None, Wanted("a list of ids of the ring, such as [peer0, peer1]")] = None
     """Ids of the peers that run there. Not given: the peers that no other host names are dealt round robin."""
-    address: HostName | None = None
+    address: Annotated[HostName | None, Wanted("a name or an address without a port, such as 10.0.0.2")] = None
     """By which the other peers reach it, without a port. Not given: as ~/.ssh/config has it."""
-    listen: HostName | None = None
+    listen: Annotated[HostName | None, Wanted("an address of the host without a port, such as 10.0.0.2")] = None
     """The interface on which peers accept connections. Not given: all."""
-    port: Annotated[int, Field(ge=1, le=MAX_PORT)] = FIRST_PORT
+    port: Annotated[int, Field(ge=1, le=MAX_PORT), Wanted(f"a port from 1 to {MAX_PORT}, such as 7700")] = FIRST_PORT
     """Of the first peer there; the next has the next."""
-    python: Annotated[str, Field(min_length=1, max_length=4096)] = "python3"
+    python: Annotated[
+        str, Field(min_length=1, max_length=4096), Wanted("a command, such as python3 or ~/dfl/.venv/bin/python")
+    ] = "python3"
     """The command of the Python there that has dfl, such as ~/dfl/.venv/bin/python; with --install, of one that makes
     such an environment."""
-    directory: Annotated[str, Field(min_length=1, max_length=4096)] = "dfl"
+    directory: Annotated[str, Field(min_length=1, max_length=4096), Wanted("a directory there, such as dfl")] = "dfl"
     """Where runs lie there, each in a directory of its name; relative to the home directory."""
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] | None = None
+    device: Annotated[
+        Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] | None, Wanted("auto, cpu, mps, cuda or cuda:N")
+    ] = None
     """auto, cpu, mps, cuda or cuda:N. Not given: as --device has it."""
 
     @property
@@ -63,25 +79,33 @@ class Host(Settings):
 class HostsFile(Settings):
     """The whole file."""
 
-    hosts: Annotated[tuple[Host, ...], Field(min_length=1)]
+    hosts: Annotated[tuple[Host, ...], Field(min_length=1), Wanted("a list of machines, such as [{host: north}]")]
 
 
 class SshSettings(Settings):
     """`--hosts` and `--install`."""
 
-    hosts: tuple[Host, ...] = ()
-    install: bool = False
+    hosts: Annotated[tuple[Host, ...], Wanted("a file that lists them, such as hosts.yaml")] = ()
+    install: Annotated[bool, Wanted("true or false")] = False
     """Whether to make a Python environment on each host and to install dfl there."""
-    extras: tuple[Literal["encrypted", "privacy", "tables", "vision"], ...] = ()
+    extras: Annotated[
+        Extras, Wanted("one or more of encrypted, privacy, tables, vision, such as [tables, vision]")
+    ] = ()
     """Of dfl, to be installed with it."""
 
     @field_validator("hosts", mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:
-        if not isinstance(given, str):
+        if isinstance(given, tuple):
             return given
-        document = Document.read(Path(given))
-        return validate(HostsFile, plain(document.content), document, {}).hosts
+        if isinstance(given, str):
+            document = Document.read(Path(given))
+        else:  # as a run's record has them
+            document = Document(Path("hosts"), {"hosts": given}, None)
+        listed = document.content.get("hosts")
+        number = len(listed) if isinstance(listed, list) else 0
+        blocks: dict[Location, type[Settings]] = {("hosts", place): Host for place in range(number)}
+        return validate(HostsFile, document.content, document, blocks).hosts
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

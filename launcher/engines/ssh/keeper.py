@@ -10,12 +10,15 @@ import sys
 
 
 def main(lock: int, exit_file: str, answer: int, command: list[str]) -> None:
+    def remember() -> None:
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
     try:
-        peer = subprocess.Popen(command, pass_fds=(lock,), start_new_session=True)
+        # The peer itself says its number: it may be alone with the lock, when this process is killed.
+        peer = subprocess.Popen(command, pass_fds=(lock,), start_new_session=True, preexec_fn=remember)
     except OSError as error:
         os.write(answer, f"{command[0]}: {error.strerror}".encode())
         return
-    os.pwrite(lock, f"{peer.pid}\n".encode(), 0)
     os.close(answer)
     code = peer.wait()
     with open(f"{exit_file}.part", "w") as file:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from peer.errors import InputError
 from peer.learning.data.partition import AnyPartition, Partition
 from peer.learning.data.samples import Samples
+from peer.learning.tasks import Classification, Task
 from peer.settings import Settings
 
 
@@ -59,8 +60,11 @@ class Stage:
             self.labels if drift.labels is None else drift.labels,
         )
 
-    def check(self, shape: tuple[int, ...], classes: int) -> None:
-        """InputError unless inputs (*shape) of so many classes can be changed like this."""
+    def check(self, shape: tuple[int, ...], classes: int, task: Task = Classification()) -> None:
+        """InputError unless inputs (*shape) of so many classes can be split and changed like this."""
+        if not task.has_classes and (self.labels or self.partition.by_label):
+            what = "`labels`" if self.labels else f"the {self.partition.kind} split"
+            raise InputError(f"{self}: {what} goes by classes, and the task {task.name} has none; leave it out")
         if self.rotate and len(shape) != 3:
             raise InputError(f"{self}: `rotate` turns images, and an input has shape {shape}; leave it out")
         if self.rotate % 180 and shape[1] != shape[2]:
@@ -70,13 +74,11 @@ class Stage:
 
     def apply(self, samples: Samples) -> Samples:
         """The samples as they are in this stage; those given stay as they are."""
-        x, y = samples.x, samples.y
-        if self.rotate:
-            x = torch.rot90(x, self.rotate // 90, (-2, -1)).contiguous()
+        labels = None
         if self.labels:
-            named = torch.tensor(self.labels)
-            y = torch.where(y < len(named), named[y.clamp(max=len(named) - 1)], y)
-        return Samples(x, y)
+            named, y = torch.tensor(self.labels), samples.labels
+            labels = torch.where(y < len(named), named[y.clamp(max=len(named) - 1)], y)
+        return samples.changed(labels, self.rotate // 90)
 
     def __str__(self) -> str:
         return f"the drift of round {self.since}" if self.since > 1 else "the data"

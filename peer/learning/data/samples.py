@@ -1,7 +1,9 @@
-"""Labelled samples: what a model trains on, and the data set of which each peer takes only its shard."""
+"""Samples with their targets: what a model trains on, and is tested on."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -9,38 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[Any]
+Targets = NDArray[Any]
+"""(n, ...): int64 (n,), classes from 0, where the task has classes."""
 Labels = NDArray[np.int64]
 Indices = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Labelled samples in memory: `x` float32 (n, *shape), images NCHW; `y` int64 (n,), classes from 0."""
-
-    x: Tensor
-    y: Tensor
-
-    def __post_init__(self) -> None:
-        if self.x.dtype != torch.float32 or self.y.dtype != torch.int64:
-            raise TypeError(f"samples are float32 with int64 labels, not {self.x.dtype} with {self.y.dtype}")
-        if self.y.ndim != 1 or len(self.x) != len(self.y):
-            raise ValueError(f"{tuple(self.x.shape)} inputs do not go with {tuple(self.y.shape)} labels")
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input, without the leading n."""
-        return tuple(self.x.shape[1:])
-
-    def to(self, device: torch.device | str) -> "Samples":
-        """The same samples on `device`; copies nothing when they are there already."""
-        return Samples(self.x.to(device), self.y.to(device))
-
-    def first(self, count: int) -> "Samples":
-        """At most so many of them, as views."""
-        return Samples(self.x[:count], self.y[:count])
 
 
 class Inputs(Protocol):
@@ -64,49 +38,122 @@ class Names:
     classes: tuple[str, ...] = ()
 
 
+class Batch(NamedTuple):
+    """Some samples, on the model's device: their inputs, their targets (n, ...), and which they are."""
+
+    inputs: Any
+    """(n, *shape); or a tuple or dict of such tensors, where the data have several inputs."""
+    targets: Tensor
+    positions: Tensor
+    """int64 (n,), in the peer's samples."""
+
+
+class Samples(ABC):
+    """Samples of a peer, in memory (`InMemory`) or read when they are needed (`Streamed`)."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def shape(self) -> Any:
+        """The shape of one input, without the leading n; a tuple or dict of shapes where there are several inputs."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where positions are to lie."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> Tensor:
+        """Every sample's class, int64 (n,), where the task has classes."""
+
+    @abstractmethod
+    def batch(self, positions: Tensor) -> Batch:
+        """Those at `positions`, int64 (n,) on the samples' own device, in that order, as they are tested."""
+
+    @abstractmethod
+    def in_order(self, size: int) -> Iterator[Batch]:
+        """All of them as they lie, so many at a time, as they are tested."""
+
+    @abstractmethod
+    def drawn(self, order: Iterable[Tensor], seed: int) -> Iterator[Batch]:
+        """One batch after the other, as they are trained on: random transforms draw from streams of `seed`."""
+
+    @abstractmethod
+    def pair(self) -> Batch:
+        """Two samples, or twice the only one, for a dry pass; streamed, the data set's first, alike at all peers."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> "Samples":
+        """The same samples on `device`; copies nothing when they are there already."""
+
+    @abstractmethod
+    def first(self, count: int) -> "Samples":
+        """At most so many of them."""
+
+    @abstractmethod
+    def changed(self, labels: Tensor | None = None, turns: int = 0) -> "Samples":
+        """Others with these labels int64 (n,) and with images turned by so many right angles, anticlockwise."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what reads them; they may be read again, which begins anew."""
+
+
 @dataclass(frozen=True)
-class Dataset:
-    """A data set as it lies on disk, raw and where possible memory-mapped; a peer takes its shard out of it.
+class InMemory(Samples):
+    """`x` (n, *shape) float32, images NCHW, or int64 for tokens; `y` (n, ...), as the task has its targets: int64
+    (n,), classes from 0, for classification."""
 
-    Inputs are (n, *shape) of any real dtype, images NCHW; an input divided by `scale` is what a model sees
-    (255 for 8-bit pixels, 16 for digits, 1 for features that are taken as they are). Labels are int64 (n,)
-    in 0..classes-1.
-    """
+    x: Tensor
+    y: Tensor
 
-    train_inputs: Inputs
-    train_labels: Labels
-    test_inputs: Inputs
-    test_labels: Labels
-    classes: int
-    scale: float = 1.0
-    validation: tuple[Inputs, Labels] | None = None
-    """Inputs and labels that were set aside from the test set."""
-    names: Names = Names()
+    def __post_init__(self) -> None:
+        if self.x.dtype not in (torch.float32, torch.int64) or self.y.dtype not in (torch.float32, torch.int64):
+            raise TypeError(f"samples are float32 or int64, not {self.x.dtype} with {self.y.dtype}")
+        if len(self.x) != len(self.y):
+            raise ValueError(f"{tuple(self.x.shape)} inputs do not go with {tuple(self.y.shape)} targets")
+
+    def __len__(self) -> int:
+        return len(self.y)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input, e.g. (1, 28, 28)."""
-        return tuple(self.train_inputs.shape[1:])
+        return tuple(self.x.shape[1:])
 
-    def train(self, indices: Indices) -> Samples:
-        """The training samples at `indices`, in that order, as float32 in memory."""
-        return self._take(self.train_inputs, self.train_labels, indices)
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
 
-    def test(self, indices: Indices | None = None) -> Samples:
-        """The test samples at `indices` (all of them when not given), in that order, as float32 in memory."""
-        chosen = np.arange(len(self.test_labels)) if indices is None else indices
-        return self._take(self.test_inputs, self.test_labels, chosen)
+    @property
+    def labels(self) -> Tensor:
+        return self.y
 
-    def validation_samples(self) -> Samples | None:
-        """All validation samples as float32 in memory; None if none were set aside."""
-        if self.validation is None:
-            return None
-        inputs, labels = self.validation
-        return self._take(inputs, labels, np.arange(len(labels)))
+    def batch(self, positions: Tensor) -> Batch:
+        return Batch(self.x.index_select(0, positions), self.y.index_select(0, positions), positions)
 
-    def _take(self, inputs: Inputs, labels: Labels, indices: Indices) -> Samples:
-        # Advanced indexing copies the shard alone; a view into the whole set would keep all of it alive.
-        x = np.ascontiguousarray(inputs[indices], dtype=np.float32)
-        if self.scale != 1.0:
-            x /= np.float32(self.scale)
-        return Samples(torch.from_numpy(x), torch.from_numpy(labels[indices]))
+    def in_order(self, size: int) -> Iterator[Batch]:
+        everywhere = torch.arange(len(self), device=self.x.device)
+        for at in torch.split(everywhere, size):
+            yield Batch(self.x[at[0] : at[-1] + 1], self.y[at[0] : at[-1] + 1], at)
+
+    def drawn(self, order: Iterable[Tensor], seed: int) -> Iterator[Batch]:
+        return map(self.batch, order)
+
+    def pair(self) -> Batch:
+        return self.batch(torch.tensor([0, min(1, len(self) - 1)], device=self.x.device))
+
+    def to(self, device: torch.device | str) -> "InMemory":
+        return InMemory(self.x.to(device), self.y.to(device))
+
+    def first(self, count: int) -> "InMemory":
+        return InMemory(self.x[:count], self.y[:count])
+
+    def changed(self, labels: Tensor | None = None, turns: int = 0) -> "InMemory":
+        x = torch.rot90(self.x, turns, (-2, -1)).contiguous() if turns else self.x
+        return InMemory(x, self.y if labels is None else labels)
+
+    def close(self) -> None:
+        pass

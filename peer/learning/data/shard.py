@@ -5,13 +5,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from peer.errors import InputError
+from peer.learning.data.dataset import Dataset
 from peer.learning.data.drift import Stage, stage_of
+from peer.learning.data.held_back import HoldBack
 from peer.learning.data.partition import Partition
-from peer.learning.data.samples import Dataset, Indices, Names, Samples
+from peer.learning.data.samples import Indices, Labels, Names, Samples, Targets
 from peer.learning.data.sources.base import Source
+from peer.learning.tasks import Classification, Task
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class Shard:
     test: Samples
     """The global test set, or the test part of the peer's own data."""
     proportions: NDArray[np.float64]
-    """q_i: the share of each class among the training samples by their true labels, (classes,)."""
+    """q_i: the share of each class among the training samples by their true labels, (classes,); (0,) where the task has
+    no classes."""
     paper: NDArray[np.int64] | None
     """The peer's part of the global test set, drawn by the training split's rule but independently."""
     own: bool
@@ -32,15 +35,31 @@ class Shard:
     """Public samples, the same at every peer, on which nobody is tested; None unless the federation's
     `data.validation` sets some aside."""
     names: Names
+    task: Task
+    held_back: Samples | None = None
+    """Of the peer's own training samples those that it does not train on; None unless `hold_back` sets some aside."""
+
+    def close(self) -> None:
+        """End what reads the samples, where they are not in memory."""
+        for samples in (self.train, self.test, self.validation, self.held_back):
+            if samples is not None:
+                samples.close()
 
 
-def take_shard(source: Source, ids: Sequence[str], peer: str, round: int = 1) -> Shard:
+def take_shard(
+    source: Source,
+    ids: Sequence[str],
+    peer: str,
+    round: int = 1,
+    task: Task = Classification(),
+    hold_back: HoldBack | None = None,
+) -> Shard:
     """The part of a common data set that `peer` has in a round; InputError when anybody's would be empty in any."""
-    dataset = source.load()
+    dataset = source.load(task)
     mine, stage = ids.index(peer), stage_of(round, source.stages)
     dealt = deal(source, dataset, ids)[stage.since][mine]
     paper = _paper_part(stage.partition, source.seed, dataset, ids, mine)
-    return _shard(dataset, dealt, paper, stage, own=False)
+    return _shard(dataset, dealt, paper, stage, own=False, hold_back=hold_back)
 
 
 def deal(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list[Indices]]:
@@ -50,30 +69,37 @@ def deal(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list
     """
     dealt = {}
     for stage in source.stages:
-        stage.check(dataset.shape, dataset.classes)
+        stage.check(dataset.shape, dataset.classes, dataset.task)
         try:
-            parts = stage.partition.split(dataset.train_labels, ids, np.random.default_rng(source.seed))
+            known = labels(dataset.train_targets, dataset)
+            parts = stage.partition.split(known, ids, np.random.default_rng(source.seed))
         except InputError as error:
             raise InputError(f"{stage}: {error}" if stage.since > 1 else str(error)) from None
         dealt[stage.since] = parts
     return dealt
 
 
-def own_shard(source: Source, federation: Source, round: int = 1) -> Shard:
+def own_shard(
+    source: Source,
+    federation: Source,
+    round: int = 1,
+    task: Task = Classification(),
+    hold_back: HoldBack | None = None,
+) -> Shard:
     """A data set of the peer's own, unsplit, with the validation samples of the federation's, if it sets some aside.
 
     InputError when the federation's data do not lie here too then, or do not go with the peer's own. The federation's
     drift changes these samples, too.
     """
-    dataset, stage = open_own(source, federation), stage_of(round, federation.stages)
-    shard = _shard(dataset, np.arange(len(dataset.train_labels)), None, stage, own=True)
+    dataset, stage = open_own(source, federation, task), stage_of(round, federation.stages)
+    shard = _shard(dataset, np.arange(len(dataset.train_targets)), None, stage, own=True, hold_back=hold_back)
     if not federation.validation:
         return shard
     public = _public(federation, dataset)
     return replace(shard, validation=public and stage.apply(public))
 
 
-def open_own(source: Source, federation: Source) -> Dataset:
+def open_own(source: Source, federation: Source, task: Task = Classification()) -> Dataset:
     """A data set of a peer's own; InputError when the federation's drift cannot change it.
 
     Nor may it set validation samples aside, which would not be the same at every peer, or drift alone.
@@ -82,16 +108,16 @@ def open_own(source: Source, federation: Source) -> Dataset:
         raise InputError("`validation` in a peer's own data would not be public; set it in the federation's `data`")
     if source.drift:
         raise InputError("`drift` in a peer's own data would be nobody else's; set it in the federation's `data`")
-    dataset = source.load()
+    dataset = source.load(task)
     for stage in federation.stages:
-        stage.check(dataset.shape, dataset.classes)
+        stage.check(dataset.shape, dataset.classes, dataset.task)
     return dataset
 
 
 def _public(federation: Source, own: Dataset) -> Samples | None:
     way_out = "every peer needs the samples of the federation's `data.validation`; put them here, or set it to 0"
     try:
-        common = federation.load()
+        common = federation.load(own.task)
     except InputError as error:
         raise InputError(f"{error}; {way_out}") from error
     check_public(common, own)
@@ -102,8 +128,9 @@ def check_public(common: Dataset, own: Dataset) -> None:
     """InputError when a peer with its own data could make nothing of the federation's validation samples."""
     if (common.shape, common.classes) != (own.shape, own.classes):
         raise InputError(
-            f"validation inputs {common.shape} of {common.classes} classes do not go with the peer's own, "
-            f"{own.shape} of {own.classes}; make them alike, or set `validation: 0` in the federation's `data`"
+            f"validation inputs {common.shape} of {own.task.outputs_in_words(common.classes)} do not go with the "
+            f"peer's own, {own.shape} of {own.classes}; make them alike, or set `validation: 0` in the federation's "
+            "`data`"
         )
 
 
@@ -115,29 +142,50 @@ def _paper_part(
     It is drawn by a generator of the training split's seed, as the published figures were made.
     """
     try:
-        return partition.split(dataset.test_labels, ids, np.random.default_rng(seed))[mine]
+        return partition.split(labels(dataset.test_targets, dataset), ids, np.random.default_rng(seed))[mine]
     except InputError:
         return None
 
 
-def mix(labels: Tensor, classes: int) -> NDArray[np.float64]:
-    """The share of each class among labels (n,), at least one, on the CPU: float64 (classes,)."""
-    counts = np.bincount(labels.numpy(), minlength=classes)
+def labels(targets: Targets, dataset: Dataset) -> Labels:
+    """Of targets what splits go by: the classes, or the same for all where the task has none."""
+    return targets if dataset.task.has_classes else np.zeros(len(targets), np.int64)
+
+
+def class_counts(targets: Targets, classes: int, task: Task) -> NDArray[np.int64]:
+    """How many of the targets (n, ...) each class has: int64 (classes,); (0,) where the task has none."""
+    return np.bincount(targets, minlength=classes) if task.has_classes else np.zeros(0, np.int64)
+
+
+def class_mix(samples: Samples, classes: int, task: Task) -> NDArray[np.float64]:
+    """The share of each class among samples: float64 (classes,); (0,) where the task has none."""
+    if not task.has_classes:
+        return np.zeros(0)
+    counts = class_counts(samples.labels.cpu().numpy(), classes, task)
     shares: NDArray[np.float64] = counts / counts.sum()
     return shares
 
 
 def _shard(
-    dataset: Dataset, indices: NDArray[np.int64], paper: NDArray[np.int64] | None, stage: Stage, own: bool
+    dataset: Dataset,
+    indices: Indices,
+    paper: NDArray[np.int64] | None,
+    stage: Stage,
+    *,
+    own: bool,
+    hold_back: HoldBack | None,
 ) -> Shard:
-    train, public = stage.apply(dataset.train(indices)), dataset.validation_samples()
+    trained, held = hold_back.split(indices) if hold_back else (indices, None)
+    train, public = stage.apply(dataset.train(trained)), dataset.validation_samples()
     return Shard(
         train=train,
         test=stage.apply(dataset.test()),
-        proportions=mix(train.y, dataset.classes),
+        proportions=class_mix(train, dataset.classes, dataset.task),
         paper=paper,
         own=own,
         classes=dataset.classes,
         validation=public and stage.apply(public),
         names=dataset.names,
+        task=dataset.task,
+        held_back=None if held is None else stage.apply(dataset.train(held)),
     )

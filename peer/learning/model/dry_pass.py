@@ -1,43 +1,77 @@
-"""Does a model fit the data? Found out by running it once on zeros, before anything else is done with it."""
+"""Does a model fit the data? Found out by running it once, before anything else is done with it."""
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from peer.errors import InputError
+from peer.learning.data.samples import InMemory, Samples
+from peer.learning.model.inputs import spread
 from peer.learning.randomness import global_stream
+from peer.learning.tasks import Classification, Task
 from peer.plugins import in_words
 
 
-@torch.no_grad()
-def dry_pass(module: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> bool:
-    """Run two zero samples through in evaluation and in training mode; whether training drew random numbers.
+@dataclass(frozen=True)
+class Example:
+    """Inputs (n, *shape), or a tuple or dict of such, like those that the model is for, n at least 2, and what of a
+    task judges its outputs."""
 
-    Raises InputError naming the model, the input's shape and the reason if they do not come out as two rows
-    of `classes` logits. Buffers and the random stream are left as they were; layers whose sizes follow the
-    input (Lazy…) take them here.
+    inputs: Any
+    task: Task
+    classes: int
+    targets: Tensor | None = None
+    """(n, ...); None where there are none at hand, as beside a saved model: then any outputs will do."""
+
+    @property
+    def shape(self) -> Any:
+        """Of one input; of several a tuple or dict of shapes."""
+        return tree_map(lambda x: tuple(x.shape[1:]), self.inputs)
+
+    @classmethod
+    def zeros(cls, shape: tuple[int, ...], classes: int, task: Task = Classification()) -> "Example":
+        """Of no data."""
+        labels = torch.zeros(2, dtype=torch.int64) if task.has_classes else None
+        return cls(torch.zeros(2, *shape, dtype=getattr(torch, task.inputs)), task, classes, labels)
+
+    @classmethod
+    def of(cls, samples: Samples, classes: int, task: Task) -> "Example":
+        """The first of some samples. Where outputs do not hang on targets, zeros of their shape will do."""
+        if task.has_classes and isinstance(samples, InMemory):
+            return cls.zeros(samples.shape, classes, task)
+        two = samples.pair()
+        return cls(two.inputs, task, classes, two.targets)
+
+    def misfit(self, outputs: object) -> str | None:
+        """What the model should have given, in words; None if it fits."""
+        return None if self.targets is None else self.task.misfit(outputs, self.targets, self.classes)
+
+
+@torch.no_grad()
+def dry_pass(module: nn.Module, name: str, example: Example) -> bool:
+    """Run a few samples through in evaluation and in training mode; whether training drew random numbers.
+
+    Raises InputError naming the model, the input's shape and the reason if the task cannot judge what comes out.
+    Buffers and the random stream are left as they were; layers whose sizes follow the input (Lazy…) take them here.
     """
-    zeros = torch.zeros(2, *shape)
     with global_stream(None):
         try:
-            _check_logits(module.eval()(zeros), name, shape, classes)
+            wrong = example.misfit(spread(module.eval(), example.inputs))
             buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
             before = torch.get_rng_state()
-            module.train()(zeros)
+            spread(module.train(), example.inputs)
             draws = not torch.equal(before, torch.get_rng_state())
         except InputError:
             raise
         except Exception as error:  # a layer that the input does not suit, or a mistake in a user's `forward`
-            raise InputError(f"model {name} does not take inputs of shape {shape}: {in_words(error)}") from error
+            raise InputError(
+                f"model {name} does not take inputs of shape {example.shape}: {in_words(error)}"
+            ) from error
+    if wrong:
+        raise InputError(f"model {name}, for an input of shape {example.shape}, must give {wrong}")
     for buffer, value in buffers:
         buffer.copy_(value)
     return draws
-
-
-def _check_logits(logits: object, name: str, shape: tuple[int, ...], classes: int) -> None:
-    if not isinstance(logits, Tensor):
-        raise InputError(f"model {name} must give one tensor of logits, not a {type(logits).__name__}")
-    if logits.shape != (2, classes) or logits.dtype != torch.float32:
-        raise InputError(
-            f"model {name} must give {classes} float32 logits for an input of shape {shape}, "
-            f"it gives {tuple(logits.shape[1:])} of {str(logits.dtype).removeprefix('torch.')}"
-        )

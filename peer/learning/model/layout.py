@@ -1,16 +1,18 @@
 """How a split module's tensors lie in one flat vector, and making the module's tensors views into it."""
 
 import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from peer.errors import InputError
+from peer.learning.model.layers import frozen_layers
+from peer.learning.model.split import HALVES, Half, Patterned, Split
 
-Half = Literal["extractor", "head"]
-HALVES: tuple[Half, ...] = ("extractor", "head")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Of what a vector can hold; it is float32 itself."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Entry:
     name: str
     shape: tuple[int, ...]
     dtype: str
+    """The tensor's own in the module, float32, bfloat16 or float16; the vector is float32."""
     part: Half
     offset: int
     size: int
@@ -34,76 +37,123 @@ class Entry:
         return vector[self.offset : self.offset + self.size].view(self.shape)
 
 
-def lay_out(split: nn.Module, model: str) -> tuple[Entry, ...]:
-    """Extractor parameters and float buffers, then the head's, each in module order.
+def lay_out(split: Split | Patterned, model: str) -> tuple[Entry, ...]:
+    """Extractor parameters and float buffers, then the head's, each in module order; what is frozen is left out.
 
-    `split` has the children `extractor` and `head`. Raises InputError for floating tensors that are not
-    float32, parameters outside the two halves, and parameters that belong to both.
+    Raises InputError for floating tensors of other than 16 or 32 bits, parameters outside the two halves, and
+    parameters that belong to both.
     """
+    held = frozen(split.module)
     _check_halves(split, model)
-    persistent = split.state_dict(keep_vars=True)
+    floats = [(name, b) for name, b in _persistent_buffers(split.module) if b.is_floating_point()]
     entries: list[Entry] = []
     offset = 0
     for half in HALVES:
-        floats = [(name, b) for name, b in split.named_buffers() if b.is_floating_point() and name in persistent]
-        for name, tensor in [*split.named_parameters(), *floats]:
-            if not name.startswith(f"{half}."):
+        for name, tensor in [*split.module.named_parameters(), *floats]:
+            if name in held or split.part_of(name) != half:
                 continue
-            if tensor.dtype != torch.float32:
-                raise InputError(f"model {model}: {name} is {tensor.dtype}; only float32 is supported, convert it")
-            trainable = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-            shape = tuple(tensor.shape)
-            entries.append(Entry(name, shape, "float32", half, offset, math.prod(shape), trainable))
+            if tensor.dtype not in DTYPES:
+                raise InputError(
+                    f"model {model}: {name} is {_short(tensor)}; a peer learns float32, bfloat16 or float16: convert "
+                    "it, or write `dtype: float32` into `model`"
+                )
+            trainable, shape = isinstance(tensor, nn.Parameter), tuple(tensor.shape)
+            entries.append(Entry(name, shape, _short(tensor), half, offset, math.prod(shape), trainable))
             offset += math.prod(shape)
     return tuple(entries)
 
 
-def counters(split: nn.Module) -> dict[str, Tensor]:
-    """The persistent integer and boolean buffers by name, as the live tensors."""
-    persistent = split.state_dict(keep_vars=True)
-    return {
-        name: buffer for name, buffer in split.named_buffers() if not buffer.is_floating_point() and name in persistent
+def frozen(module: nn.Module) -> dict[str, Tensor]:
+    """What nobody trains and what never travels, by name, as the live tensors, of any dtype.
+
+    Parameters that ask for no gradient, and the persistent buffers of layers that go with such parameters alone.
+    """
+    layers = frozen_layers(module)
+    parameters = {name: tensor for name, tensor in module.named_parameters() if not tensor.requires_grad}
+    return parameters | {
+        name: buffer for name, buffer in _persistent_buffers(module) if name.rpartition(".")[0] in layers
     }
 
 
-def bind(split: nn.Module, layout: tuple[Entry, ...], vector: Tensor, gradient: Tensor) -> None:
-    """Copy the module's values into `vector`; make parameters, their gradients and buffers views."""
+def versions(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """How often each was written into, as torch counts."""
+    return {name: 0 if tensor.is_inference() else tensor._version for name, tensor in tensors.items()}
+
+
+def counters(module: nn.Module, held: Collection[str] = ()) -> dict[str, Tensor]:
+    """The persistent integer and boolean buffers by name, but those `held` frozen, as the live tensors."""
+    return {
+        name: buffer
+        for name, buffer in _persistent_buffers(module)
+        if not buffer.is_floating_point() and name not in held
+    }
+
+
+def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    persistent = module.state_dict(keep_vars=True)
+    return ((name, buffer) for name, buffer in module.named_buffers() if name in persistent)
+
+
+def _short(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def bind(module: nn.Module, layout: tuple[Entry, ...], vector: Tensor, gradient: Tensor) -> None:
+    """Copy the module's values into `vector`; make parameters, their gradients and buffers views.
+
+    Tensors of 16 bits stay where they are.
+    """
     for entry in layout:
-        owner, _, key = entry.name.rpartition(".")
-        module = split.get_submodule(owner)
+        owner, key = owner_of(module, entry.name)
         view = entry.view(vector)
         with torch.no_grad():
-            view.copy_(getattr(module, key))
-        if key in module._buffers:
-            _replace_buffer(split, module._buffers[key], view)
+            view.copy_(getattr(owner, key))
+        if entry.dtype != "float32":
+            continue
+        if key in owner._buffers:
+            _replace_buffer(module, owner._buffers[key], view)
         else:
-            parameter = module.get_parameter(key)
+            parameter = owner.get_parameter(key)
             parameter.data = view
-            if entry.trainable:
-                parameter.grad = entry.view(gradient)
+            parameter.grad = entry.view(gradient)
 
 
-def rebind(split: nn.Module, layout: tuple[Entry, ...], vector: Tensor) -> None:
+def rebind(module: nn.Module, layout: tuple[Entry, ...], vector: Tensor) -> None:
     """Take back buffers that a module assigned anew (`self.mean = …`) instead of updating them in place."""
     for entry in layout:
-        owner, _, key = entry.name.rpartition(".")
-        buffer = split.get_submodule(owner)._buffers.get(key)
+        owner, key = owner_of(module, entry.name)
+        buffer = owner._buffers.get(key)
         view = entry.view(vector)
-        if buffer is not None and buffer.data_ptr() != view.data_ptr():
+        if buffer is not None and entry.dtype == "float32" and buffer.data_ptr() != view.data_ptr():
             view.copy_(buffer)
-            _replace_buffer(split, buffer, view)
+            _replace_buffer(module, buffer, view)
 
 
-def _replace_buffer(split: nn.Module, old: Tensor | None, view: Tensor) -> None:
-    for module in split.modules():
-        for key, buffer in module._buffers.items():
+def owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The layer that has the tensor of that name, and what it calls it."""
+    owner, _, key = name.rpartition(".")
+    return module.get_submodule(owner), key
+
+
+def _replace_buffer(module: nn.Module, old: Tensor | None, view: Tensor) -> None:
+    for layer in module.modules():
+        for key, buffer in layer._buffers.items():
             if buffer is old:
-                module._buffers[key] = view
+                layer._buffers[key] = view
 
 
-def _check_halves(split: nn.Module, model: str) -> None:
+def _check_halves(split: Split | Patterned, model: str) -> None:
     owners: dict[int, str] = {}
-    for name, parameter in split.named_parameters(remove_duplicate=False):
-        half = name.partition(".")[0]
-        if owners.setdefault(id(parameter), half) != half:
-            raise InputError(f"model {model}: {name} belongs to extractor and head; a part must own its parameters")
+    for name, parameter in split.module.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            continue
+        first = owners.setdefault(id(parameter), name)
+        if split.part_of(first) != split.part_of(name):
+            way_out = (
+                "let the patterns of `model.head` match both names or neither"
+                if isinstance(split, Patterned)
+                else "give one module that has both, and say by patterns in `model.head` what is the head"
+            )
+            raise InputError(
+                f"model {model}: {first} and {name} are one parameter, which belongs to extractor and head; {way_out}"
+            )

@@ -1,36 +1,27 @@
 """A split model on one flat vector: what leaves a peer is a slice of it."""
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, Literal, get_args
+from functools import cached_property
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from peer.errors import InputError
-from peer.learning.model.dry_pass import dry_pass
+from peer.learning.model.digests import content_sha256, named_sha256
+from peer.learning.model.dry_pass import Example, dry_pass
 from peer.learning.model.functional import logits_with
-from peer.learning.model.layout import HALVES, Entry, bind, counters, lay_out, rebind
+from peer.learning.model.inputs import spread
+from peer.learning.model.layers import PARTS, Part, resting
+from peer.learning.model.layout import Entry, bind, counters, frozen, lay_out, owner_of, rebind, versions
+from peer.learning.model.precision import Rounded, is_rounded
+from peer.learning.model.settings import ModelSettings
+from peer.learning.model.split import Patterned, Split
 from peer.learning.randomness import global_stream
 
-Part = Literal["extractor", "head", "model"]
-PARTS: tuple[Part, ...] = get_args(Part)
-
-
-class Split(nn.Module):
-    """head(extractor(x)); gives every tensor its name, `extractor.…` or `head.…`."""
-
-    def __init__(self, extractor: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.extractor = extractor
-        self.head = head
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, *shape) float32 → (n, classes) logits."""
-        logits: Tensor = self.head(self.extractor(x))
-        return logits
+__all__ = ["PARTS", "Model", "Part", "Split"]
 
 
 class Model:
@@ -39,31 +30,44 @@ class Model:
     `vector` and `gradient` are float32, of one layout: extractor parameters, extractor float buffers, head
     parameters, head float buffers (`layout` says what lies where). Autograd accumulates into `gradient` in
     place. Write into `vector`; never rebind it. Integer and boolean buffers (BatchNorm's counters) lie apart
-    in `counters`, live and by name. Non-persistent buffers are the module's own affair: moved to the device,
-    in neither.
+    in `counters`, live and by name. What is frozen when the model is made lies in `frozen`, in neither.
+    Non-persistent buffers are the module's own affair: moved to the device, in none of them.
+
+    Tensors of 16 bits are no views: before every pass they are the vector's values, rounded, and what a
+    backward pass leaves at them is added to `gradient`.
     """
 
     def __init__(
         self,
-        split: Split,
+        split: Split | Patterned,
         *,
         name: str,
-        shape: tuple[int, ...],
-        classes: int,
+        example: Example,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Check by a dry pass that the model fits `shape` and `classes` (else InputError); lay it out."""
-        self.name, self.shape, self.classes = name, tuple(shape), classes
+        """Check by a dry pass that the model fits the example's task (else InputError); lay it out."""
+        self.name, self.shape, self.classes = name, example.shape, example.classes
+        self.task = example.task
         self.device = torch.device(device)
-        self.module = split
+        self.settings = ModelSettings(name=name)
+        self.facts: tuple[str, ...] = ()
+        """What of its weights must be alike at all peers, in words."""
+        self.loaded = ""
+        """How many tensors it has from which file, in words; empty if it has none."""
+        self.module: nn.Module = split.module
+        self._entrances = split.entrances
         #: Whether a training pass draws from torch's global generator (dropout), which then has to be seeded.
-        self.draws = dry_pass(self.module, name, self.shape, classes)
-        self.layout: tuple[Entry, ...] = lay_out(self.module, name)
+        self.draws = dry_pass(self.module, name, example)
+        self.layout: tuple[Entry, ...] = lay_out(split, name)
         self.module.to(self.device)
-        self.counters: dict[str, Tensor] = counters(self.module)
+        self._resting = resting(split)
+        self.frozen: dict[str, Tensor] = frozen(self.module)
+        self._versions = versions(self.frozen)
+        self.counters: dict[str, Tensor] = counters(self.module, self.frozen)
         self.vector = torch.empty(sum(e.size for e in self.layout), dtype=torch.float32, device=self.device)
         self.gradient = torch.zeros_like(self.vector)
         bind(self.module, self.layout, self.vector, self.gradient)
+        self._rounded = Rounded(split, self.layout, self.vector, self.gradient)
 
     @property
     def extractor(self) -> Tensor:
@@ -86,6 +90,12 @@ class Model:
         """Values of `extractor`, `head` and `model`."""
         return {part: self.part(part).stop - self.part(part).start for part in PARTS}
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be said of it beside its sizes: how much of it is frozen, and what it has from a file."""
+        held = sum(tensor.numel() for tensor in self.frozen.values())
+        return tuple(one for one in (f"{held:,} frozen values" if held else "", self.loaded) if one)
+
     def trainable(self, name: Part) -> tuple[slice, ...]:
         """The slices of `vector` that an optimiser may step, as few as possible; maybe none."""
         slices: list[slice] = []
@@ -101,14 +111,37 @@ class Model:
         """The part's tensors in the vector's order: the manifest of what travels when the part does."""
         return tuple(entry for entry in self.layout if name in ("model", entry.part))
 
-    def modules(self, name: Part) -> tuple[nn.Module, ...]:
-        """The part's modules: one, or both for "model"."""
-        return tuple(self.module.get_submodule(half) for half in HALVES if name in ("model", half))
+    @property
+    def halves(self) -> tuple[nn.Module, nn.Module] | None:
+        """Extractor and head, to be called one after the other with features in between that may be kept.
+
+        None for one module divided by names, and where the extractor has tensors of 16 bits, which samples have not.
+        """
+        if len(self._entrances) < 2 or any(map(is_rounded, self._entrances[0].parameters())):
+            return None
+        return self._entrances[0], self._entrances[1]
+
+    def layers(self, part: Part) -> tuple[nn.Module, ...]:
+        """The layers, and the modules that hold them, that are in training mode while the part learns."""
+        still = {*map(id, self._resting[part])}
+        return tuple(layer for root in self._roots(part) for layer in root.modules() if id(layer) not in still)
+
+    def _roots(self, part: Part) -> tuple[nn.Module, ...]:
+        if part == "model" or len(self._entrances) < 2:
+            return self._entrances
+        return self._entrances[:1] if part == "extractor" else self._entrances[1:]
 
     def train(self, mode: bool = True, part: Part = "model") -> None:
-        """Put a part into training mode, or into evaluation mode when `mode` is false."""
-        for module in self.modules(part):
-            module.train(mode)
+        """Put a part into training mode, or into evaluation mode when `mode` is false; what is frozen rests.
+
+        Of one module that is divided by names a layer goes with its own parameters; one without any, such as
+        dropout, with those inside it or else of the nearest module around it that has some. It is in training
+        mode if any of them belongs to the part.
+        """
+        for root in self._roots(part):
+            root.train(mode)
+        for layer in self._resting[part] if mode else ():
+            layer.training = False
 
     def learn(self, part: Part) -> None:
         """Let `part` learn: in training mode, with gradients; the rest frozen, in evaluation mode.
@@ -121,10 +154,10 @@ class Model:
             if entry.trainable:
                 self.module.get_parameter(entry.name).requires_grad_(part in ("model", entry.part))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, *shape) float32 on the model's device → (n, classes) logits."""
-        logits: Tensor = self.module(x)
-        return logits
+    def forward(self, x: Any) -> Tensor:
+        """(n, *shape) on the model's device → its outputs: (n, classes) logits where the task has classes."""
+        outputs: Tensor = spread(self.module, x)
+        return outputs
 
     def __call__(self, x: Tensor) -> Tensor:
         """`forward`."""
@@ -143,29 +176,36 @@ class Model:
         """
         if training and self.draws and seed is None:
             raise ValueError(f"model {self.name} draws random numbers in training (dropout); give `logits` a seed")
-        with global_stream(seed, self.device) if training and self.draws else nullcontext():
-            return logits_with(self.module, self.layout, vector, x, training=training)
+        modes = dict.fromkeys(self.module.modules(), False)
+        modes |= dict.fromkeys(self.layers("model") if training else (), True)
+        with global_stream(seed, self.device) if training and self.draws else nullcontext(), self._rounded.suspended():
+            return logits_with(self.module, self.layout, vector, x, modes)
 
     def predict(self, x: Tensor | NDArray[Any]) -> Tensor:
-        """(n, *shape), or one sample (*shape) → class numbers, int64 (n,) or (), on the CPU."""
-        batch = torch.as_tensor(x, dtype=torch.float32, device=self.device)
+        """(n, *shape), or one sample (*shape) → the task's answers, on the CPU: class numbers, int64 (n,) or ()."""
+        batch = torch.as_tensor(x, dtype=getattr(torch, self.task.inputs), device=self.device)
         single = tuple(batch.shape) == self.shape
         if not single and tuple(batch.shape[1:]) != self.shape:
             wanted = ("n", *self.shape)
             raise InputError(f"model {self.name} takes ({', '.join(map(str, wanted))}), not {tuple(batch.shape)}")
         self.train(False)
         with torch.inference_mode():
-            labels = self.forward(batch[None] if single else batch).argmax(1).cpu()
-        return labels[0] if single else labels
+            answers = self.task.answers(self.forward(batch[None] if single else batch)).cpu()
+        return answers[0] if single else answers
 
     def rebind(self) -> None:
-        """Take back buffers that a module of the user's assigned anew instead of updating them in place."""
+        """Take back buffers that a module of the user's assigned anew instead of updating them in place.
+
+        InputError if the module has changed what is frozen: it travels nowhere and would be lost.
+        """
         rebind(self.module, self.layout, self.vector)
-        self.counters = counters(self.module)
+        self._check_frozen()
+        self.counters = counters(self.module, self.frozen)
 
     def state(self) -> dict[str, Tensor]:
-        """Every parameter and persistent buffer by name, in its own shape: live tensors, not copies."""
-        return {entry.name: entry.view(self.vector) for entry in self.layout} | self.counters
+        """Every parameter and persistent buffer by name, in its own shape and dtype: do not write into them."""
+        own = {entry.name: entry.view(self.vector).to(getattr(torch, entry.dtype)) for entry in self.layout}
+        return own | self.counters | self.frozen
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Copy in what `state` gave; names and shapes must be the model's own (InputError)."""
@@ -173,8 +213,30 @@ class Model:
         differing = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]
         if differing:
             raise InputError(f"these are not the tensors of model {self.name}: {differing[0]} differs")
-        for name, tensor in own.items():
-            tensor.copy_(state[name])
+        self.take(state)
+
+    @torch.no_grad()
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy these in, each under the name and with the shape of one of `state`'s."""
+        places = {entry.name: entry.view(self.vector) for entry in self.layout} | self.counters | self.frozen
+        for name, tensor in tensors.items():
+            places[name].copy_(tensor)
+        self._versions = versions(self.frozen)
+        self.__dict__.pop("frozen_sha256", None)
+
+    def _check_frozen(self) -> None:
+        for name, tensor in self.frozen.items():
+            layer, key = owner_of(self.module, name)
+            if getattr(layer, key) is not tensor or versions({name: tensor}) != {name: self._versions[name]}:
+                raise InputError(
+                    f"model {self.name}: {name} asks for no gradient, and training has changed it; make it a buffer of "
+                    "a layer that learns, which travels, or leave it as it is"
+                )
+
+    @cached_property
+    def frozen_sha256(self) -> str:
+        """SHA-256 in hex over names, shapes, dtypes and bytes of what is frozen; empty if nothing is."""
+        return named_sha256(self.frozen) if self.frozen else ""
 
     def sha256(self) -> str:
         """SHA-256 in hex over all parameters and persistent buffers, whatever their layout in memory.
@@ -183,8 +245,4 @@ class Model:
         between, so that anyone gets it from the arrays of a model.safetensors: `for name in sorted(arrays):
         digest.update(arrays[name].tobytes())`.
         """
-        digest = hashlib.sha256()
-        for _, tensor in sorted(self.state().items()):
-            array = tensor.cpu().numpy()
-            digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
-        return digest.hexdigest()
+        return content_sha256(self.state())

@@ -22,9 +22,8 @@ def cut(order: Tensor, size: int, *, pairs: bool) -> list[Tensor]:
 
 
 def normalises(model: Model, part: Part) -> bool:
-    """Whether a layer of the part is a BatchNorm, which cannot learn from one sample at a time."""
-    found = (module for half in model.modules(part) for module in half.modules())
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in found)
+    """Whether a layer of the part is a BatchNorm that learns, which it cannot from one sample at a time."""
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.layers(part))
 
 
 def check_batches(model: Model, phases: Iterable[Phase], samples: int, peer: str) -> None:

@@ -1,16 +1,17 @@
-"""How good a model is: one forward pass over the test set, from which every accuracy is counted."""
+"""How good a model is: one forward pass over the test set, from which every figure is made."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from peer.learning.data.samples import Samples
 from peer.learning.model.model import Model
+from peer.learning.tasks import Task
 from peer.learning.training import metrics
 
 BATCH = 256
@@ -18,39 +19,50 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Measured:
-    """One forward pass: `correct` bool (n,), labels `y` int64 (n,), `loss` the mean cross-entropy in nats."""
+    """One forward pass over some samples with targets; `loss` is the mean of the task's."""
 
-    correct: NDArray[np.bool_]
-    y: NDArray[np.int64]
+    task: Task
+    rows: NDArray[np.float64]
+    """What the task's figures are made of, (n, k)."""
+    targets: NDArray[Any]
+    """The classes, int64 (n,); (0,) where the task has none."""
     classes: int
     loss: float
 
+    def results(self, among: NDArray[np.int64] | None = None) -> dict[str, float]:
+        """The task's figures on all samples, or on those at some positions, at least one."""
+        rows = self.rows if among is None else self.rows[among]
+        return self.task.results(torch.from_numpy(rows.sum(0)), len(rows))
+
     @property
-    def accuracy(self) -> float:
-        """The share of correct predictions."""
-        return float(self.correct.mean())
+    def score(self) -> float:
+        """The task's own, 0..1."""
+        return self.task.score(self.results())
 
     @property
     def recall(self) -> NDArray[np.float64]:
         """The share of each class predicted correctly, (classes,); NaN for a class without samples."""
-        return metrics.recalls(self.correct, self.y, self.classes)
+        return metrics.recalls(self.rows[:, 0] > 0, self.targets, self.classes)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model's accuracies in 0..1, as protocols.md defines them; None where they do not apply."""
+    """A model's figures on its test set, and, where the task has classes, its accuracies in 0..1, as protocols.md
+    defines them; None where they do not apply."""
 
-    matched: float | None
-    """Σ q_c·recall_c over the classes with test samples, q the peer's own class proportions, renormalised."""
-    global_: float | None
-    """On the whole global test set."""
-    paper: float | None
-    """On the peer's part of the test set, split as published: independently of the training set."""
-    local: float | None
-    """On the test part of the peer's own data."""
+    figures: Mapping[str, float]
+    """The task's, by name."""
     loss: float
-    """Mean cross-entropy on the test set, in nats."""
-    balanced: float | None
+    """The task's mean loss on the test set: of classification, cross entropy in nats."""
+    matched: float | None = None
+    """Σ q_c·recall_c over the classes with test samples, q the peer's own class proportions, renormalised."""
+    global_: float | None = None
+    """On the whole global test set."""
+    paper: float | None = None
+    """On the peer's part of the test set, split as published: independently of the training set."""
+    local: float | None = None
+    """On the test part of the peer's own data."""
+    balanced: float | None = None
     """The mean recall of the classes that have test samples."""
 
     def as_dict(self) -> dict[str, float | None]:
@@ -66,15 +78,16 @@ class Evaluation:
 def measure(model: Model, samples: Samples, batch: int = BATCH) -> Measured:
     """One forward pass in evaluation mode over `samples`: not empty, on the model's device."""
     model.train(False)
-    correct: list[Tensor] = []
+    task, rows = model.task, list[Tensor]()
     loss = torch.zeros((), dtype=torch.float64, device=model.device)
     with torch.inference_mode():
-        for x, y in zip(torch.split(samples.x, batch), torch.split(samples.y, batch), strict=True):
-            logits = model.forward(x)
-            correct.append(logits.argmax(1) == y)
-            loss += functional.cross_entropy(logits, y, reduction="sum")
-    hits = torch.cat(correct).cpu().numpy()
-    return Measured(hits, samples.y.cpu().numpy(), model.classes, float(loss) / len(samples))
+        for some in samples.in_order(batch):
+            outputs = model.forward(some.inputs)
+            rows.append(task.tally(outputs, some.targets))
+            loss += task.loss(outputs, some.targets).double() * len(some.positions)
+    tallied = torch.cat(rows).double().cpu().numpy()
+    targets = samples.labels.cpu().numpy() if task.has_classes else np.empty(0)
+    return Measured(task, tallied, targets, model.classes, float(loss) / len(samples))
 
 
 def evaluate(
@@ -91,13 +104,17 @@ def evaluate(
     indices of the peer's part of the global test set, for the published accuracy.
     """
     measured = measure(model, test)
-    recall = measured.recall
-    subset = measured.correct[paper] if paper is not None and not own else np.empty(0)
+    figures = measured.results()
+    if not model.task.has_classes:
+        return Evaluation(figures, measured.loss)
+    recall, accuracy = measured.recall, figures[model.task.headline.name]
+    part = measured.results(paper) if paper is not None and len(paper) and not own else {}
     return Evaluation(
+        figures,
+        measured.loss,
         matched=metrics.matched_accuracy(recall, np.asarray(proportions)),
-        global_=None if own else measured.accuracy,
-        paper=float(subset.mean()) if len(subset) else None,
-        local=measured.accuracy if own else None,
-        loss=measured.loss,
+        global_=None if own else accuracy,
+        paper=part.get(model.task.headline.name),
+        local=accuracy if own else None,
         balanced=metrics.balanced_accuracy(recall),
     )

@@ -1,13 +1,31 @@
-"""The optimisers a phase can name, as plain settings, and those that live on across rounds."""
+"""The optimisers a phase can name, as plain settings: a protocol's own, and any of torch's."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Self
 
 import torch
-from torch import Tensor, nn
+from pydantic import ConfigDict, Field, model_validator
+from torch import Tensor
 
-from peer.errors import InputError
-from peer.learning.model.model import Model, Part
+from peer.errors import nearest
+from peer.settings import Settings
+
+Kind = type[Any]
+"""Of `torch.optim.Optimizer`; what their constructors take differs."""
+KINDS: dict[str, Kind] = {
+    name: kind
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+}
+UNFIT = {
+    "LBFGS": "calls for the loss of a batch several times in a step",
+    "SparseAdam": "wants sparse gradients",
+}
+"""What of torch.optim cannot train here, and why."""
+OURS = ("params", "capturable", "differentiable")
+"""Arguments that are not the user's to choose."""
 
 
 @dataclass(frozen=True)
@@ -28,73 +46,80 @@ class SGD:
     weight_decay: float = 0.0
 
 
-Optimiser = Adam | SGD
-_KINDS: dict[type[Optimiser], type[torch.optim.Adam | torch.optim.SGD]] = {
-    Adam: torch.optim.Adam,
-    SGD: torch.optim.SGD,
-}
+class Optimiser(Settings):
+    """One of torch.optim by its name, with that one's own arguments beside it:
+    `{name: AdamW, weight_decay: 0.01}`, or in code `Optimiser(name="AdamW", lr=0.001, weight_decay=0.01)`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    """A class of torch.optim. `LBFGS` and `SparseAdam` cannot train here."""
+    lr: Annotated[float, Field(gt=0, le=1_000)] | None = None
+    """Learning rate. Not given: the protocol's own."""
+    groups: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Other arguments for some parameters, by a pattern of their names, of which the first that fits counts:
+    `{"*.bias": {weight_decay: 0}}`."""
+
+    @model_validator(mode="after")
+    def _can_train(self) -> Self:
+        if self.name not in KINDS:
+            raise ValueError(f"unknown optimiser `{self.name}`; {nearest(self.name, [*{*KINDS} - {*UNFIT}])}")
+        if self.name in UNFIT:
+            raise ValueError(f"`{self.name}` {UNFIT[self.name]}, which training here does not; name another optimiser")
+        for arguments in (self.arguments, *self.groups.values()):
+            check_arguments(self.name, KINDS[self.name], arguments, OURS)
+            check_values(KINDS[self.name], self.arguments | arguments)
+        return self
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What is given beside the name, as the class takes it."""
+        given = {} if self.lr is None else {"lr": self.lr}
+        return given | as_arguments(self.model_extra or {})
 
 
-class Optimisers:
-    """torch's fused optimisers over the flat slices of one model, kept by name from phase to phase.
+AnyOptimiser = Adam | SGD | Optimiser
 
-    A slice of parameters is one nn.Parameter for the optimiser, whose `grad` is the same slice of the
-    gradient: a step is one kernel, however many layers there are.
-    """
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._kept: dict[str, tuple[Part, torch.optim.Optimizer]] = {}
-        self._loaded: dict[str, Tensor] = {}
+def kind_of(settings: AnyOptimiser) -> Kind:
+    """torch's class."""
+    return KINDS[settings.name if isinstance(settings, Optimiser) else type(settings).__name__]
 
-    def get(self, part: Part, settings: Optimiser, keep: str | None) -> torch.optim.Optimizer:
-        """The optimiser kept under that name, given this phase's settings; a new one if there is none yet."""
-        if keep is None:
-            return self._new(part, settings)
-        if keep not in self._kept:
-            self._kept[keep] = (part, self._new(part, settings))
-            self._restore(keep, self._kept[keep][1])
-        kept_part, optimiser = self._kept[keep]
-        if kept_part != part or type(optimiser) is not _KINDS[type(settings)]:
-            raise ValueError(f"optimiser {keep} is kept for another part or of another kind")
-        for group in optimiser.param_groups:
-            group.update(asdict(settings))
-        return optimiser
 
-    def drop(self, keep: str) -> None:
-        """Forget an optimiser and its state; nothing happens if there is none of that name."""
-        self._kept.pop(keep, None)
-        self._loaded = {key: t for key, t in self._loaded.items() if key.rsplit("/", 2)[0] != keep}
+def options_of(settings: AnyOptimiser) -> dict[str, Any]:
+    """Its arguments: of a protocol's own the fused kernel, which is one a step; of a named one torch's defaults."""
+    return settings.arguments if isinstance(settings, Optimiser) else {"fused": True, **asdict(settings)}
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of all kept state on the CPU, by `<name>/<slice number>/<field>`."""
-        # Copies of these too: a phase takes them up and changes them while the checkpoint is still being written.
-        state = {key: tensor.to("cpu", copy=True) for key, tensor in self._loaded.items()}
-        for keep, (_, optimiser) in self._kept.items():
-            for number, parameter in enumerate(optimiser.param_groups[0]["params"]):
-                fields = optimiser.state.get(parameter, {}).items()
-                state |= {f"{keep}/{number}/{f}": t.to("cpu", copy=True) for f, t in fields if t is not None}
-        return state
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Replace all kept state; each optimiser takes up its own when a phase first names it."""
-        self._kept.clear()
-        self._loaded = {key: tensor.clone() for key, tensor in state.items()}
+def stand_in(kind: Kind, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """An optimiser of that kind that trains nothing."""
+    made: torch.optim.Optimizer = kind([{"params": [torch.zeros(1, 1, requires_grad=True)], **one} for one in groups])
+    return made
 
-    def _new(self, part: Part, settings: Optimiser) -> torch.optim.Optimizer:
-        parameters = [nn.Parameter(self._model.vector[where]) for where in self._model.trainable(part)]
-        for parameter, where in zip(parameters, self._model.trainable(part), strict=True):
-            parameter.grad = self._model.gradient[where]
-        return _KINDS[type(settings)](parameters, fused=True, **asdict(settings))
 
-    def _restore(self, keep: str, optimiser: torch.optim.Optimizer) -> None:
-        parameters: list[Tensor] = optimiser.param_groups[0]["params"]
-        for key in [key for key in self._loaded if key.rsplit("/", 2)[0] == keep]:
-            _, number, field = key.rsplit("/", 2)
-            tensor = self._loaded.pop(key)
-            fits = int(number) < len(parameters) and tensor.numel() in (1, parameters[int(number)].numel())
-            if not fits:
-                raise InputError(
-                    f"the checkpoint's optimiser state {key} belongs to another model; discard the checkpoint"
-                )
-            optimiser.state[parameters[int(number)]][field] = tensor.to(self._model.device)
+def check_values(kind: Kind, arguments: Mapping[str, Any]) -> None:
+    """ValueError says in torch's words what is wrong with a value."""
+    try:
+        kind([torch.zeros(1, 1, requires_grad=True)], **arguments)
+    except (TypeError, RuntimeError, ArithmeticError) as error:
+        raise ValueError(f"`{kind.__name__}` does not take these arguments: {error}") from None
+
+
+def check_arguments(name: str, kind: type, given: Mapping[str, Any], ours: tuple[str, ...]) -> None:
+    """ValueError for an argument that the class does not have, or that is not the user's to give."""
+    known = [one for one in inspect.signature(kind).parameters if one not in ours]
+    for key in given:
+        if key not in known:
+            raise ValueError(f"`{name}` has no argument `{key}`; {nearest(key, known)}")
+
+
+def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists as the tuples that torch's classes take."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+
+
+def plain(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of an optimiser's state of one parameter; ValueError for anything that a checkpoint cannot hold."""
+    if odd := next((key for key, value in state.items() if value is not None and not isinstance(value, Tensor)), None):
+        raise ValueError(f"it keeps `{odd}`, which is no tensor and cannot be part of a checkpoint")
+    return {key: value for key, value in state.items() if value is not None}

@@ -2,17 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from peer.learning.data.samples import Batch
 from peer.learning.model.model import Part
-from peer.learning.training.optimiser import Optimiser
+from peer.learning.tasks import Task
+from peer.learning.training.optimiser import AnyOptimiser
+from peer.learning.training.scheduler import Scheduler
 
 GradientHook = Callable[[Tensor, Tensor], None]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+StepFunction = Callable[..., Any]
+"""Called with a `peer.learning.training.own_step.TrainingStep` and a batch; gives its mean loss, of shape ()."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Phase:
 
     part: Part
     epochs: int
-    optimiser: Optimiser
+    optimiser: AnyOptimiser
     batch_size: int = 64
     keep: str | None = None
     """The name under which the optimiser's state survives the phase; None: a new optimiser each time."""
@@ -30,24 +34,29 @@ class Phase:
     correction, such as a proximal term, to the gradient in place; where buffers lie that has no effect."""
 
     loss: Loss | None = None
-    """In place of cross entropy: loss(logits (n, classes), labels (n,), positions (n,) of the batch in the peer's
+    """In place of the task's: loss(outputs, targets, positions (n,) of the batch in the peer's
     training samples) gives its mean over the batch, a tensor of shape (). What it draws from torch replays.
 
     Two phases are equal only if they have the same function here (as for `gradient_hook`): a lambda or closure
     that `local()` makes anew each time is another one."""
 
+    scheduler: Scheduler | None = None
+    """How the learning rate goes on from phase to phase; None: it is the optimiser's."""
+    step: StepFunction | None = None
+    """In place of forward pass and loss, as `training.step` of a federation has it."""
+
     def __post_init__(self) -> None:
         if self.part not in get_args(Part):
             raise ValueError(f"a phase trains {', '.join(get_args(Part))}, and not {self.part!r}")
 
-    def mean_loss(self, logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+    def mean_loss(self, task: Task, outputs: Tensor, batch: Batch) -> Tensor:
         """The batch's loss, of shape (); ValueError if the phase's own gives something else."""
         if self.loss is None:
-            return functional.cross_entropy(logits, labels)
-        found = self.loss(logits, labels, positions)
+            return task.loss(outputs, batch.targets)
+        found = self.loss(outputs, batch.targets, batch.positions)
         if not isinstance(found, Tensor) or found.shape != () or not found.is_floating_point():
             given = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(f"the loss of a phase must be a floating-point tensor of shape (), not {given}")
         if torch.is_grad_enabled() and not found.requires_grad:
-            raise ValueError("the loss of a phase must be calculated from the logits by torch, without detaching them")
+            raise ValueError("the loss of a phase must be calculated from the outputs by torch, without detaching them")
         return found

@@ -3,22 +3,31 @@
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from itertools import chain, islice
 
 import torch
 from torch import Tensor, nn
 
 from peer.errors import DivergedError, InputError
-from peer.learning.data.samples import Samples
-from peer.learning.model.model import Model, Part
+from peer.learning.data.samples import Batch, InMemory, Samples
+from peer.learning.device import copies
+from peer.learning.model.model import Model
 from peer.learning.randomness import derive, global_stream, torch_generator
 from peer.learning.training.batches import check_batches, cut, normalises
+from peer.learning.training.course import Course
 from peer.learning.training.evaluation import BATCH, measure
-from peer.learning.training.optimiser import SGD, Adam, Optimiser, Optimisers
+from peer.learning.training.optimiser import SGD, Adam, Optimiser
+from peer.learning.training.optimisers import Optimisers
+from peer.learning.training.own_step import TrainingStep
 from peer.learning.training.phase import GradientHook, Phase
+from peer.learning.training.precision import MixedPrecision
+from peer.learning.training.scheduler import Schedule, Scheduler, Schedules
+from peer.learning.training.settings import AS_IT_IS, Training
+from peer.learning.training.step import Steps
 
-__all__ = ["SGD", "Adam", "GradientHook", "Optimiser", "Phase", "Stopped", "Trainer"]
+__all__ = ["SGD", "Adam", "GradientHook", "Optimiser", "Phase", "Scheduler", "Stopped", "Trainer"]
 
 
 class Stopped(Exception):
@@ -26,41 +35,45 @@ class Stopped(Exception):
 
 
 class Trainer:
-    """Trains a model on a shard that lies as two tensors on the model's device.
+    """Trains a model on a shard that lies as two tensors on the model's device, or is read batch by batch.
 
     Batches are slices of one permutation an epoch, drawn from (seed, peer, round, number of the phase in its
-    round); the last, smaller batch is kept. BatchNorm cannot learn from one sample: a last batch of one joins
-    the batch before it. With `clip_gradient` a longer gradient of the trained part is scaled down to that norm.
+    round), as is what random transforms draw; the last, smaller batch is kept. BatchNorm cannot learn from one
+    sample: a last batch of one joins the batch before it.
     """
 
-    def __init__(
-        self, model: Model, samples: Samples, seed: int, peer: str, clip_gradient: float | None = None
-    ) -> None:
-        self.model = model
-        self._seed, self._peer, self._clip = seed, peer, clip_gradient
+    def __init__(self, model: Model, samples: Samples, seed: int, peer: str, how: Training = AS_IT_IS) -> None:
+        self.model, self.how = model, how
+        self._seed, self._peer = seed, peer
         self.use(samples)
-        self._optimisers = Optimisers(model)
+        self._optimisers, self._schedules = Optimisers(model), Schedules()
+        self._precision = MixedPrecision(how.precision, model.device)
+        self._kept: dict[str, Tensor] = {}
         self._stopped = threading.Event()
         self._round, self._numbers = -1, Counter[str]()
+        self.steps = 0
+        """Of the optimiser, in the last phase."""
 
-    def use(self, samples: Samples) -> None:
-        """Train on these from now on; kept optimisers go on."""
+    def use(self, samples: Samples, held_back: Samples | None = None) -> None:
+        """Train on these from now on, and stop early by those that are held back; kept optimisers go on."""
         if len(samples) == 0:
             raise InputError(f"{self._peer} has no training samples; give it some or leave it out")
         self.samples = samples.to(self.model.device)
+        self._held_back = held_back and held_back.to(self.model.device)
 
-    def train(self, phase: Phase, round: int) -> float:
-        """Run a phase (blocking); its mean loss (cross entropy in nats) over all batches, each before its step.
+    def train(self, phase: Phase, round: int, steps: int | None = None) -> float:
+        """Run a phase (blocking); its mean loss over all batches, each before its step.
 
-        Raises Stopped after `stop()`, DivergedError if the model or the phase's own loss is not finite. A part without
-        trainable parameters, or no epochs: nothing changes, and the loss is that of the model as it is.
+        `steps`: as many as a budget in seconds came to before. Raises Stopped after `stop()`, DivergedError if the
+        model or the phase's own loss is not finite. A part without trainable parameters, or no epochs: nothing changes,
+        and the loss is that of the model as it is.
         """
-        number = self._number(round, "phase")
+        phase, number, self.steps = self.how.applied(phase), self._number(round, "phase"), 0
         seed = derive(self._seed, self._peer, round, f"layers {number}")
-        draws = self.model.draws or phase.loss is not None
+        draws = self.model.draws or phase.loss is not None or phase.step is not None
         with global_stream(seed, self.model.device) if draws else nullcontext():
             if phase.epochs > 0 and self.model.trainable(phase.part):
-                loss = self._epochs(phase, self._order(round, number))
+                loss = self._epochs(phase, Course(phase, self.how, steps), round, number)
             else:
                 loss = self._loss_as_it_is(phase)
         self._check_finite(phase, round, loss)
@@ -74,7 +87,8 @@ class Trainer:
         """
         if size < 1:
             raise ValueError(f"a batch holds at least one sample, not {size}")
-        return self._batches("model", size, epochs, self._order(round, self._number(round, "phase")))
+        order = self._batches(size, epochs, self._order(round, self._number(round, "phase")))
+        return (positions.to(self.model.device) for positions in order)
 
     def logits(self, vector: Tensor, x: Tensor, training: bool, round: int) -> Tensor:
         """`Model.logits`; in training its random numbers are those of (seed, peer, round, number of such a call in it).
@@ -88,8 +102,8 @@ class Trainer:
         return self.model.logits(vector, x, training=True, seed=seed)
 
     def accuracy(self) -> float:
-        """The accuracy on the shard, 0..1, in evaluation mode."""
-        return measure(self.model, self.samples).accuracy
+        """The task's score on the shard, 0..1, in evaluation mode: the accuracy, for classification."""
+        return measure(self.model, self.samples).score
 
     def stop(self) -> None:
         """Make the running and every later `train` raise Stopped at its next batch; from any thread."""
@@ -100,12 +114,22 @@ class Trainer:
         self._optimisers.drop(keep)
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of the kept optimisers' state, flat, on the CPU, for a checkpoint beside the model."""
-        return self._optimisers.state()
+        """Copies of what outlives a phase, flat, on the CPU, for a checkpoint beside the model: the kept optimisers'
+        state by their names; behind a dot, schedules, the loss's scale and what a training step keeps."""
+        lasting = self._schedules.state() | self._precision.state()
+        lasting |= {f"step/{name}": tensor for name, tensor in copies(self._kept).items()}
+        return self._optimisers.state() | {f".{name}": tensor for name, tensor in lasting.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state()` gave: with the model as it was then, to the same bits."""
-        self._optimisers.load_state(state)
+        lasting = {key[1:]: tensor for key, tensor in state.items() if key.startswith(".")}
+        self._optimisers.load_state({key: tensor for key, tensor in state.items() if not key.startswith(".")})
+        self._schedules.load_state(lasting)
+        self._precision.load_state(lasting)
+        self._kept.clear()
+        for key, tensor in lasting.items():
+            if key.startswith("step/"):
+                self._kept[key.removeprefix("step/")] = tensor.to(self.model.device, copy=True)
 
     def _number(self, round: int, of: str) -> int:
         """From 0 in each round, since a resumed peer begins its round anew."""
@@ -117,42 +141,73 @@ class Trainer:
     def _order(self, round: int, phase: int) -> torch.Generator:
         return torch_generator(self._seed, self._peer, round, f"order {phase}")
 
-    def _epochs(self, phase: Phase, generator: torch.Generator) -> float:
-        model, whole = self.model, self.model.part(phase.part)
+    def _draws(self, round: int, phase: int) -> int:
+        """The seed of what the transforms of a phase draw."""
+        return derive(self._seed, self._peer, round, f"samples {phase}")
+
+    def _epochs(self, phase: Phase, course: Course, round: int, number: int) -> float:
+        model = self.model
         check_batches(model, (phase,), len(self.samples), self._peer)
-        model.learn(phase.part)
-        parameters, gradient = model.vector[whole], model.gradient[whole]
         optimiser = self._optimisers.get(phase.part, phase.optimiser, phase.keep)
-        forward, inputs = self._forward(phase.part)
-        labels, total = self.samples.y, torch.zeros((), dtype=torch.float64, device=model.device)
-        for batch in self._batches(phase.part, phase.batch_size, phase.epochs, generator):
-            gradient.zero_()
-            x, y = inputs.index_select(0, batch), labels.index_select(0, batch)
-            loss = phase.mean_loss(forward(x), y, batch)
-            torch.autograd.backward(loss)
-            if self._clip is not None:
-                # Before the hook: what it adds, such as control variates, is no sample's doing and must stay whole.
-                gradient.mul_((self._clip / torch.linalg.vector_norm(gradient)).clamp_(max=1.0))
-            if phase.gradient_hook is not None:
-                phase.gradient_hook(parameters, gradient)
-            optimiser.step()
-            total.add_(loss.detach(), alpha=len(batch))
+        schedule = self._schedule(phase, round, optimiser)
+        steps = Steps(TrainingStep(model, phase, self._precision, self._kept), optimiser, self.how)
+        forward, samples = self._forward(phase)
+        generator = self._order(round, number)
+        order = chain.from_iterable(self._epoch(phase, generator) for _ in course.ahead)
+        batches = samples.drawn(self._until_stopped(order), self._draws(round, number))
+        while not course.is_over():
+            model.learn(phase.part)
+            begun = steps.so_far()
+            for many in self._together(phase):
+                if course.is_over():
+                    break
+                loss = steps.take(islice(batches, many), forward)
+                course.stepped()
+                if schedule:
+                    schedule.happened("step", loss, optimiser)
+            else:
+                course.passed(self._held_back_loss())
+                if schedule:
+                    schedule.happened("epoch", steps.since(begun), optimiser)
         model.rebind()
-        return float(total) / (phase.epochs * len(self.samples))
+        self.steps = course.steps
+        if schedule:
+            schedule.ended(steps.loss)
+        return steps.loss
+
+    def _schedule(self, phase: Phase, round: int, optimiser: torch.optim.Optimizer) -> Schedule | None:
+        if phase.scheduler is None:
+            return None
+        schedule = self._schedules.get(phase.keep or phase.part, phase.scheduler, optimiser)
+        schedule.begin(round, optimiser)
+        return schedule
+
+    def _held_back_loss(self) -> float:
+        """By which a phase stops early; 0 where it does not."""
+        if self.how.patience is None or self._held_back is None:
+            return 0.0
+        self.model.rebind()
+        return measure(self.model, self._held_back).loss
 
     def _loss_as_it_is(self, phase: Phase) -> float:
         if phase.loss is None:
             return measure(self.model, self.samples).loss
+        return self._mean_loss(phase, self.samples.in_order(BATCH))
+
+    def _mean_loss(self, phase: Phase, batches: Iterable[Batch]) -> float:
+        """In evaluation mode, in float32, as the model is."""
         self.model.train(False)
-        total = 0.0
+        total, seen = 0.0, 0
         with torch.no_grad():
-            for positions in torch.split(torch.arange(len(self.samples), device=self.model.device), BATCH):
-                logits = self.model.forward(self.samples.x[positions])
-                total += float(phase.mean_loss(logits, self.samples.y[positions], positions)) * len(positions)
-        return total / len(self.samples)
+            for batch in batches:
+                outputs = self.model.forward(batch.inputs)
+                total += float(phase.mean_loss(self.model.task, outputs, batch)) * len(batch.positions)
+                seen += len(batch.positions)
+        return total / seen
 
     def _check_finite(self, phase: Phase, round: int, loss: float) -> None:
-        way_out = f"lower the learning rate, now {phase.optimiser.lr}"
+        lr = phase.optimiser.lr
+        way_out = "lower the learning rate" + (f", now {lr}" if lr is not None else "")
         if phase.loss is not None and not math.isfinite(loss):
             raise DivergedError(f"{self._peer}: the phase's own loss is {loss} in round {round}; mend it, or {way_out}")
         # A sum is not finite if any element is not, and costs an eightieth of looking at each.
@@ -161,25 +216,43 @@ class Trainer:
                 f"{self._peer}: training diverged in round {round} (the {phase.part} is not finite); {way_out}"
             )
 
-    def _forward(self, part: Part) -> tuple[nn.Module, Tensor]:
-        """What to train, on what: a frozen extractor's features stay the same and are computed once."""
-        split = self.model.module
-        if part != "head":
-            return split, self.samples.x
+    def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:
+        """What to train, on what: a frozen extractor's features of samples in memory stay the same, computed once."""
+        halves = self.model.halves
+        if phase.part != "head" or phase.step is not None or halves is None or not isinstance(self.samples, InMemory):
+            return self.model.module, self.samples
+        extractor, head = halves
+        self.model.learn(phase.part)
         features: list[Tensor] = []
-        with torch.no_grad():
-            for x in torch.split(self.samples.x, BATCH):
+        with torch.no_grad(), self._precision.forward():
+            for batch in self.samples.in_order(BATCH):
                 self._check_stop()
-                features.append(split.extractor(x))
-        return split.head, torch.cat(features)
+                features.append(extractor(batch.inputs).float())
+        return head, InMemory(torch.cat(features), self.samples.y)
 
-    def _batches(self, part: Part, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
-        pairs = normalises(self.model, part)
+    def _epoch(self, phase: Phase, generator: torch.Generator) -> list[Tensor]:
+        """Positions of an epoch's batches, on the samples' device."""
+        order = torch.randperm(len(self.samples), generator=generator).to(self.samples.device)
+        return self._cut(phase, order)
+
+    def _cut(self, phase: Phase, order: Tensor) -> list[Tensor]:
+        return cut(order, phase.batch_size, pairs=normalises(self.model, phase.part))
+
+    def _together(self, phase: Phase) -> list[int]:
+        """How many batches each step of an epoch takes."""
+        batches, most = len(self._cut(phase, torch.arange(len(self.samples)))), self.how.accumulate
+        return [min(most, batches - first) for first in range(0, batches, most)]
+
+    def _batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
+        pairs = normalises(self.model, "model")
         for _ in range(epochs):
-            order = torch.randperm(len(self.samples), generator=generator).to(self.model.device)
-            for batch in cut(order, size, pairs=pairs):
-                self._check_stop()
-                yield batch
+            order = torch.randperm(len(self.samples), generator=generator).to(self.samples.device)
+            yield from self._until_stopped(cut(order, size, pairs=pairs))
+
+    def _until_stopped(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+        for batch in batches:
+            self._check_stop()
+            yield batch
 
     def _check_stop(self) -> None:
         if self._stopped.is_set():

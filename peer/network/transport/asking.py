@@ -17,6 +17,7 @@ from peer.network.transport.tls import Chain
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import SERVICE, Resources, StatusReply
+from peer.telemetry.events import LARGEST_FIGURE
 
 METHOD = f"/{SERVICE}/Status"
 PATIENCE = 5.0
@@ -42,7 +43,8 @@ class Link:
 
 @dataclass(frozen=True)
 class PeerStatus:
-    """What a peer says of itself: its state and round, accuracy in 0..1, bytes of all rounds, links and resources."""
+    """What a peer says of itself: its state and round, the task's headline figure, accuracy in 0..1 where the task has
+    classes, bytes of all rounds, links and resources."""
 
     id: str
     state: str
@@ -53,6 +55,7 @@ class PeerStatus:
     bytes_received: int
     neighbours: tuple[Link, ...]
     resources: dict[str, Any]
+    figure: float | None = None
 
     @classmethod
     def of(cls, reply: StatusReply) -> Self:
@@ -70,6 +73,7 @@ class PeerStatus:
                 for one in reply.neighbours
             ),
             _plain(reply.resources),
+            reply.figure if reply.HasField("figure") and abs(reply.figure) <= LARGEST_FIGURE else None,
         )
 
 

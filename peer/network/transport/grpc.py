@@ -40,6 +40,8 @@ SERVER = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5000),  # let the clients' pings below pass
     ("grpc.http2.max_ping_strikes", 0),
 ]
+GRPC_HANDLERS = ("_schedule_rpc_coro", "_handle_exceptions")
+"""gRPC's own tasks for a call that has come in, by their coroutines' names."""
 CLIENT = [
     ("grpc.max_send_message_length", MAX_MESSAGE),
     ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -208,11 +210,15 @@ class GrpcTransport(Transport):
             await channel.close()
         for server in self._servers.values():
             await server.stop(grace=0.5)
-        # gRPC writes a traceback into the log when the loop ends before its handlers have.
-        handlers = [pipe.handler for pipe in self._accepted if pipe.handler and not pipe.handler.done()]
-        if handlers:
+        # gRPC writes a traceback into the log when the loop ends before its handlers have, those among them that were
+        # only beginning and have no pipe yet.
+        if handlers := [task for task in asyncio.all_tasks() if _name(task) in GRPC_HANDLERS]:
             await asyncio.wait(handlers, timeout=0.5)
         await asyncio.sleep(0)
+
+
+def _name(task: asyncio.Task[Any]) -> str:
+    return str(getattr(task.get_coro(), "__qualname__", ""))
 
 
 def _channel_of(service: Service) -> Service:

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from peer.learning.tasks import Task
 from peer.learning.training.evaluation import BATCH
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Loss, Phase
@@ -55,7 +56,7 @@ class Distillation(Settings):
 
     def distilling(self, peer: Peer, weights: Mapping[str, float], predictions: Predictions) -> tuple[Phase, ...]:
         """This round's epochs, in which those who answered are learnt from, each with its weight r_k."""
-        return self._collaborating(peer.round, self._loss(weights, predictions))
+        return self._collaborating(peer.round, self._loss(peer.task, weights, predictions))
 
     def misalignment(self, peer: Peer, predictions: Predictions) -> dict[str, float]:
         """s_k = (1 − cos(∇CE, ∇DL_k))/2 at this peer's model, on all its samples, in evaluation mode.
@@ -64,9 +65,9 @@ class Distillation(Settings):
         """
         vector = peer.model.detach().clone().requires_grad_()
         gradients = torch.zeros(1 + len(predictions), vector.numel(), device=vector.device)
-        for at in torch.split(torch.arange(len(peer.data), device=vector.device), BATCH):
-            logits = peer.logits(vector, peer.data.x[at])
-            losses = [functional.cross_entropy(logits, peer.data.y[at])]
+        for inputs, labels, at in peer.data.in_order(BATCH):
+            logits = peer.logits(vector, inputs)
+            losses = [peer.task.loss(logits, labels)]
             losses += [distillation_loss(logits, z[at], self.temperature) for z in predictions.values()]
             for gradient, loss in zip(gradients, losses, strict=True):
                 (found,) = torch.autograd.grad(loss, vector, retain_graph=True)
@@ -77,9 +78,9 @@ class Distillation(Settings):
         alike = [cosine(ce, dl, peer.layout) if float(dl.norm()) > noise else 0.0 for dl in pairwise]
         return {k: (1 - one) / 2 for k, one in zip(predictions, alike, strict=True)}
 
-    def _loss(self, weights: Mapping[str, float], predictions: Predictions) -> Loss:
+    def _loss(self, task: Task, weights: Mapping[str, float], predictions: Predictions) -> Loss:
         def loss(logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
-            total = functional.cross_entropy(logits, labels)
+            total = task.loss(logits, labels)
             for k, z in predictions.items():
                 pairwise = distillation_loss(logits, z[positions], self.temperature)
                 total = total + self.lam * weights[k] * pairwise

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import DivergedError, FailedError, InputError
+from peer.learning.data.samples import InMemory
 from peer.learning.encryption.square_mlp import (
     ANSWER_BYTES,
     CONTEXT_BYTES,
@@ -22,6 +23,7 @@ from peer.learning.encryption.square_mlp import (
     encrypt,
     evaluate,
 )
+from peer.learning.training.evaluation import BATCH
 from peer.protocols.base import Peer, Share
 from peer.protocols.blocks.distillation import Predictions
 
@@ -41,6 +43,7 @@ KEPT = ("key", "context/", "inputs/")
 def check_encryptable(peer: Peer) -> None:
     """InputError where TenSEAL is missing or the model is no SquareMLP."""
     check_installed()
+    _check_in_memory(peer)
     square_mlp(peer)
 
 
@@ -73,13 +76,21 @@ async def introduce(peer: Peer) -> None:
         peer.state[f"inputs/{k}"] = _joined(ciphertexts)
 
 
+def _check_in_memory(peer: Peer) -> None:
+    if not isinstance(peer.data, InMemory):
+        raise InputError(
+            "`predictions: encrypted` encrypts all inputs together, so they must be in memory; leave out `stream` and "
+            "`test_transforms`, or take `predictions: model`"
+        )
+
+
 def square_mlp(peer: Peer) -> SquareMLP:
     """The peer's model as a polynomial; InputError if it is none."""
     weights = [entry.view(peer.model).detach().cpu() for entry in peer.layout]
     inputs, hidden = prod(peer.data.shape), len(weights[0])
     if [tuple(one.shape) for one in weights[:3]] == [(hidden, inputs), (hidden,), (len(peer.proportions), hidden)]:
         found = SquareMLP(*weights) if len(weights) == 4 else None
-        few = peer.data.first(32).x
+        few = next(peer.data.in_order(32)).inputs
         with torch.no_grad():
             if found and torch.allclose(peer.logits(peer.model, few).cpu(), found.logits(few.cpu()), 1e-3, 1e-3):
                 return found
@@ -94,8 +105,13 @@ def _encrypted(peer: Peer) -> Tensor:
         count = prod(peer.data.shape)
         made = Encrypted(bytes(KEY_BYTES), bytes(CONTEXT_BYTES), [bytes(FRESH_BYTES)] * count)
     else:
-        made = encrypt(peer.data.x)
+        made = encrypt(_inputs(peer))
     return _joined([_tensor(one) for one in (made.key, made.context, *made.inputs)])
+
+
+def _inputs(peer: Peer) -> Tensor:
+    """All of this peer's, (n, *shape): they are encrypted together."""
+    return torch.cat([batch.inputs for batch in peer.data.in_order(BATCH)])
 
 
 def _answer(peer: Peer, k: str) -> Tensor:
@@ -103,7 +119,7 @@ def _answer(peer: Peer, k: str) -> Tensor:
     if peer.rehearsal:
         return _joined([torch.zeros(ANSWER_BYTES, dtype=torch.uint8)] * len(peer.proportions))
     model = square_mlp(peer)
-    largest = float(model.logits(peer.data.x.cpu()).abs().max())
+    largest = float(model.logits(_inputs(peer).cpu()).abs().max())
     if not largest <= MAX_LOGIT:
         raise DivergedError(
             f"{peer.id}: its logits reach {largest:.3g} in round {peer.round}, and encrypted ones hold {MAX_LOGIT:g}; "

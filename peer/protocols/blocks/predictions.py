@@ -20,6 +20,7 @@ class SharedPredictions(Distillation):
     predictions: Literal["model", "encrypted"] = "model"
     """Who computes what k predicts on n's data: n, to whom k's model goes, or k, on inputs that n has encrypted."""
 
+    needs_classes: ClassVar[bool] = True
     unchanging: ClassVar[tuple[str, ...]] = encrypted_predictions.KEPT
 
     @property
@@ -35,6 +36,9 @@ class SharedPredictions(Distillation):
     def check_samples(self, peer: str, samples: int) -> None:
         if self.predictions == "encrypted":
             check_fits(peer, samples)
+
+    def why_inputs_are_fixed(self) -> str | None:
+        return "the others have answered to the samples as they are"
 
     async def start(self, peer: Peer, init: Init) -> None:
         if self.predictions == "encrypted":
@@ -62,4 +66,4 @@ def others(peer: Peer) -> list[str]:
 
 def _answer(peer: Peer, vector: Tensor) -> Tensor:
     with torch.no_grad():
-        return torch.cat([peer.logits(vector, x) for x in torch.split(peer.data.x, BATCH)])
+        return torch.cat([peer.logits(vector, batch.inputs) for batch in peer.data.in_order(BATCH)])

@@ -62,6 +62,7 @@ def test_who_runs_who_died_and_who_never_came(federation: Build, capfd: pytest.C
     made.start("peer2")
     done = until(lambda: (all_told := ask(made, capfd)[1])["peer0"].get("accuracy") and all_told, 30, "a round is over")
     assert 0 < done["peer0"]["accuracy"] <= 1
+    assert done["peer0"]["figure"] == done["peer0"]["accuracy"]
     assert [link["state"] for link in done["peer0"]["neighbours"]] == ["up", "up"]
     made.peers["peer2"].signal(signal.SIGKILL)
     made.peers["peer2"].wait()

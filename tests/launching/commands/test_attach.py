@@ -89,8 +89,8 @@ def test_another_engine_does_not_begin_beside_peers_that_may_run(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["hots=2"], "--on elsewhere: unknown setting `hots`; did you mean `hosts`?"),
-        (["hosts=two"], "--on elsewhere: `hosts`: Input should be a valid integer"),
+        (["hots=2"], "--on elsewhere: unknown key `hots`; did you mean `hosts`?"),
+        (["hosts=two"], '--on elsewhere: `hosts`: input should be a valid integer (given: "two")'),
         (["hosts"], "--option hosts: write key=value"),
     ],
 )
@@ -107,6 +107,12 @@ def test_a_wrong_setting_is_told_before_anything_is_made(
     assert main(["run", str(federation), "--peers", "3", "--out", str(out), "--on", "elsewhere", *given]) == 2
     assert sentence in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_file_is_no_run(federation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attach", str(federation)]) == 2
+    told = f"{federation} is a file; give the directory of the run, such as {federation.parent}\n"
+    assert capsys.readouterr().err == f"dfl-launch: {told}"
 
 
 def test_what_cannot_be_taken_up_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,6 +88,16 @@ def test_check_tells_what_a_run_would_lack(federation: Path, capsys: pytest.Capt
     assert "lacking: `flexifed` goes by pinned resources, and `peer0` has none" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("plaintext", "told"), [(False, True), (True, False)])
+def test_check_tells_of_a_ring_beyond_this_machine_without_certificates(
+    plaintext: bool, told: bool, federation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring = ", ".join(f"{{id: p{n}, address: '10.0.0.{n}:7700'}}" for n in range(1, 4))
+    assert main(["check", str(federation), f"--set=ring=[{ring}]", f"--set=plaintext={str(plaintext).lower()}"]) == 0
+    lacking = "lacking: 10.0.0.1:7700 is not on this machine and `p1` has no `tls`; make certificates with"
+    assert (lacking in capsys.readouterr().out) is told
+
+
 def test_protocols_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["protocols", "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from launcher.cli import main
 
@@ -28,3 +29,16 @@ def test_a_file_of_somebody_else_stays_as_it_is(
     assert main(["compose", str(DEMO), "--out", str(out)]) == 2
     assert "was not made by `dfl-launch compose`; choose another file with --out" in capsys.readouterr().err
     assert out.is_fifo() if content is None else out.read_text() == content
+
+
+def test_a_file_of_weights_goes_into_every_container(tmp_path: Path) -> None:
+    (tmp_path / "base.pt").write_bytes(b"")
+    demo = tmp_path / "demo.yaml"
+    demo.write_text(DEMO.read_text(encoding="utf-8") + "\nmodel: {name: mlp, weights: base.pt}\n", encoding="utf-8")
+    assert main(["compose", str(demo), "--out", str(tmp_path / "docker-compose.yml")]) == 0
+    content = YAML(typ="safe").load(tmp_path / "docker-compose.yml")
+    for service in content["services"].values():
+        assert "weights: /weights/base.pt" in service["environment"]["DFL_FEDERATION"]
+        assert {"type": "bind", "source": "./base.pt", "target": "/weights/base.pt", "read_only": True} in service[
+            "volumes"
+        ]

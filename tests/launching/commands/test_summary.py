@@ -80,9 +80,9 @@ def test_of_a_launchers_directory_its_own_count_is_taken(
 ) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     Totals(wall_seconds=75.0, restarts=2).write(run / ".launcher.json")
-    assert main(["summary", str(run), "--out", str(tmp_path / "new" / "sum.json")]) == 0
+    assert main(["summary", str(run), "--out", str(tmp_path / "sum.json")]) == 0
     assert capfd.readouterr() == ("", "")
-    written = summary_json.read(tmp_path / "new" / "sum.json")
+    written = summary_json.read(tmp_path / "sum.json")
     assert written
     assert (written.wall_seconds, written.restarts) == (75.0, 2)
     assert main(["summary", str(run)]) == 0
@@ -146,6 +146,47 @@ def test_one_peer_twice_is_refused(sites: Path, finished: Path, capfd: pytest.Ca
     assert "`peer1` is there twice, in" in refused(
         capfd, sites / "east", sites / "north", shutil.copytree(sites / "east", sites.parent / "again")
     )
+
+
+@pytest.mark.parametrize("given", [["peer0", "peer0"], [".", "peer0"], ["peer0", "link"]])
+def test_one_directory_twice_is_refused(
+    given: list[str], finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also with the run that holds it: whose counts would be taken?"""
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "link").symlink_to(run / "peer0")
+    if "link" not in given:
+        (run / "link").unlink()
+    told = refused(capfd, *(run / name for name in given))
+    assert "is given twice, by itself or with the directory that holds it; give it once" in told
+
+
+def test_a_lost_audit_proves_nothing_either_way(sites: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (sites / "east" / "audit.jsonl").unlink()
+    assert main(["summary", str(sites)]) == 1
+    printed = capfd.readouterr()
+    text = " ".join(printed.out.split())
+    assert "no violation; Definitions met: none; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
+    assert "the verdict on privacy is not whole, as audit.jsonl is missing of peer1" in printed.err
+    assert main(["summary", str(sites), "--json"]) == 1
+    made = said(capfd)
+    assert [one["id"] for one in made["per_peer"]] == ["peer0", "peer1", "peer2"]
+    assert made["privacy"]["unknown"] == ["peer1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--out", "nowhere/sum.json"], "nowhere; make it, or give another place"),
+        (["--code", "nowhere"], "there is no such directory; give that in which the protocol's module lies"),
+    ],
+)
+def test_what_is_not_there_is_neither_made_nor_ignored(
+    given: list[str], sentence: str, sites: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    option, name = given
+    assert sentence in refused(capfd, sites, option, tmp_path / name)
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_what_is_no_peers_directory_is_refused(

@@ -1,18 +1,22 @@
-"""No container outlives a run that is ended, whatever the engine is about at that moment."""
+"""No container outlives a run that ends, whatever the engine is about and whatever becomes of its logs here."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from launcher.engines.base import Run
+from launcher.engines.docker.container import Container
 from launcher.engines.docker.deployment import DockerDeployment
 from launcher.engines.docker.errors import docker_sdk
+from launcher.engines.docker.events import News
 from launcher.engines.docker.settings import DockerSettings
 from launcher.run_files import RunFiles
+from peer.errors import FailedError
 from peer.spec.peer import load_spec
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo.yaml"
@@ -74,3 +78,32 @@ async def test_a_container_that_is_being_made_when_the_run_ends_is_removed(tmp_p
     await asyncio.to_thread(engine.started.wait)
     assert not engine.left
     await deployment.close()
+
+
+class Talkative(SlowContainer):
+    """Says one line, and goes on."""
+
+    attrs: ClassVar[dict[str, Any]] = {"State": {"Status": "running", "ExitCode": 0}, "RestartCount": 0}
+
+    def reload(self) -> None:
+        pass
+
+    def logs(self, **_asked: Any) -> tuple[bytes, ...]:
+        return (b"2100-01-01T00:00:00.000000001Z said\n",)
+
+
+async def test_a_log_that_cannot_be_written_here_ends_the_wait_once(tmp_path: Path) -> None:
+    """In a sentence that names the file; the container can be ended and its end be heard after that."""
+    pytest.importorskip("docker")
+    (tmp_path / "log.txt").symlink_to("/dev/full")
+    handle = Talkative(SlowEngine(), "one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "O_NOFOLLOW", 0)
+        container = Container(handle, tmp_path, restarts=0)
+        container.follow()
+        with pytest.raises(FailedError, match=r"cannot write .*log.txt: No space left on device; make room"):
+            await container.wait()
+    handle.attrs = {"State": {"Status": "exited", "ExitCode": 143}, "RestartCount": 0}  # type: ignore[misc]
+    container.heard(News("peer0", "die", 143))
+    assert await container.wait() == 143
+    await container.close()

@@ -30,7 +30,7 @@ class Slurm:
     def __init__(self, directory: Path):
         self.directory, self.said = directory, list[str]()
         self.changed = asyncio.Event()
-        self.run = Run(load_spec(DEMO), RunFiles(directory / "run"), say=self.say)
+        self.run = Run(load_spec(DEMO, overrides=["plaintext=true"]), RunFiles(directory / "run"), say=self.say)
         self.run.files.job.mkdir(parents=True)
         self.program("squeue", f"[ -e {directory}/ended ] || echo '12|RUNNING|None|dfl-demo|{self.run.files.path}'")
         self.program("scancel", f"touch {directory}/ended")
@@ -85,6 +85,18 @@ async def test_a_job_is_cancelled_again_until_slurm_has_heard_it(slurm: Slurm) -
     assert slurm.said.count("scancel failed: no controller") == 1
 
 
+async def test_a_job_that_cannot_be_told_to_stop_is_cancelled_whole(slurm: Slurm) -> None:
+    """Else it would start again whom it sees ended. What could not be written, and why, is said."""
+    slurm.program("scancel", f'echo "$*" >> {slurm.directory}/asked; touch {slurm.directory}/ended')
+    slurm.run.files.job.rmdir()
+    async with deployed(slurm) as (_, peer):
+        peer.signal(signal.SIGTERM)
+        assert await peer.wait() == -signal.SIGTERM
+    told = f"cannot write {slurm.run.files.job}/stop: No such file or directory; mend that and start again"
+    assert f"{told}; the job is cancelled without a word to it" in slurm.said
+    assert "--signal" not in (slurm.directory / "asked").read_text()
+
+
 async def test_a_job_that_cannot_be_cancelled_is_named(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deployment, "PATIENCE", 0.05)
     slurm.down("scancel")
@@ -118,9 +130,9 @@ async def test_another_job_in_the_directory_is_not_the_runs(
     slurm: Slurm, submitted: str | None, name: str, found: bool
 ) -> None:
     slurm.program("squeue", f"echo '12|RUNNING|None|{name}|{slurm.run.files.path}'")
-    for program in ("sbatch", "scontrol"):
-        slurm.program(program, "")
+    slurm.program("scontrol", "")
+    slurm.program("sbatch", "exit 1")
     if submitted:
         Outcome(slurm.run.files).submitted(submitted)
-    with pytest.raises(InputError, match="Slurm job 12 is running" if found else "make certificates"):
+    with pytest.raises(InputError, match="Slurm job 12 is running" if found else "Slurm would not take the job"):
         SlurmEngine(SlurmSettings()).check(slurm.run)

@@ -6,6 +6,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.engines.chosen import engine
+from launcher.engines.slurm import queue
 from launcher.engines.slurm.settings import SlurmSettings
 from launcher.run_files import RunFiles
 from peer.errors import InputError
@@ -22,6 +23,51 @@ def test_a_machine_without_slurm_is_told_where_to_go(
     said = capsys.readouterr().err
     assert "there is no sbatch on this machine; run dfl-launch on a login node" in said
     assert not (tmp_path / "run").exists()
+
+
+NO_CONTROLLER = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+NO_CONFIGURATION = """squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host
+squeue: error: fetch_config: DNS SRV lookup failed
+squeue: fatal: Could not establish a configuration source"""
+
+
+@pytest.mark.parametrize(
+    ("plaintext", "said", "sentence"),
+    [
+        (True, NO_CONTROLLER, f"Slurm does not answer (squeue failed: {NO_CONTROLLER}); see what `scontrol ping` says"),
+        (
+            True,
+            NO_CONFIGURATION,
+            "(squeue failed: Could not establish a configuration source); see what `scontrol ping` says",
+        ),
+        (True, "", "(squeue failed: exit code 1)"),
+        (
+            False,
+            NO_CONTROLLER,
+            "make certificates with `dfl-launch certs` and give --certs, or write `plaintext: true`",
+        ),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_one_sentence_after_what_needs_no_answer(
+    plaintext: bool,
+    said: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "said").write_text(said)
+    for program in queue.PROGRAMS:
+        (tmp_path / program).write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/said >&2\nexit 1\n")
+        (tmp_path / program).chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out = tmp_path / "run"
+    set_ = f"plaintext={str(plaintext).lower()}"
+    assert main(["run", str(DEMO), "--on", "slurm", "--set", set_, "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

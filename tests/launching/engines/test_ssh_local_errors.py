@@ -4,6 +4,7 @@ import asyncio
 import base64
 import errno
 import json
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,12 +45,14 @@ class FakeLink:
 
 def test_a_full_disk_here_ends_the_collecting_and_a_lost_connection_does_not(tmp_path: Path) -> None:
     link = FakeLink(broken=2)
-    with pytest.raises(FailedError, match="cannot be written: No space left on device"):
+    with pytest.raises(FailedError, match=r"cannot write .*: No space left on device; make room"):
         asyncio.run(collection.collect(cast(Any, link), "/there", tmp_path))
     assert link.connections == 3
 
 
-def test_what_a_host_tells_and_cannot_be_written_here_is_an_error(tmp_path: Path) -> None:
+def test_what_a_host_tells_and_cannot_be_written_here_ends_the_wait_once(tmp_path: Path) -> None:
+    """The connection stays, so that the peer can be told to end and its end be heard."""
+
     async def listen() -> None:
         peer = RemotePeer("peer0", tmp_path / "missing", lambda: None)
         notice = {"peer": "peer0", "file": "log.txt", "at": 0, "data": base64.b64encode(b"said").decode()}
@@ -57,9 +60,15 @@ def test_what_a_host_tells_and_cannot_be_written_here_is_an_error(tmp_path: Path
         async def stdout() -> AsyncIterator[bytes]:
             yield b"what a login shell says\n"
             yield json.dumps(notice).encode() + b"\n"
+            yield json.dumps(notice).encode() + b"\n"
 
         process = cast(Any, SimpleNamespace(stdout=stdout()))
         await Agent(Host(host="lab0"), cast(Any, None), process).listen(peer.hear)
+        with pytest.raises(FailedError, match=r"cannot write .*missing/log.txt: No such file or directory; mend that"):
+            await peer.wait()
+        peer.signal(signal.SIGTERM)
+        assert peer.undelivered == signal.SIGTERM
+        peer.hear({"peer": "peer0", "ended": 143})
+        assert await peer.wait() == 143
 
-    with pytest.raises(FailedError, match=r"missing/log.txt cannot be written: No such file"):
-        asyncio.run(listen())
+    asyncio.run(listen())

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from launcher.headline import Headline
 from launcher.monitor.asked_federation import SILENCE, AskedFederation
 from peer.network.transport.asking import Link, PeerStatus
+
+MATCHED = Headline.accuracy("matched")
 
 RING = {"a": ("c", "b"), "b": ("a", "c"), "c": ("b", "a")}
 
@@ -13,12 +16,20 @@ RING = {"a": ("c", "b"), "b": ("a", "c"), "c": ("b", "a")}
 def status(id: str, state: str = "training", round: int = 1, **changes: Any) -> PeerStatus:
     """changes: of its links, by the neighbour's id, as (state, reason, durable)."""
     links = tuple(Link(other, f"{other}:1", *changes.pop(other, ("up", "", round - 2))) for other in RING[id])
-    figures = {"rounds": 4, "accuracy": 0.5, "bytes_sent": 1000, "bytes_received": 1000, "resources": {}, **changes}
+    figures = {
+        "rounds": 4,
+        "accuracy": 0.5,
+        "figure": 0.5,
+        "bytes_sent": 1000,
+        "bytes_received": 1000,
+        "resources": {},
+        **changes,
+    }
     return PeerStatus(id=id, state=state, round=round, neighbours=links, **figures)
 
 
 def federation() -> AskedFederation:
-    return AskedFederation([*RING], rounds=4, test="matched")
+    return AskedFederation([*RING], rounds=4, headline=MATCHED)
 
 
 def test_a_round_is_over_when_its_peer_is_ready() -> None:
@@ -33,9 +44,9 @@ def test_a_round_is_over_when_its_peer_is_ready() -> None:
 
 def test_the_mean_is_over_what_each_said_last() -> None:
     seen = federation()
-    seen.hear({"a": status("a", round=2, accuracy=0.2), "b": status("b", round=4, accuracy=0.6)}, 0.0)
-    seen.hear({"c": status("c", round=3, accuracy=None)}, 0.0)
-    assert seen.mean_accuracy(seen.round) == pytest.approx(0.4)
+    seen.hear({"a": status("a", round=2, figure=0.2), "b": status("b", round=4, figure=0.6)}, 0.0)
+    seen.hear({"c": status("c", round=3, figure=None)}, 0.0)
+    assert seen.mean_figure(seen.round) == pytest.approx(0.4)
 
 
 def test_who_goes_after_serving_is_done_and_who_goes_before_is_lost() -> None:
@@ -60,6 +71,14 @@ def test_a_neighbour_knows_of_a_last_round_on_disk() -> None:
     assert seen.gone(2.0 + SILENCE)
 
 
+def test_peers_that_end_early_are_done_after_fewer_rounds() -> None:
+    seen = federation()
+    seen.hear({id: status(id, "communicating", 2) for id in RING}, 0.0)
+    seen.hear({"a": status("a", "serving", 2, b=("left", "", 2), c=("up", "", 1), rounds=2)}, 1.0)
+    seen.hear(dict.fromkeys(RING, "connection refused"), 2.0)
+    assert {id: peer.state for id, peer in seen.peers.items()} == {"a": "done", "b": "done", "c": "no answer"}
+
+
 def test_peers_that_nobody_has_started_yet_are_waited_for() -> None:
     seen = federation()
     seen.hear(dict.fromkeys(RING, "connection refused"), 0.0)
@@ -77,3 +96,15 @@ def test_a_lost_neighbour_is_doubted_and_told_of_once_it_lasts() -> None:
     assert waits == ["a waits for c at c:1 (connection refused)"]
     assert seen.hear({"a": status("a", "communicating")}, 9.0) == ["link a - c is up"]
     assert (seen.doubted("c"), seen.peers["a"].waiting) == ([], [])
+
+
+def test_of_a_peer_that_nobody_can_ask_its_neighbours_tell() -> None:
+    seen = AskedFederation([*RING], rounds=4, headline=MATCHED, unasked=["c"])
+    assert seen.peers["c"].state == "dials out"
+    seen.hear({"a": status("a", "ready", 3, c=("up", "", 2)), "b": status("b", "ready", 3, c=("up", "", 1))}, 0.0)
+    assert (seen.peers["c"].round, seen.peers["c"].state, seen.round) == (2, "dials out", 2)
+    seen.hear({"a": status("a", "serving", 4, c=("up", "", 4)), "b": status("b", "serving", 4)}, 1.0)
+    assert (seen.peers["c"].state, seen.unfinished, seen.round) == ("done", ["a", "b"], 4)
+    seen.hear(dict.fromkeys("ab", "connection refused"), 2.0)
+    assert seen.gone(2.0)
+    assert not seen.unfinished

@@ -12,17 +12,20 @@ import pytest
 from interpreter import Commands
 from rich.console import Console
 
+from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.terminal import display, picture
 from launcher.table import fitting
 from peer.telemetry.events import Awaited, RoundDone, StateChanged, Waiting
+
+MATCHED = Headline.accuracy("matched")
 
 FAKE_PEERS = Path(__file__).parents[1] / "commands"
 
 
 def busy(directory: Path, ids: list[str]) -> Federation:
     """Every cell of the table is as wide as it gets: each waits for two others, and was restarted."""
-    federation = Federation(directory, ids, rounds=100, test="matched")
+    federation = Federation(directory, ids, rounds=100, headline=MATCHED)
     seconds = {"train": 1.0, "communicate": 1.0, "evaluate": 1.0}
     for peer in federation.peers.values():
         peer.restarts = 2

@@ -11,12 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.peer_view import PeerView
 from launcher.monitor.tail import Tail, last_lines
 from launcher.monitor.terminal import choose, display, picture
 from peer.telemetry.events import Event, RoundDone, read_event
 from peer.telemetry.results import history, objects
+
+MATCHED = Headline.accuracy("matched")
 
 
 def test_lines_appear_when_they_are_whole(tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_a_history_with_spoilt_lines(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_that_no_peer_wrote_is_passed_over(tmp_path: Path, spoilt: dict[str, Any]) -> None:
-    federation = Federation(tmp_path, ["a"], rounds=4, test="matched")
+    federation = Federation(tmp_path, ["a"], rounds=4, headline=MATCHED)
     write(tmp_path, "a", spoilt)
     assert federation.look(0.0) == []
     assert (federation.round, federation.peers["a"].state) == (0, "starting")
@@ -143,10 +146,10 @@ def told(**fields: Any) -> Event:
 def test_one_peer() -> None:
     peer = PeerView("peer0")
     peer.hear(told(event="state", state="training", round=1))
-    assert (peer.state, peer.round, peer.completed, peer.accuracy("matched")) == ("training", 1, 0, None)
+    assert (peer.state, peer.round, peer.completed, peer.figure(MATCHED)) == ("training", 1, 0, None)
     peer.hear(told(**a_round(1, 0.4)))
     peer.hear(told(**a_round(2, 0.6)))
-    assert (peer.completed, peer.accuracy("matched"), peer.seconds("train")) == (2, 0.6, 6.0)
+    assert (peer.completed, peer.figure(MATCHED), peer.seconds("train")) == (2, 0.6, 6.0)
     peer.hear(told(**a_round(2, 0.6)))  # replayed after a crash: counted once
     assert peer.seconds("train") == 6.0
     assert peer.hear(told(event="failed", message="the disk is full")) == "peer0 failed: the disk is full"
@@ -156,12 +159,35 @@ def test_one_peer() -> None:
 def test_own_data_is_measured_locally() -> None:
     peer = PeerView("peer0")
     peer.hear(told(**a_round(1, 0.0) | {"accuracy": {"matched": None, "local": 0.7}}))
-    assert peer.accuracy("matched") == 0.7
+    assert peer.figure(MATCHED) == 0.7
 
 
 def waiting(time: float, cause: str, *ids: str, reason: str = "refused") -> Event:
     awaited = [{"id": id, "address": f"{id}:1", "reason": reason} for id in ids]
     return told(event="waiting", time=time, cause=cause, sentence="", **{"for": awaited})
+
+
+def test_after_a_round_without_an_evaluation_the_figure_of_the_one_before_is_shown() -> None:
+    peer = PeerView("peer0")
+    peer.hear(told(**a_round(1, 0.0) | {"accuracy": {}}))
+    assert peer.figure(MATCHED) is None
+    for number, measured in ((2, {}), (3, {}), (4, {"accuracy": {}}), (5, {"accuracy": {}})):
+        peer.hear(told(**a_round(number, number / 10) | measured))
+    assert (peer.completed, peer.figure(MATCHED)) == (5, 0.3)
+    assert [peer.figure(MATCHED, at) for at in (1, 2, 3, 4)] == [None, 0.2, 0.3, 0.3]
+
+
+def test_an_early_end_is_told_once_and_nobody_is_awaited_after_it(tmp_path: Path) -> None:
+    for id in ("peer0", "peer1"):
+        stopped = {"event": "stopped_early", "round": 2, "best_round": 1, "figure": "accuracy"}
+        lines = [a_round(1, 0.4), a_round(2, 0.4), stopped]
+        (tmp_path / id).mkdir()
+        (tmp_path / id / "events.jsonl").write_text("".join(json.dumps({"time": 1, **one}) + "\n" for one in lines))
+    federation = Federation(tmp_path, ["peer0", "peer1"], rounds=9, headline=MATCHED)
+    said = federation.look(1.0)
+    assert said == ["all peers end after round 2: the mean accuracy is no better since round 1"]
+    assert (federation.rounds, federation.round) == (2, 2)
+    federation.close()
 
 
 def test_waiting_is_told_once_and_late() -> None:
@@ -220,7 +246,7 @@ def write(directory: Path, id: str, *events: dict[str, Any]) -> None:
 
 
 def test_federation_is_as_far_as_its_slowest(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, ["a", "b"], rounds=4, test="matched")
+    federation = Federation(tmp_path, ["a", "b"], rounds=4, headline=MATCHED)
     write(tmp_path, "a", a_round(1, 0.2), a_round(2, 0.9))
     assert federation.look(0.0) == []
     assert federation.round == 0
@@ -228,13 +254,13 @@ def test_federation_is_as_far_as_its_slowest(tmp_path: Path) -> None:
     write(tmp_path, "b", a_round(1, 0.4))
     federation.look(0.0)
     assert federation.round == 1
-    assert federation.mean_accuracy(1) == pytest.approx(0.3)
+    assert federation.mean_figure(1) == pytest.approx(0.3)
     assert federation.seconds_left(now=12.0) == pytest.approx(6.0)
     federation.close()
 
 
 def test_broken_link_is_told_and_a_finished_neighbours_is_not(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, ["a", "b"], rounds=4, test="matched")
+    federation = Federation(tmp_path, ["a", "b"], rounds=4, headline=MATCHED)
     link = {"event": "link", "neighbour": "b"}
     write(tmp_path, "a", link | {"state": "up"}, link | {"state": "suspected", "reason": "silent for 2 s"})
     assert federation.look(0.0) == ["link a - b is suspected (silent for 2 s)"]
@@ -251,7 +277,7 @@ def test_broken_link_is_told_and_a_finished_neighbours_is_not(tmp_path: Path) ->
 
 
 def test_a_finished_peers_links_are_no_news(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, ["a", "b", "c"], rounds=4, test="matched")
+    federation = Federation(tmp_path, ["a", "b", "c"], rounds=4, headline=MATCHED)
     down = {"event": "link", "state": "down", "reason": "closed"}
     write(tmp_path, "a", {"event": "state", "state": "serving", "round": 4}, down | {"neighbour": "b"})
     write(tmp_path, "b", down | {"neighbour": "c"})
@@ -286,7 +312,7 @@ def test_what_happens_to_a_peer_is_told_in_a_line(event: dict[str, Any], line: s
 
 
 def test_a_strangers_words_cannot_forge_a_line(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, ["a"], rounds=4, test="matched")
+    federation = Federation(tmp_path, ["a"], rounds=4, headline=MATCHED)
     write(tmp_path, "a", {"event": "refused", "caller": "x\x1b[2J", "reason": "no\nround 4/4"})
     assert federation.look(0.0) == ["a refused x?[2J: no?round 4/4"]
     federation.close()
@@ -294,7 +320,7 @@ def test_a_strangers_words_cannot_forge_a_line(tmp_path: Path) -> None:
 
 def test_earlier_run_is_no_news(tmp_path: Path) -> None:
     write(tmp_path, "a", a_round(1, 0.2), {"event": "failed", "message": "no"})
-    federation = Federation(tmp_path, ["a"], rounds=4, test="matched")
+    federation = Federation(tmp_path, ["a"], rounds=4, headline=MATCHED)
     federation.forget_past()
     assert (federation.round, federation.peers["a"].state, federation.look(time.time())) == (
         1,
@@ -305,7 +331,7 @@ def test_earlier_run_is_no_news(tmp_path: Path) -> None:
 
 
 def crowd(tmp_path: Path, size: int) -> Federation:
-    federation = Federation(tmp_path, [f"peer{n}" for n in range(size)], rounds=9, test="matched")
+    federation = Federation(tmp_path, [f"peer{n}" for n in range(size)], rounds=9, headline=MATCHED)
     for n, peer in enumerate(federation.peers.values()):
         peer.state = "training"
         for round in range(1, 4 if n == 70 else 6):
@@ -346,7 +372,7 @@ def test_a_late_message_is_no_trouble_while_somebody_trains() -> None:
 
 
 def test_the_live_table_is_drawn_below_what_is_said(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, ["peer0", "peer1"], 3, "matched")
+    federation = Federation(tmp_path, ["peer0", "peer1"], 3, MATCHED)
     terminal = io.StringIO()
     with display(Console(force_terminal=True, width=100, height=24, file=terminal)) as screen:
         screen.show(federation)

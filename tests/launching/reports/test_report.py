@@ -69,7 +69,7 @@ def test_summary_has_every_name_and_the_right_numbers(tmp_path: Path, spec: Spec
     assert summary_json.read(tmp_path / "summary.json") == summary
     written = json.loads((tmp_path / "summary.json").read_text())
     assert list(written) == [
-        *("name", "protocol", "peers", "rounds", "seed", "ring", "wall_seconds", "mean_accuracy"),
+        *("name", "protocol", "task", "figures", "peers", "rounds", "seed", "ring", "wall_seconds", "mean_accuracy"),
         *("worst_accuracy", "gini", "r50", "plateau_sigma", "history", "ring_cost", "restarts"),
         *("per_peer", "privacy"),
     ]
@@ -90,10 +90,46 @@ def test_summary_has_every_name_and_the_right_numbers(tmp_path: Path, spec: Spec
     assert summary.ring_cost == {"before": 1.28, "after": 0.06}
     assert (summary.peers, summary.restarts, summary.protocol) == (3, 2, "fibfl")
     assert list(written["per_peer"][0]) == [
-        *("id", "samples", "accuracy", "balanced", "test_loss", "model_sha256", "bytes_sent", "bytes_received"),
+        *(
+            "id",
+            "samples",
+            "accuracy",
+            "figures",
+            "balanced",
+            "test_loss",
+            "model_sha256",
+            "bytes_sent",
+            "bytes_received",
+        ),
         *("tensor_bytes_sent", "sent_to", "seconds", "notes"),
     ]
     assert summary.privacy["violations"] == []
+
+
+def test_rounds_without_an_evaluation_are_left_out(tmp_path: Path, spec: Spec) -> None:
+    results = [result(id, course) for id, course in COURSE.items()]
+    for one in results:
+        one["history"][0]["accuracy"] = one["history"][2]["accuracy"] = {}
+    write_results(tmp_path, results)
+    summary = summarise(spec, tmp_path, wall_seconds=1.0, restarts=0)
+    assert [one["round"] for one in summary.history] == [2, 4]
+    assert summary.r50 == 2
+    assert summary.plateau_sigma == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_result_of_fewer_rounds_counts_if_all_agreed_to_end_then(tmp_path: Path, spec: Spec) -> None:
+    short = spec.model_copy(update={"rounds": 9})
+    write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
+    with pytest.raises(FailedError, match="no result of peer0, peer1, peer2"):
+        summarise(short, tmp_path, wall_seconds=1.0, restarts=0)
+    for id, course in COURSE.items():
+        content = result(id, course) | {"stopped_early": True, "best": {"round": 3, "figure": 0.5, "model_sha256": "0"}}
+        (tmp_path / id / "result.json").write_text(json.dumps(content))
+    summary = summarise(short, tmp_path, wall_seconds=1.0, restarts=0)
+    assert (summary.rounds, summary.stopped_early, summary.privacy["violations"]) == (4, True, [])
+    said = recap.lines(summary, short)
+    assert said[0].startswith("three: fibfl, 3 peers, 4 rounds of 9, ended early, in")
+    assert "best rounds on the samples held back: peer0 3 (0.5000), peer1 3" in "\n".join(said)
 
 
 def test_headline_metrics_follow_the_specs_test(tmp_path: Path, spec: Spec) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from peer.learning.data.samples import Dataset, Samples
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Samples
 from peer.learning.data.sources import Source, source_type
 
 
@@ -17,4 +18,4 @@ def load(name: str, **settings: Any) -> Dataset:
 
 
 def everything(dataset: Dataset) -> tuple[Samples, Samples]:
-    return dataset.train(np.arange(len(dataset.train_labels))), dataset.test()
+    return dataset.train(np.arange(len(dataset.train_targets))), dataset.test()

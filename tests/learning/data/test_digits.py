@@ -33,7 +33,7 @@ def test_a_shard_is_taken_in_the_order_asked_for() -> None:
     dataset = load("digits", seed=7)
     shard = dataset.train(np.array([5, 3]))
     assert torch.equal(shard.x, everything(dataset)[0].x[[5, 3]])
-    assert shard.y.tolist() == dataset.train_labels[[5, 3]].tolist()
+    assert shard.y.tolist() == dataset.train_targets[[5, 3]].tolist()
     assert len(dataset.test(np.array([0]))) == 1
 
 

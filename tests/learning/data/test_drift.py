@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from peer.errors import InputError
 from peer.learning.data.drift import Stage, stage_of
 from peer.learning.data.partition import Iid
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
 from peer.learning.data.shard import Shard, deal, own_shard, take_shard
 from peer.learning.data.sources import Source
 
@@ -136,7 +136,7 @@ def test_wrong_settings(drift: list[dict[str, Any]], sentence: str) -> None:
 def test_the_samples_given_stay_as_they_are() -> None:
     dataset = load("digits")
     samples = dataset.test()
-    kept = Samples(samples.x.clone(), samples.y.clone())
+    kept = InMemory(samples.x.clone(), samples.y.clone())
     Stage(2, Iid(), rotate=180, labels=(1, 0)).apply(samples)
     assert torch.equal(samples.x, kept.x)
     assert torch.equal(samples.y, kept.y)

@@ -40,7 +40,7 @@ def test_image_folder_with_a_holdout_and_fixed_classes(tmp_path: Path) -> None:
     dataset = load("image-folder", root=tmp_path, size=4, class_names=["ape", "cat"], holdout=0.4)
     order = np.random.default_rng(42).permutation(5)
     assert torch.equal(torch.round(dataset.test().x[:, 0, 0, 0] * 255).long(), torch.from_numpy(order[3:]))
-    assert (dataset.classes, dataset.train_labels.tolist()) == (2, [1, 1, 1])
+    assert (dataset.classes, dataset.train_targets.tolist()) == (2, [1, 1, 1])
     with pytest.raises(InputError, match="the folder 'cat' is none of the classes ape, dog"):
         load("image-folder", root=tmp_path, class_names=["ape", "dog"])
 

@@ -49,7 +49,7 @@ def test_emnist_splits(tmp_path: Path) -> None:
     write_idx_set(tmp_path, "EMNIST", "emnist-letters-train", "emnist-letters-test", [1, 26])
     assert load("emnist", root=tmp_path).classes == 62
     letters = load("emnist", root=tmp_path, split="letters")
-    assert (letters.classes, letters.train_labels.tolist()) == (26, [0, 25])
+    assert (letters.classes, letters.train_targets.tolist()) == (26, [0, 25])
     with pytest.raises(ValidationError):
         source("emnist", split="capitals")
 
@@ -110,7 +110,7 @@ def fake_torchvision(monkeypatch: pytest.MonkeyPatch) -> FakeSets:
 
 def test_download_fetches_once(tmp_path: Path, fake_torchvision: FakeSets) -> None:
     for _ in range(2):
-        assert len(load("mnist", root=tmp_path / "new", download=True).train_labels) == 2
+        assert len(load("mnist", root=tmp_path / "new", download=True).train_targets) == 2
     assert fake_torchvision.calls == [("MNIST", {"download": True})]
     assert not list((tmp_path / "new").glob(".*"))
 

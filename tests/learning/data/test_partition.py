@@ -36,7 +36,7 @@ def deal(partition: Partition, labels: np.ndarray, peers: int, seed: int = 42) -
 
 @pytest.fixture(scope="module")
 def digits() -> np.ndarray:
-    return SOURCES["digits"].model_validate({"name": "digits"}).load().train_labels
+    return SOURCES["digits"].model_validate({"name": "digits"}).load().train_targets
 
 
 def test_settings_cover_every_split() -> None:

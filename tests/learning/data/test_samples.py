@@ -8,19 +8,19 @@ import torch
 from loading import everything, load, source
 
 from peer.errors import InputError
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
 from peer.learning.data.sources import SOURCES, UserSource, source_type
 
 
 def test_samples_know_their_shape_and_refuse_other_types() -> None:
-    samples = Samples(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))
+    samples = InMemory(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))
     assert len(samples) == 4
     assert samples.shape == (1, 8, 8)
     assert samples.to("cpu").x is samples.x
     with pytest.raises(TypeError):
-        Samples(torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.int64))
+        InMemory(torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ValueError, match="do not go with"):
-        Samples(torch.zeros(4, 2), torch.zeros(3, dtype=torch.int64))
+        InMemory(torch.zeros(4, 2), torch.zeros(3, dtype=torch.int64))
 
 
 def test_registry_names_agree_with_the_classes() -> None:
@@ -45,9 +45,9 @@ def test_relative_paths_are_taken_from_a_folder(tmp_path: Path) -> None:
 
 def test_limit_keeps_a_seeded_choice_of_training_samples() -> None:
     whole, some, again = load("digits"), load("digits", limit=100), load("digits", limit=100)
-    assert len(some.train_labels) == 100
-    assert len(some.test_labels) == 360
-    np.testing.assert_array_equal(some.train_labels, again.train_labels)
+    assert len(some.train_targets) == 100
+    assert len(some.test_targets) == 360
+    np.testing.assert_array_equal(some.train_targets, again.train_targets)
     kept = np.sort(np.random.default_rng(42).permutation(1437)[:100])
     assert torch.equal(everything(some)[0].x, whole.train(kept).x)
-    assert len(load("digits", limit=5000).train_labels) == 1437
+    assert len(load("digits", limit=5000).train_targets) == 1437

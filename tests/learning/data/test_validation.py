@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from loading import load, source
 
 from peer.errors import InputError
-from peer.learning.data.samples import Dataset, Samples
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import InMemory, Samples
 from peer.learning.data.shard import own_shard, take_shard
 from peer.learning.data.validation import set_aside
 
@@ -47,9 +48,9 @@ def test_the_test_set_is_divided_and_the_training_set_is_not(share: float) -> No
     validation = divided.validation_samples()
     assert validation is not None
     assert len(validation) == max(1, round(share * 360))
-    both = Samples(torch.cat([validation.x, divided.test().x]), torch.cat([validation.y, divided.test().y]))
+    both = InMemory(torch.cat([validation.x, divided.test().x]), torch.cat([validation.y, divided.test().y]))
     assert rows(both) == rows(plain.test())
-    np.testing.assert_array_equal(divided.train_labels, plain.train_labels)
+    np.testing.assert_array_equal(divided.train_targets, plain.train_targets)
     assert torch.equal(divided.train(np.arange(9)).x, plain.train(np.arange(9)).x)
 
 

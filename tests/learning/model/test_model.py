@@ -13,13 +13,14 @@ from torch.nn import functional
 
 from peer.errors import InputError
 from peer.learning.export import state_dict
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.model.zoo import build
 
 
 def batch_norm_model(head: nn.Module | None = None) -> Model:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU())
-    return Model(Split(extractor, head or nn.Linear(4, 3)), name="bn", shape=(2, 3), classes=3)
+    return Model(Split(extractor, head or nn.Linear(4, 3)), name="bn", example=Example.zeros((2, 3), 3))
 
 
 def assert_views(model: Model) -> None:
@@ -57,7 +58,7 @@ def test_the_layout_is_parameters_then_float_buffers_of_extractor_then_of_head()
 
 
 def test_a_model_without_buffers_is_one_trainable_slice() -> None:
-    model = build("mlp", (4,), 3, seed=1)
+    model = build("mlp", Example.zeros((4,), 3), seed=1)
     assert model.trainable("model") == (slice(0, len(model.vector)),)
 
 
@@ -81,7 +82,7 @@ def test_training_steps_and_load_state_dict_keep_the_views() -> None:
 
 
 def test_gradients_accumulate_in_the_flat_tensor() -> None:
-    model = build("mlp", (4,), 3, seed=1)
+    model = build("mlp", Example.zeros((4,), 3), seed=1)
     x, y = torch.rand(5, 4), torch.tensor([0, 1, 2, 0, 1])
     backward(functional.cross_entropy(model(x), y))
     once = model.gradient.clone()
@@ -93,7 +94,7 @@ def test_gradients_accumulate_in_the_flat_tensor() -> None:
 
 
 def test_blending_in_place_changes_what_the_model_computes() -> None:
-    a, b = (build("mlp", (4,), 3, seed=7, stream=peer) for peer in ("peer0", "peer1"))
+    a, b = (build("mlp", Example.zeros((4,), 3), seed=7, stream=peer) for peer in ("peer0", "peer1"))
     assert not torch.equal(a.vector, b.vector)
     a.vector.mul_(0).add_(b.vector)
     x = torch.rand(5, 4)
@@ -111,7 +112,7 @@ def test_rebind_takes_back_a_buffer_that_was_assigned_anew() -> None:
                 self.seen = torch.full((2,), 5.0)
             return x.flatten(1)
 
-    model = Model(Split(Assigning(), nn.Linear(6, 3)), name="assigning", shape=(2, 3), classes=3)
+    model = Model(Split(Assigning(), nn.Linear(6, 3)), name="assigning", example=Example.zeros((2, 3), 3))
     model.train()
     model(torch.zeros(2, 2, 3))
     model.rebind()
@@ -133,20 +134,23 @@ def test_the_digest_is_that_of_the_file_and_does_not_depend_on_the_layout() -> N
 
 def test_parts_without_parameters() -> None:
     headless = Model(
-        Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Identity()), name="h", shape=(2, 3), classes=3
+        Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Identity()), name="h", example=Example.zeros((2, 3), 3)
     )
     assert headless.head.numel() == 0
     assert headless.trainable("head") == ()
-    bodiless = Model(Split(nn.Flatten(), nn.Linear(6, 3)), name="b", shape=(2, 3), classes=3)
+    bodiless = Model(Split(nn.Flatten(), nn.Linear(6, 3)), name="b", example=Example.zeros((2, 3), 3))
     assert bodiless.extractor.numel() == 0
     assert bodiless.part("head") == slice(0, 21)
 
 
-def test_what_the_module_froze_stays_out_of_the_trainable_slices() -> None:
+def test_what_the_module_froze_stays_out_of_the_vector() -> None:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Linear(4, 4))
     extractor[1].weight.requires_grad_(False)
-    model = Model(Split(extractor, nn.Linear(4, 3)), name="frozen", shape=(2, 3), classes=3)
-    assert model.trainable("model") == (slice(24, 63),)
+    model = Model(Split(extractor, nn.Linear(4, 3)), name="frozen", example=Example.zeros((2, 3), 3))
+    assert model.trainable("model") == (slice(0, 39),)
+    assert len(model.vector) == 39
+    assert [*model.frozen] == ["extractor.1.weight"]
+    assert model.state().keys() == {*model.frozen, *(entry.name for entry in model.layout)}
     model.learn("model")
     assert not model.module.get_parameter("extractor.1.weight").requires_grad
 
@@ -169,32 +173,34 @@ def test_learn_freezes_the_other_part() -> None:
 )
 def test_a_model_that_does_not_fit_is_refused_in_one_sentence(extractor: Any, head: Any, reason: str) -> None:
     with pytest.raises(InputError, match=reason) as caught:
-        Model(Split(extractor, head), name="m", shape=(2, 3), classes=3)
+        Model(Split(extractor, head), name="m", example=Example.zeros((2, 3), 3))
     assert "\n" not in str(caught.value)
 
 
-def test_only_float32_and_only_parameters_of_one_part() -> None:
+def test_no_float64_and_only_parameters_of_one_part() -> None:
     double = nn.Sequential(nn.Flatten(), nn.Linear(6, 4))
     double.register_buffer("scale", torch.ones(1, dtype=torch.float64))
-    with pytest.raises(InputError, match=r"extractor.scale is torch.float64; only float32"):
-        Model(Split(double, nn.Linear(4, 3)), name="m", shape=(2, 3), classes=3)
+    with pytest.raises(InputError, match=r"extractor.scale is float64; a peer learns .* `dtype: float32`"):
+        Model(Split(double, nn.Linear(4, 3)), name="m", example=Example.zeros((2, 3), 3))
     tied = nn.Linear(3, 3)
-    with pytest.raises(InputError, match="belongs to extractor and head"):
-        Model(Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3), tied), tied), name="m", shape=(2, 3), classes=3)
+    with pytest.raises(InputError, match="are one parameter, which belongs to extractor and head; give one module"):
+        Model(
+            Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3), tied), tied), name="m", example=Example.zeros((2, 3), 3)
+        )
 
 
 def test_the_dry_pass_leaves_no_trace_and_notices_dropout() -> None:
     state = torch.get_rng_state()
     model = batch_norm_model(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3)))
     assert model.draws
-    assert not build("mlp", (4,), 3, seed=1).draws
+    assert not build("mlp", Example.zeros((4,), 3), seed=1).draws
     assert model.state()["extractor.2.running_mean"].tolist() == [0.0] * 4
     assert model.counters["extractor.2.num_batches_tracked"] == 0
     torch.set_rng_state(state)
 
 
 def test_predict_takes_batches_and_single_samples_and_nothing_else() -> None:
-    model = build("mlp", (1, 2, 2), 3, seed=1)
+    model = build("mlp", Example.zeros((1, 2, 2), 3), seed=1)
     x = torch.rand(5, 1, 2, 2)
     assert torch.equal(model.predict(x), model(x).argmax(1))
     assert model.predict(x.numpy()[0]).shape == ()
@@ -203,8 +209,8 @@ def test_predict_takes_batches_and_single_samples_and_nothing_else() -> None:
 
 
 def test_load_refuses_foreign_tensors() -> None:
-    model = build("mlp", (4,), 3, seed=1)
+    model = build("mlp", Example.zeros((4,), 3), seed=1)
     with pytest.raises(InputError, match="not the tensors of model mlp"):
-        model.load(build("mlp", (5,), 3, seed=1).state())
+        model.load(build("mlp", Example.zeros((5,), 3), seed=1).state())
     with pytest.raises(InputError, match="not the tensors of model mlp"):
         model.load({})

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from peer.errors import InputError
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import MODELS, build
 
 
@@ -29,7 +30,7 @@ from peer.learning.model.zoo import MODELS, build
     ],
 )
 def test_sizes(name: str, shape: tuple[int, ...], extractor: int, head: int) -> None:
-    model = build(name, shape, 10, seed=1)
+    model = build(name, Example.zeros(shape, 10), seed=1)
     assert (model.extractor.numel(), model.head.numel()) == (extractor, head)
     assert model(torch.zeros(3, *shape)).shape == (3, 10)
 
@@ -42,7 +43,7 @@ def test_every_model_of_the_list_is_there() -> None:
 @pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_181_642), ("mobilenet_v2", 2_236_682)])
 def test_vision_models_take_small_images(name: str, parameters: int) -> None:
     pytest.importorskip("PIL")
-    model = build(name, (3, 16, 16), 10, seed=1)
+    model = build(name, Example.zeros((3, 16, 16), 10), seed=1)
     assert sum(where.stop - where.start for where in model.trainable("model")) == parameters
     assert {entry.name.partition(".")[0] for entry in model.entries("head")} == {"head"}
     assert model.draws == (name == "mobilenet_v2")
@@ -51,7 +52,7 @@ def test_vision_models_take_small_images(name: str, parameters: int) -> None:
 def test_weights_depend_on_seed_and_stream_alone() -> None:
     def weights(seed: int, stream: str) -> torch.Tensor:
         torch.rand(3)
-        return build("mlp", (4,), 3, seed=seed, stream=stream).vector
+        return build("mlp", Example.zeros((4,), 3), seed=seed, stream=stream).vector
 
     assert torch.equal(weights(1, "shared"), weights(1, "shared"))
     assert not torch.equal(weights(1, "shared"), weights(2, "shared"))
@@ -62,14 +63,16 @@ def test_lazy_layers_take_their_weights_from_the_stream_too(tmp_path: Path, monk
     source = "from torch import nn\ndef Net(shape, classes): return nn.Flatten(), nn.LazyLinear(classes)\n"
     (tmp_path / "lazy_model.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    a, b, again = (build("lazy_model:Net", (2, 3), 4, 1, stream).vector for stream in ("peer0", "peer1", "peer0"))
+    a, b, again = (
+        build("lazy_model:Net", Example.zeros((2, 3), 4), 1, stream).vector for stream in ("peer0", "peer1", "peer0")
+    )
     assert torch.equal(a, again)
     assert not torch.equal(a, b)
 
 
 def test_building_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
-    build("mlp", (4,), 3, seed=1)
+    build("mlp", Example.zeros((4,), 3), seed=1)
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -94,7 +97,7 @@ def test_building_leaves_the_global_generator_alone() -> None:
 )
 def test_wrong_models_are_refused_in_one_sentence(name: str, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        build(name, shape, 10, seed=1)
+        build(name, Example.zeros(shape, 10), seed=1)
     assert "\n" not in str(caught.value)
 
 
@@ -123,10 +126,10 @@ def test_a_model_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "own_models.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("own_models:pair", "own_models:Net"):
-        model = build(name, (2, 3), 4, seed=1)
+        model = build(name, Example.zeros((2, 3), 4), seed=1)
         assert [entry.name for entry in model.layout] == ["head.weight", "head.bias"]
         assert model.name == name
     with pytest.raises(InputError, match=r"extra.weight is in neither extractor nor head"):
-        build("own_models:Stray", (2, 3), 4, seed=1)
+        build("own_models:Stray", Example.zeros((2, 3), 4), seed=1)
     with pytest.raises(InputError, match=r"must give \(extractor, head\)"):
-        build("own_models:nothing", (2, 3), 4, seed=1)
+        build("own_models:nothing", Example.zeros((2, 3), 4), seed=1)

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory, Samples
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.model.zoo import build
 from peer.learning.training.trainer import Phase, Trainer
@@ -14,18 +15,18 @@ from peer.learning.training.trainer import Phase, Trainer
 def samples(n: int = 37, seed: int = 0) -> Samples:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(0, 3, (n,), generator=generator)
-    return Samples(torch.randn(n, 4, generator=generator) + y[:, None], y)
+    return InMemory(torch.randn(n, 4, generator=generator) + y[:, None], y)
 
 
 def model(seed: int = 1) -> Model:
-    return build("mlp", (4,), 3, seed=seed)
+    return build("mlp", Example.zeros((4,), 3), seed=seed)
 
 
 def batch_norm_model(dropout: float = 0.0) -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         extractor = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(dropout))
-        return Model(Split(extractor, nn.Linear(5, 3)), name="bn", shape=(4,), classes=3)
+        return Model(Split(extractor, nn.Linear(5, 3)), name="bn", example=Example.zeros((4,), 3))
 
 
 class Recorder(nn.Module):
@@ -45,7 +46,7 @@ class Recorder(nn.Module):
 
 def recorded() -> tuple[Model, list[Tensor]]:
     recorder = Recorder()
-    made = Model(Split(recorder, nn.Identity()), name="recorder", shape=(4,), classes=3)
+    made = Model(Split(recorder, nn.Identity()), name="recorder", example=Example.zeros((4,), 3))
     recorder.batches.clear()
     return made, recorder.batches
 

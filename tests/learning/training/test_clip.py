@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from peer.learning.model.model import Part
 from peer.learning.randomness import torch_generator
+from peer.learning.training.settings import Training
 from peer.learning.training.trainer import SGD, Adam, Phase, Trainer
 
 LIMIT = 0.05
@@ -16,7 +17,7 @@ LIMIT = 0.05
 @pytest.mark.parametrize("part", ["model", "extractor", "head"])
 def test_a_longer_gradient_is_scaled_down_and_a_shorter_one_stays(part: Part) -> None:
     trained, data, plain = model(), samples(), model()
-    Trainer(trained, data, 1, "peer0", LIMIT).train(Phase(part, 2, SGD(0.5), batch_size=8), 0)
+    Trainer(trained, data, 1, "peer0", Training(clip_gradient=LIMIT)).train(Phase(part, 2, SGD(0.5), batch_size=8), 0)
     generator, norms = torch_generator(1, "peer0", 0, "order 0"), []
     names = [entry.name for entry in plain.layout if part in ("model", entry.part)]
     for _ in range(2):
@@ -42,7 +43,9 @@ def test_it_is_done_before_the_protocol_s_correction() -> None:
 
     made = model()
     before = made.vector.clone()
-    Trainer(made, samples(), 1, "peer0", LIMIT).train(Phase("model", 1, SGD(0.01), gradient_hook=hook), 0)
+    Trainer(made, samples(), 1, "peer0", Training(clip_gradient=LIMIT)).train(
+        Phase("model", 1, SGD(0.01), gradient_hook=hook), 0
+    )
     assert 0 < max(seen) <= LIMIT * (1 + 1e-6)
     assert float((made.vector - before).abs().max()) > 0.09, "the correction is whole"
 
@@ -51,7 +54,9 @@ def test_not_given_or_never_reached_the_bits_are_the_same() -> None:
     ends = []
     for limit in (None, 1e6):
         made = batch_norm_model()
-        Trainer(made, samples(), 1, "peer0", limit).train(Phase("model", 3, Adam(0.01), batch_size=8), 0)
+        Trainer(made, samples(), 1, "peer0", Training(clip_gradient=limit)).train(
+            Phase("model", 3, Adam(0.01), batch_size=8), 0
+        )
         ends.append(made.vector.clone())
     assert torch.equal(*ends)
 
@@ -60,7 +65,9 @@ def test_running_statistics_are_no_part_of_the_gradient() -> None:
     ends = []
     for limit in (None, LIMIT):
         made = batch_norm_model()
-        Trainer(made, samples(), 1, "peer0", limit).train(Phase("model", 1, SGD(0.0), batch_size=8), 0)
+        Trainer(made, samples(), 1, "peer0", Training(clip_gradient=limit)).train(
+            Phase("model", 1, SGD(0.0), batch_size=8), 0
+        )
         ends.append(made.vector.clone())
     assert torch.equal(*ends)
 
@@ -69,5 +76,5 @@ def test_a_gradient_of_zero_stays_zero() -> None:
     made = model()
     phase = Phase("model", 1, SGD(0.1), loss=lambda logits, labels, positions: logits.sum() * 0)
     before = made.vector.clone()
-    Trainer(made, samples(), 1, "peer0", LIMIT).train(phase, 0)
+    Trainer(made, samples(), 1, "peer0", Training(clip_gradient=LIMIT)).train(phase, 0)
     assert torch.equal(made.vector, before)

@@ -8,16 +8,18 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory, Samples
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
+from peer.learning.tasks import Classification
 from peer.learning.training import metrics
 from peer.learning.training.evaluation import Measured, evaluate, measure
 
 
 def saying(predictions: list[int], y: list[int], classes: int) -> tuple[Model, Samples]:
     """A model that gives these predictions for these samples: its input is the logits."""
-    model = Model(Split(nn.Identity(), nn.Identity()), name="echo", shape=(classes,), classes=classes)
-    return model, Samples(functional.one_hot(torch.tensor(predictions), classes).float(), torch.tensor(y))
+    model = Model(Split(nn.Identity(), nn.Identity()), name="echo", example=Example.zeros((classes,), classes))
+    return model, InMemory(functional.one_hot(torch.tensor(predictions), classes).float(), torch.tensor(y))
 
 
 def test_every_accuracy_of_a_small_case() -> None:
@@ -61,24 +63,24 @@ def test_where_an_accuracy_does_not_apply_it_is_none() -> None:
 def test_matched_is_the_global_accuracy_of_a_peer_with_the_global_mix(data: st.DataObject) -> None:
     y = np.array(data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=40)))
     correct = np.array(data.draw(st.lists(st.booleans(), min_size=len(y), max_size=len(y))))
-    measured = Measured(correct, y, 5, 0.0)
+    measured = Measured(Classification(), correct[:, None].astype(float), y, 5, 0.0)
     matched = metrics.matched_accuracy(measured.recall, np.bincount(y, minlength=5))
-    assert matched == pytest.approx(measured.accuracy)
+    assert matched == pytest.approx(measured.score)
 
 
 def test_one_pass_whatever_the_batch_and_in_evaluation_mode() -> None:
     torch.manual_seed(0)
     extractor = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
-    model = Model(Split(extractor, nn.Linear(8, 3)), name="bn", shape=(4,), classes=3)
+    model = Model(Split(extractor, nn.Linear(8, 3)), name="bn", example=Example.zeros((4,), 3))
     model.train()
-    test = Samples(torch.rand(50, 4), torch.randint(0, 3, (50,)))
+    test = InMemory(torch.rand(50, 4), torch.randint(0, 3, (50,)))
     before = model.sha256()
     calls: list[int] = []
     handle = model.module.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
     by_eight, at_once = measure(model, test, batch=8), measure(model, test, batch=50)
     handle.remove()
     assert sum(calls) == 100
-    assert np.array_equal(by_eight.correct, at_once.correct)
+    assert np.array_equal(by_eight.rows, at_once.rows)
     assert by_eight.loss == pytest.approx(at_once.loss)
     assert model.sha256() == before
-    assert by_eight.accuracy == (model.predict(test.x) == test.y).double().mean().item()
+    assert by_eight.score == (model.predict(test.x) == test.y).double().mean().item()

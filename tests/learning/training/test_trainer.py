@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from peer.errors import FailedError, InputError
+from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.training.trainer import SGD, Adam, Phase, Stopped, Trainer
 
@@ -198,7 +199,7 @@ def test_adam_takes_its_betas() -> None:
         with torch.random.fork_rng():
             torch.manual_seed(3)
             layer = nn.Linear(4, 3)
-            return Model(Split(layer, nn.Identity()), name="linear", shape=(4,), classes=3), layer
+            return Model(Split(layer, nn.Identity()), name="linear", example=Example.zeros((4,), 3)), layer
 
     def ours(settings: Adam) -> Tensor:
         made, _ = first_weights()

@@ -11,7 +11,7 @@ from typing import Any, Callable  # noqa: UP035
 
 from launcher.engines.ssh.remote.installation import install, installed
 from launcher.engines.ssh.remote.reaching import dial, listen
-from launcher.engines.ssh.remote.run import device, follow, forget, place, send, start, survey
+from launcher.engines.ssh.remote.run import device, discard, follow, forget, place, send, start, survey
 from launcher.engines.ssh.remote.speech import Refused, say
 
 SILENCE = 60
@@ -25,7 +25,21 @@ def awake() -> None:
 ORDERS: dict[str, Callable[..., Any]] = {
     **{
         one.__name__: one
-        for one in (awake, survey, installed, install, device, place, forget, start, send, follow, listen, dial)
+        for one in (
+            awake,
+            survey,
+            installed,
+            install,
+            device,
+            place,
+            discard,
+            forget,
+            start,
+            send,
+            follow,
+            listen,
+            dial,
+        )
     },
 }
 

@@ -124,6 +124,11 @@ class Peer:
             "run is no longer wanted"
         )
 
+    def is_of_earlier(self, run: dict[str, str]) -> bool:
+        """Whether its files are of an earlier run of the same launcher's directory."""
+        earlier = self.earlier()
+        return bool(earlier) and earlier["owner"] == run["owner"] and earlier["token"] != run["token"]
+
     def claim(self, run: dict[str, str]) -> None:
         """Makes the files this run's: those of an earlier run of the same launcher's directory are discarded."""
         if why := self.obstacle(run):
@@ -133,14 +138,18 @@ class Peer:
         write(self.run, json.dumps(run), 0o600)
 
     def discard(self) -> None:
+        """Ends it and removes all that is its alone; Refused if it does not end."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for _ in range(100):
                 if not self.runs():
                     break
                 self.signal(number)
                 time.sleep(0.1)  # as its keeper is no child of this process, nobody is told of its end
+        if self.runs():
+            raise Refused(f"{self.id} does not end, not even killed; see what `ps` says of it")
         shutil.rmtree(self.out, ignore_errors=True)
-        for path in (self.config, self.exit, self.lock):
+        certificate = [os.path.join(self.root, f"{self.id}.{kind}") for kind in ("pem", "key")]
+        for path in (self.config, *certificate, self.exit, self.lock, self.run):
             if os.path.exists(path):
                 os.remove(path)
 

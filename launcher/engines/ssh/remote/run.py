@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -60,6 +61,9 @@ def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, 
     own(os.path.dirname(root))
     own(root)
     os.chmod(root, 0o700)  # that of an earlier run may be open to readers
+    for other in peers_in(root):
+        if other.id not in ids and other.is_of_earlier(run):
+            other.discard()
     peers = [Peer(root, id) for id in ids]
     for peer in peers:
         peer.claim(run)
@@ -76,6 +80,26 @@ def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, 
             if name.endswith(".yaml"):
                 forget(directory, [id for id in ids if name in ("federation.yaml", f"{id}.yaml")])
     return {"root": root, **survey(directory, run, ids)}
+
+
+def peers_in(root: str) -> list[Peer]:
+    """All whose files are in the run's directory, whoever placed them."""
+    names = os.listdir(root) if os.path.isdir(root) else []
+    return [Peer(root, name[1:-4]) for name in sorted(names) if name.startswith(".") and name.endswith(".run")]
+
+
+def discard(directory: str, run: dict[str, str], ids: list[str]) -> None:
+    """Ends these peers and removes what is theirs; what they share, with the last. Those of other runs stay."""
+    root = absolute(directory)
+    for peer in peers_in(root):
+        if peer.id in ids and not peer.obstacle(run):
+            peer.discard()
+    if os.path.isdir(root) and not peers_in(root):
+        for name in ("federation.yaml", "ca.pem"):
+            with suppress(FileNotFoundError):
+                os.remove(os.path.join(root, name))
+        with suppress(OSError):  # somebody has put something there
+            os.rmdir(root)
 
 
 def forget(directory: str, ids: list[str]) -> None:

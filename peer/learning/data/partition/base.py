@@ -18,6 +18,8 @@ class Partition(Settings):
 
     kind: str
     """Name of the rule."""
+    by_label: ClassVar[bool] = True
+    """Whether it looks at the samples' classes, and not only at how many there are."""
 
     def split(self, labels: Labels, names: Sequence[str], rng: np.random.Generator) -> list[Indices]:
         """Deal `labels` (n,) to the peers `names`: one int64 index array a peer, in the peers' order.

@@ -1,6 +1,6 @@
 """Splits that give every peer the same: in what, in how much, or both."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ class Iid(Partition):
 
     kind: Literal["iid"] = "iid"
     """Every peer draws from the same distribution."""
+    by_label: ClassVar[bool] = False
 
     def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         return np.array_split(rng.permutation(len(labels)), peers)

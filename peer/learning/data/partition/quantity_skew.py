@@ -15,6 +15,7 @@ class Imbalanced(Partition):
 
     kind: Literal["imbalanced"]
     """A few peers with much data."""
+    by_label: ClassVar[bool] = False
     kappa: float = Field(gt=0, lt=1)
     """Share of all samples that each of the m large peers holds. CYCle: 0.8, 0.35, 0.6."""
     m: int = Field(ge=1)
@@ -43,6 +44,7 @@ class Quantity(Partition):
 
     kind: Literal["quantity"]
     """Unequal amounts of the same mix."""
+    by_label: ClassVar[bool] = False
     delta: float = Field(gt=0, le=1e6)
     """Concentration of the sizes: 0.5 is very uneven, 100 nearly even."""
 

@@ -8,11 +8,16 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from peer.errors import InputError
+from peer.learning.data.dataset import Dataset
 from peer.learning.data.drift import Drift, Stage, stages
 from peer.learning.data.partition import AnyPartition, Iid
-from peer.learning.data.samples import Dataset
+from peer.learning.data.reading import Collate, Reading
 from peer.learning.data.sources.arrays import Rows
+from peer.learning.data.sources.streams import is_read_one_by_one, streamed
+from peer.learning.data.transforms import Named, both
 from peer.learning.data.validation import set_aside
+from peer.learning.tasks import Classification, Task
 from peer.peer_paths import names_peers, of_peer, spelled
 from peer.settings import Settings
 
@@ -38,6 +43,17 @@ class Source(Settings):
     """What changes during the run: `[{round: 5, partition: {...}}, {round: 8, rotate: 90}]`, in the order of the
     rounds. Training, test and validation samples change alike. Only in the federation's data: a peer with its own
     data follows it, but for `partition`."""
+
+    transforms: tuple[Named, ...] = ()
+    """What is done to each sample that is trained on, one after the other: a class of `torchvision.transforms.v2` by
+    name, with arguments or without, as in `[RandomHorizontalFlip, {RandomCrop: {size: 28, padding: 2}}]`, or
+    `module:name` of your own. Pixels are in [0, 1] before. What they draw derives from the run's `seed`."""
+    test_transforms: tuple[Named, ...] = ()
+    """The same for all other samples: those of tests and for validation, and training samples that are only looked
+    at."""
+    workers: int = Field(default=0, ge=0, le=64)
+    """Processes of each peer that read its samples ahead and transform them; with 0 training waits for that. The
+    result is the same."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -74,19 +90,49 @@ class Source(Settings):
     def _places(self) -> dict[str, Path]:
         return {key: value for key, value in self if isinstance(value, Path)}
 
-    def load(self) -> Dataset:
-        """Open the data; large sets stay on disk until samples are taken. InputError when they are no use."""
-        dataset = self._limited(self._read())
-        return set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
+    def load(self, task: Task = Classification()) -> Dataset:
+        """Open the data for a task; large sets stay on disk until samples are taken. InputError for what is no use."""
+        dataset = self._limited(self._read(task))
+        dataset = set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
+        return self._streamed(dataset)
+
+    def _streamed(self, dataset: Dataset) -> Dataset:
+        lazily = self.stays_on_disk or self.transforms or self.test_transforms or is_read_one_by_one(dataset)
+        if lazily:
+            steps = both(self.transforms, self.test_transforms)
+            return streamed(dataset, Reading(self.name, {}, dataset.task, 1.0, steps, self._collate()), self.workers)
+        if self.workers:
+            raise InputError(f"{self.name}: all samples are in memory, and `workers` would do nothing; leave it out")
+        return dataset
+
+    @property
+    def stays_on_disk(self) -> bool:
+        """Whether samples are read when they are needed."""
+        return False
+
+    def _collate(self) -> Collate | None:
+        """What makes a batch of samples; None for torch's own."""
+        return None
 
     def _limited(self, dataset: Dataset) -> Dataset:
-        if self.limit is None or self.limit >= len(dataset.train_labels):
+        if self.limit is None or self.limit >= len(dataset.train_targets):
             return dataset
-        drawn = np.random.default_rng(self.seed).permutation(len(dataset.train_labels))[: self.limit]
+        drawn = np.random.default_rng(self.seed).permutation(len(dataset.train_targets))[: self.limit]
         kept = np.sort(drawn)
         inputs = Rows(dataset.train_inputs, kept)
-        return replace(dataset, train_inputs=inputs, train_labels=dataset.train_labels[kept])
+        return replace(dataset, train_inputs=inputs, train_targets=dataset.train_targets[kept])
 
     @abstractmethod
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         """The data set as it lies on disk."""
+
+
+class OnDisk(Source):
+    """A source that need not be taken into memory."""
+
+    stream: bool = False
+    """Leave the samples on disk and read each batch when it is needed: for data that do not fit in memory."""
+
+    @property
+    def stays_on_disk(self) -> bool:
+        return self.stream

@@ -4,9 +4,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from peer.learning.data.samples import Dataset
+from peer.learning.data.dataset import Dataset
 from peer.learning.data.sources.arrays import Labelled, dataset, labelled
 from peer.learning.data.sources.downloads import Downloadable, alone
+from peer.learning.tasks import Task
 
 
 class CifarSet(Downloadable):
@@ -16,19 +17,19 @@ class CifarSet(Downloadable):
     _folder: ClassVar[str]
     _classes: ClassVar[int]
 
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         folder = self.root / self._folder
         if self.download:
             with alone(self.root):
                 self._torchvision_set(self._kind, train=False, download=True)
         if not folder.exists():
             raise self._missing(folder)
-        train = self._part(self._torchvision_set(self._kind, train=True))
-        test = self._part(self._torchvision_set(self._kind, train=False))
+        train = self._part(self._torchvision_set(self._kind, train=True), task)
+        test = self._part(self._torchvision_set(self._kind, train=False), task)
         return dataset(train, test, str(folder), self._classes)
 
-    def _part(self, loaded: Any) -> Labelled:
-        return labelled(loaded.data, np.asarray(loaded.targets), str(self.root / self._folder))
+    def _part(self, loaded: Any, task: Task) -> Labelled:
+        return labelled(loaded.data, np.asarray(loaded.targets), str(self.root / self._folder), task)
 
 
 class Cifar10(CifarSet):

@@ -13,8 +13,11 @@ from typing import Literal
 import numpy as np
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array
+from peer.learning.data.sources.arrays import Labelled, dataset
 from peer.learning.data.sources.base import Source
+from peer.learning.tasks import Task
 
 FILE = Path(__file__).with_name("digits.csv.gz")
 _TRAIN = 1437
@@ -32,12 +35,15 @@ class Digits(Source):
     root: Path = Path("data")
     """Not used, as the digits come with this package; accepted so that another image set is one word away."""
 
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         table = _table()
         order = np.random.default_rng(self.seed).permutation(_TOTAL)
         pixels = table[order, :-1].reshape(-1, 1, 8, 8)
-        labels = table[order, -1].astype(np.int64)
-        return Dataset(pixels[:_TRAIN], labels[:_TRAIN], pixels[_TRAIN:], labels[_TRAIN:], classes=10, scale=16.0)
+        targets = task.targets(table[order, -1], self.name, "the digits")
+        train = Labelled(pixels[:_TRAIN], targets[:_TRAIN], task, 16.0)
+        return dataset(
+            train, Labelled(pixels[_TRAIN:], targets[_TRAIN:], task, 16.0), self.name, 10 if task.has_classes else None
+        )
 
 
 def _table() -> Array:

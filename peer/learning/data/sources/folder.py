@@ -10,9 +10,11 @@ import numpy as np
 from pydantic import Field
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset, Indices, Names
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array, Indices, Names
 from peer.learning.data.sources.arrays import Labelled, dataset, hold_out
-from peer.learning.data.sources.base import Source
+from peer.learning.data.sources.base import OnDisk
+from peer.learning.tasks import Task
 from peer.reading import open_plain
 
 # With all of its formats Pillow would start other programs for some, whatever the suffix says.
@@ -22,7 +24,7 @@ DAMAGED = (OSError, SyntaxError, ValueError, LookupError, TypeError, EOFError, s
 """Pillow's ways of telling of a damaged file, depending on the format and on how far it came."""
 
 
-class ImageFolder(Source):
+class ImageFolder(OnDisk):
     """Files root/train/CLASS/* and root/test/CLASS/*; without root/test, or as root/CLASS/*, with a holdout.
 
     Classes are numbered in the sorted order of their folders' names. Images are scaled to size × size and
@@ -43,19 +45,19 @@ class ImageFolder(Source):
     """The folders of classes 0, 1, ...; give it where a folder may be absent, or where another order is
     wanted."""
 
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         where = str(self.root)
         split = (self.root / "train").is_dir()
         top = self.root / "train" if split else self.root
         names = self.class_names or _subfolders(top)
-        train = self._list(top, names)
+        train = self._list(top, names, task)
         if split and (self.root / "test").is_dir():
-            joined = dataset(train, self._list(self.root / "test", names), where, len(names))
+            joined = dataset(train, self._list(self.root / "test", names, task), where, len(names))
         else:
             joined = dataset(*hold_out(train, self.holdout, self.seed, where), where, len(names))
         return replace(joined, names=Names(classes=names))
 
-    def _list(self, top: Path, names: tuple[str, ...]) -> Labelled:
+    def _list(self, top: Path, names: tuple[str, ...], task: Task) -> Labelled:
         unknown = sorted(set(_subfolders(top)) - set(names))
         if unknown:
             raise InputError(f"{top}: the folder {unknown[0]!r} is none of the classes {', '.join(names)}")
@@ -64,7 +66,8 @@ class ImageFolder(Source):
         if not paths:
             raise InputError(f"there are no images in the class folders of {top}")
         labels = np.repeat(np.arange(len(names)), [len(group) for group in files])
-        return Labelled(Files(paths, self.size, self.channels), labels, 255.0)
+        targets = task.targets(labels, str(top), "its folders")
+        return Labelled(Files(paths, self.size, self.channels), targets, task, 255.0)
 
 
 @dataclass(frozen=True)

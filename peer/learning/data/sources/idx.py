@@ -11,18 +11,21 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array
 from peer.learning.data.sources.arrays import Labelled, dataset, labelled
+from peer.learning.data.sources.base import OnDisk
 from peer.learning.data.sources.downloads import Downloadable, alone
+from peer.learning.tasks import Task
 from peer.reading import open_plain
 
 
-class IdxSet(Downloadable):
+class IdxSet(Downloadable, OnDisk):
     """Images (1, 28, 28) with pixels scaled to [0, 1], in the files' order, with their own test set."""
 
     _folder: ClassVar[str]
 
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         if self.download:
             with alone(self.root):
                 if self._absent():
@@ -30,12 +33,12 @@ class IdxSet(Downloadable):
         if absent := self._absent():
             raise self._missing(absent[0])
         images, labels, test_images, test_labels = self._files()
-        train, test = self._part(images, labels), self._part(test_images, test_labels)
+        train, test = self._part(images, labels, task), self._part(test_images, test_labels, task)
         return dataset(train, test, str(images.parent), self._classes())
 
-    def _part(self, images: Path, labels: Path) -> Labelled:
+    def _part(self, images: Path, labels: Path, task: Task) -> Labelled:
         x, y = read_idx(images, dimensions=3), read_idx(labels, dimensions=1)
-        return labelled(x, y - self._first_label(), str(images.parent), images.name, labels.name)
+        return labelled(x, y - self._first_label(), str(images.parent), task, images.name, labels.name)
 
     def _absent(self) -> list[Path]:
         return [path for path in self._files() if not path.exists()]

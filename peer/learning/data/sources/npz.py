@@ -12,21 +12,24 @@ import numpy as np
 from pydantic import Field
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array
 from peer.learning.data.sources.arrays import Labelled, dataset, hold_out, labelled
-from peer.learning.data.sources.base import Source
+from peer.learning.data.sources.base import OnDisk
 from peer.learning.data.sources.unpacking import check_unpacked
+from peer.learning.tasks import Task
 from peer.reading import open_plain
 
 ENCRYPTED = 1
 """In a zip member's flags."""
 
 
-class Npz(Source):
+class Npz(OnDisk):
     """Arrays x_train, y_train, x_test, y_test, or x, y of which a part is held out for testing.
 
     uint8 arrays are pixels: (n, H, W), (n, H, W, C) or (n, C, H, W), scaled to [0, 1]. Others are taken as
-    they are, as float32. Labels are integers from 0.
+    they are, as float32, or as whole numbers where the task takes tokens. Labels are integers from 0; other targets
+    are as the task has them.
     """
 
     name: Literal["npz"]
@@ -36,20 +39,20 @@ class Npz(Source):
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share of the samples held out for testing where the file has no x_test and y_test."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes, when the largest does not occur in the file; not given, the largest label plus 1."""
+    """Number of classes, when the largest does not occur in the file; not given, as many as the targets show."""
 
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         where = str(self.path)
         arrays = read_npz(self.path)
-        train = _pair(arrays, ("x_train", "y_train") if "x_train" in arrays else ("x", "y"), where)
+        train = _pair(arrays, ("x_train", "y_train") if "x_train" in arrays else ("x", "y"), where, task)
         if {"x_test", "y_test"} & arrays.keys():
-            test = _pair(arrays, ("x_test", "y_test"), where)
+            test = _pair(arrays, ("x_test", "y_test"), where, task)
         else:
             train, test = hold_out(train, self.holdout, self.seed, where)
         return dataset(train, test, where, self.classes)
 
 
-def _pair(arrays: dict[str, Array], keys: tuple[str, str], where: str) -> Labelled:
+def _pair(arrays: dict[str, Array], keys: tuple[str, str], where: str, task: Task) -> Labelled:
     x, y = keys
     absent = [key for key in keys if key not in arrays]
     if absent:
@@ -58,7 +61,7 @@ def _pair(arrays: dict[str, Array], keys: tuple[str, str], where: str) -> Labell
             f"{where}: there is no array {absent[0]}; it must hold x_train, y_train, x_test and y_test, "
             f"or x and y, and holds {found}"
         )
-    return labelled(arrays[x], arrays[y], where, x, y)
+    return labelled(arrays[x], arrays[y], where, task, x, y)
 
 
 def read_npz(path: Path) -> dict[str, Array]:

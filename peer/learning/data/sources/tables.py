@@ -18,15 +18,23 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from peer.errors import InputError
-from peer.learning.data.samples import Array, Dataset, Names
-from peer.learning.data.sources.arrays import dataset, hold_out, labelled
-from peer.learning.data.sources.base import Source
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import Array, Names
+from peer.learning.data.sources.arrays import Labelled, dataset, hold_out, labelled
+from peer.learning.data.sources.base import OnDisk, Source
+from peer.learning.data.sources.row_groups import RowGroups
 from peer.learning.data.sources.unpacking import Unpacked, check_unpacked
+from peer.learning.tasks import Task
 
 if TYPE_CHECKING:
     import pandas
 
 
+_NUMBERS = {
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    *("bool", "float", "double", "halffloat"),
+}
+"""Arrow's types."""
 _VALUE = 8
 """Bytes of a value in memory."""
 _PLAINLY = "write it without compression and dictionaries"
@@ -41,7 +49,7 @@ class Table(Source):
     path: Path
     """The file."""
     label: str = "label"
-    """Name of the column that holds the class."""
+    """Name of the column that holds the class, or the number to foretell."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share of the rows held out for testing."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -50,7 +58,7 @@ class Table(Source):
 
     _suffix: ClassVar[str]
 
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         where = str(self.path)
         frame = self._frame()
         if self.label not in frame.columns:
@@ -59,11 +67,12 @@ class Table(Source):
         if len(frame) == 0:
             raise InputError(f"{where}: there are no rows after the header")
         self._refuse_missing(frame)
-        y, names = self._classes(frame[self.label])
+        y, names = self._classes(frame[self.label]) if task.has_classes else (frame[self.label].to_numpy(), ())
         features = frame.drop(columns=self.label)
-        samples = labelled(self._features(features), y, where, "the table", self.label)
+        samples = labelled(self._features(features), y, where, task, "the table", self.label)
         joined = dataset(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
-        return replace(joined, names=Names(tuple(map(str, features.columns)), names or _numbers(joined.classes)))
+        classes = names or (_numbers(joined.classes) if task.has_classes else ())
+        return replace(joined, names=Names(tuple(map(str, features.columns)), classes))
 
     def _frame(self) -> "pandas.DataFrame":
         if not self.path.is_file():
@@ -176,16 +185,52 @@ class Csv(Table):
                 line = reader.line_num + 1
 
 
-class Parquet(Table):
-    """A Parquet file."""
+class Parquet(Table, OnDisk):
+    """A Parquet file. Streamed, it is read by row groups, of which each process keeps 64 MiB: of a larger file write
+    small ones, of some thousand rows."""
 
     name: Literal["parquet"]
     """A Parquet file of your own."""
+
+    def _read(self, task: Task) -> Dataset:
+        return self._by_row_groups(task) if self.stream else super()._read(task)
+
+    def _by_row_groups(self, task: Task) -> Dataset:
+        """The data set of which only the labels are in memory."""
+        where, labels = str(self.path), self._frame()
+        if len(labels) == 0:
+            raise InputError(f"{where}: there are no rows")
+        self._refuse_missing(labels)
+        column = labels[self.label]
+        y, names = self._classes(column) if task.has_classes else (column.to_numpy(), ())
+        rows = self._row_groups()
+        samples = Labelled(rows, task.targets(y, where, self.label), task)
+        joined = dataset(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
+        classes = names or (_numbers(joined.classes) if task.has_classes else ())
+        return replace(joined, names=Names(rows.columns, classes))
+
+    def _row_groups(self) -> RowGroups:
+        from pyarrow import parquet
+
+        described = parquet.read_metadata(self.path)
+        for field in described.schema.to_arrow_schema():
+            if field.name != self.label and str(field.type) not in _NUMBERS:
+                raise InputError(f"{self.path}: column {field.name!r} holds {field.type} and no numbers; convert it")
+        sizes = [described.row_group(number).num_rows for number in range(described.num_row_groups)]
+        columns = tuple(name for name in described.schema.to_arrow_schema().names if name != self.label)
+        return RowGroups(self.path, columns, (0, *np.cumsum(sizes).tolist()))
 
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
         from pyarrow import compute, parquet
 
         described = parquet.read_metadata(self.path)
+        if self.stream:
+            known = described.schema.to_arrow_schema().names
+            if self.label not in known:
+                raise InputError(
+                    f"{self.path}: there is no column {self.label!r} to take labels from; it has {', '.join(known)}"
+                )
+            return parquet.read_table(self.path, columns=[self.label]).to_pandas()  # type: ignore[no-any-return]
         columns = [described.schema.column(number) for number in range(described.num_columns)]
         row = sum(max(_VALUE, column.length or 0) for column in columns)
         check_unpacked(self.path, described.num_rows * row, _PLAINLY)

@@ -7,23 +7,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import Field, JsonValue
 
 from peer.errors import InputError
-from peer.learning.data.samples import Dataset, Names
-from peer.learning.data.sources.arrays import dataset, hold_out, labelled
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.items import Items
+from peer.learning.data.reading import Collate
+from peer.learning.data.samples import Names
+from peer.learning.data.sources.arrays import Labelled, dataset, hold_out, labelled
 from peer.learning.data.sources.base import Source
+from peer.learning.tasks import Task
 from peer.plugins import in_words, load_object
+
+NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
 
 class UserSource(Source):
-    """`function(**options)` returns (x, y), or (x_train, y_train, x_test, y_test), as numpy arrays.
+    """`function(**options)` returns (x, y), or (x_train, y_train, x_test, y_test), as numpy arrays; or a map-style
+    `torch.utils.data.Dataset`, or (train, test), two of them.
 
-    Arrays are treated as those of an npz file. The function runs in every peer and must return the same
-    arrays each time.
+    Arrays are treated as those of an npz file. A torch data set stays as it is and is read sample by sample, (input,
+    target), when a batch is needed; an input may be a tuple or a dict of tensors, with which the model is called. The
+    function runs in every peer and must return the same each time.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
+    name: str = Field(pattern=NAME)
     """`module:function`, the module being importable where the peer runs."""
     root: Path | None = None
     """A folder; when given, it is passed to the function as `root`."""
@@ -32,13 +41,21 @@ class UserSource(Source):
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share of the samples held out for testing where the function returns no test samples."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes, when the largest does not occur; not given, the largest label plus 1."""
+    """Number of classes, when the largest does not occur; not given, as many as the targets show."""
+    collate: str | None = Field(default=None, pattern=NAME)
+    """`module:function` that makes a batch, (inputs, targets), of a list of samples (input, target) of a torch data
+    set, where inputs differ in size."""
 
-    def _read(self) -> Dataset:
+    def _read(self, task: Task) -> Dataset:
         returned = self._call()
+        if given := _torch_data_sets(returned):
+            return self._one_by_one([Items(one, self.name) for one in given], task)
+        if self.collate:
+            raise InputError(f"{self.name} returned arrays, of which torch makes batches; leave out `collate`")
         if not isinstance(returned, tuple | list) or len(returned) not in (2, 4):
             raise InputError(
-                f"{self.name} must return (x, y) or (x_train, y_train, x_test, y_test), not {_describe(returned)}"
+                f"{self.name} must return (x, y) or (x_train, y_train, x_test, y_test), or one or two torch data sets, "
+                f"not {_describe(returned)}"
             )
         try:
             arrays = [np.asarray(part) for part in returned]
@@ -48,12 +65,24 @@ class UserSource(Source):
         if all(columns) and len(set(columns)) > 1:
             told = " and ".join(", ".join(names) for names in columns)
             raise InputError(f"{self.name} returned training and test samples with other columns: {told}")
-        train = labelled(arrays[0], arrays[1], self.name)
+        train = labelled(arrays[0], arrays[1], self.name, task)
         if len(arrays) == 4:
-            test = labelled(arrays[2], arrays[3], self.name, "x_test", "y_test")
+            test = labelled(arrays[2], arrays[3], self.name, task, "x_test", "y_test")
         else:
             train, test = hold_out(train, self.holdout, self.seed, self.name)
         return replace(dataset(train, test, self.name, self.classes), names=Names(columns[0]))
+
+    def _one_by_one(self, given: list[Items], task: Task) -> Dataset:
+        """The data set, of which nothing is read but classes, and a few targets of a task without."""
+        found = [one.targets(task) for one in given]
+        known = found if task.has_classes else [np.zeros(one.shape[0], np.int64) for one in given]
+        parts = [Labelled(one, targets, task) for one, targets in zip(given, known, strict=True)]
+        train, test = parts if len(parts) == 2 else hold_out(parts[0], self.holdout, self.seed, self.name)
+        count = task.outputs((found[0], found[-1]), self.classes, self.name)
+        return Dataset(train.inputs, train.targets, test.inputs, test.targets, count, task=task)
+
+    def _collate(self) -> Collate | None:
+        return _find(self.collate) if self.collate else None
 
     def _call(self) -> Any:
         function = _find(self.name)
@@ -70,10 +99,16 @@ class UserSource(Source):
             raise InputError(f"{self.name} failed: {in_words(error)}") from error
 
 
+def _torch_data_sets(returned: Any) -> tuple[Any, ...]:
+    """The one or two of them that a function returned; none if it returned something else."""
+    given = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    return given if len(given) in (1, 2) and all(isinstance(one, torch.utils.data.Dataset) for one in given) else ()
+
+
 def _find(name: str) -> Callable[..., Any]:
     function = load_object(name)
     if not callable(function):
-        raise InputError(f"`{name}` is no function, so it cannot give the data")
+        raise InputError(f"`{name}` is no function, so it cannot be called")
     return function  # type: ignore[no-any-return]
 
 

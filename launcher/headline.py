@@ -1,0 +1,60 @@
+"""The figure by which tables and summaries judge a model, and means of what is known."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from peer.learning.tasks import Figure
+from peer.spec.federation import Spec
+from peer.telemetry.events import RoundDone
+from peer.telemetry.results import Figures
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The task's first figure; where the task has classes, the accuracy by the spec's test."""
+
+    figure: Figure
+    test: str | None = None
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Headline":
+        return cls(spec.task.headline, spec.test) if spec.test is None else cls.accuracy(spec.test)
+
+    @classmethod
+    def accuracy(cls, test: str) -> "Headline":
+        return cls(Figure("accuracy"), test)
+
+    @property
+    def name(self) -> str:
+        """As a column of the live view is called."""
+        return self.figure.name
+
+    @property
+    def column(self) -> str:
+        """As a column of the last table is called."""
+        return self.test or self.figure.name
+
+    @property
+    def words(self) -> str:
+        """In a sentence."""
+        return f"{self.test} {self.name}" if self.test else self.name
+
+    def value(self, told: RoundDone | Figures) -> float | None:
+        """A peer's; one with its own data has only the accuracy `local`."""
+        return self.of_means(told.accuracy if self.test else told.figures)
+
+    def of_means(self, known: Mapping[str, float | None]) -> float | None:
+        """Of several by their names: accuracies by test, or the task's figures."""
+        chosen = known.get(self.test or self.name)
+        return known.get("local") if self.test and chosen is None else chosen
+
+    def fields(self, value: float | None) -> dict[str, Any]:
+        """Of an event that tells this one figure."""
+        return {"accuracy": {self.test: value}} if self.test else {"figures": {self.name: value}}
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

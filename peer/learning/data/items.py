@@ -1,0 +1,67 @@
+"""A map-style `torch.utils.data.Dataset` of the user's: how many samples it has, and of which classes."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, IterableDataset, Subset
+
+from peer.errors import InputError
+from peer.learning.data.reading import Part, Reading, Wanted
+from peer.learning.data.samples import Array, Indices, Targets
+from peer.learning.tasks import Task
+from peer.plugins import in_words
+
+LOOKED_AT = 8
+"""Samples whose targets are compared with the data set's own list."""
+
+
+class Items:
+    """Such a data set in the place of arrays; only `Reading` knows what is in it."""
+
+    def __init__(self, dataset: "Dataset[Any]", name: str) -> None:
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise InputError(f"{name} returned a data set without a length; give it `__len__` and `__getitem__`")
+        self.dataset, self.name = dataset, name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of how many there are; of one input nothing is known before it is read."""
+        return (len(self.dataset),)
+
+    def __getitem__(self, indices: Indices, /) -> Array:
+        raise TypeError("samples of a torch data set are read one by one")
+
+    def targets(self, task: Task) -> Targets:
+        """Every class, int64 (n,), where the task has classes; else those of a few samples, (few, ...)."""
+        few = np.unique(np.linspace(0, self.shape[0] - 1, LOOKED_AT).astype(np.int64))
+        if not self.shape[0]:
+            raise InputError(f"{self.name} returned a data set without samples")
+        if not task.has_classes:
+            return self._read(few, task)
+        listed = _listed(self.dataset)
+        if listed is None:
+            return self._read(np.arange(self.shape[0]), task)
+        labels = task.targets(listed, self.name, "`targets`")
+        wrong = few[labels[few] != self._read(few, task)] if len(labels) == self.shape[0] else few
+        if len(wrong):
+            raise InputError(
+                f"{self.name}: `targets` of its data set has not the class that sample {wrong[0]} has; make them agree"
+            )
+        return labels
+
+    def _read(self, rows: Indices, task: Task) -> Targets:
+        reading = Reading(self.name, {"train": Part(self.dataset)}, task)
+        return task.targets(reading.targets(Wanted("train", rows, rows, 0, drawn=False)), self.name, "a target")
+
+
+def _listed(dataset: Any) -> NDArray[Any] | None:
+    """What the data set says of all its targets, as torchvision's do, without reading any sample."""
+    if isinstance(dataset, Subset):
+        whole = _listed(dataset.dataset)
+        return None if whole is None else whole[np.asarray(dataset.indices)]
+    targets = getattr(dataset, "targets", None)
+    try:
+        return None if targets is None else np.asarray(targets)
+    except ValueError as error:
+        raise InputError(f"`targets` of a data set are no list of classes: {in_words(error)}") from error

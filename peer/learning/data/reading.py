@@ -1,0 +1,200 @@
+"""How samples are read one batch at a time: what a worker process does, and the peer itself where there is none."""
+
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import Dataset, default_collate
+
+from peer.errors import InputError
+from peer.learning.data.samples import Array, Indices, Inputs, Targets
+from peer.learning.data.transforms import Transform
+from peer.learning.randomness import derive, draw_from, sample_streams
+from peer.learning.tasks import Task
+from peer.plugins import in_words
+
+Collate = Callable[[list[Any]], Any]
+PartName = Literal["train", "test", "validation"]
+
+
+class Wanted(NamedTuple):
+    """Which samples make a batch, and from which stream each draws."""
+
+    part: str
+    rows: Indices
+    """In the part."""
+    numbers: Indices
+    """Each sample's number in the stream of `seed`."""
+    seed: int
+    drawn: bool
+    """Whether they are trained on, and so go through the training transforms."""
+
+
+class Read(NamedTuple):
+    """A batch as it was read, on the CPU."""
+
+    inputs: Any
+    targets: Tensor | None
+    """None where the task has classes: those are known beforehand."""
+
+
+class Refused(NamedTuple):
+    """What made a batch impossible, in one sentence; an exception would lose it on its way from a worker."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Inputs in an order of their own, with targets (n, ...) where the user's data set does not give them itself."""
+
+    inputs: Any
+    """Inputs, or a map-style torch Dataset."""
+    rows: Indices | None = None
+    targets: Targets | None = None
+
+    def __len__(self) -> int:
+        if self.rows is not None:
+            return len(self.rows)
+        return int(self.inputs.shape[0]) if hasattr(self.inputs, "shape") else len(self.inputs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        mapped = isinstance(self.inputs, np.memmap) and self.inputs._mmap is not None  # type: ignore[attr-defined]
+        return {**self.__dict__, "inputs": Mapped.of(self.inputs) if mapped else self.inputs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        inputs = state["inputs"]
+        self.__dict__.update(state, inputs=inputs.open() if isinstance(inputs, Mapped) else inputs)
+
+    def at(self, rows: Indices) -> Indices:
+        """Where these rows of the part lie in the inputs."""
+        return rows if self.rows is None else self.rows[rows]
+
+
+class Mapped(NamedTuple):
+    """Where in a file a memory-mapped array lies, for a process that maps it anew: its bytes are not sent."""
+
+    path: str
+    begin: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, array: Any) -> "Mapped":
+        whole = np.frombuffer(array._mmap, np.uint8)
+        begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY + array.ctypes.data - whole.ctypes.data
+        return cls(str(array.filename), begin, array.shape, array.strides, array.dtype.str)
+
+    def open(self) -> Array:
+        file = np.memmap(self.path, np.uint8, "r")
+        return np.ndarray(self.shape, self.dtype, file, self.begin, self.strides)
+
+
+@dataclass(frozen=True)
+class Reading(Dataset[Any]):
+    """Gives `Read` for `Wanted`. A process of its own gets all of this, but for what is memory-mapped."""
+
+    name: str
+    """Of the data set, for messages."""
+    parts: Mapping[str, Part]
+    task: Task
+    scale: float = 1.0
+    transforms: Mapping[bool, Transform | None] | None = None
+    """For samples that are trained on (True), and for all others."""
+    collate: Collate | None = None
+
+    def __getitems__(self, wanted: Wanted) -> Read | Refused:
+        """A batch: torch's loader takes it as it is."""
+        try:
+            return self.read(wanted)
+        except InputError as error:
+            return Refused(str(error))
+
+    def read(self, wanted: Wanted) -> Read:
+        """A batch; InputError where the user's code fails, or gives what is no sample."""
+        part, transform = self.parts[wanted.part], (self.transforms or {}).get(wanted.drawn)
+        rows = part.at(wanted.rows)
+        if isinstance(part.inputs, Dataset):
+            return self._collated([*self._samples(part.inputs.__getitem__, rows, transform, wanted)])
+        x = torch.from_numpy(taken(part.inputs, rows, self.task.inputs, self.scale))
+        y = None if part.targets is None else torch.from_numpy(part.targets[wanted.rows])
+        if transform is None:
+            return Read(x, y)
+        pairs = [*zip(x, [None] * len(x) if y is None else y, strict=True)]
+        changed = self._samples(pairs.__getitem__, np.arange(len(x)), transform, wanted)
+        inputs, targets = zip(*changed, strict=True)
+        return Read(self._stacked(inputs), None if y is None else torch.stack(targets))
+
+    def targets(self, wanted: Wanted) -> Array:
+        """What a torch Dataset's samples have for targets, (n, ...), as they come."""
+        part = self.parts[wanted.part]
+        found = [y for _, y in self._samples(part.inputs.__getitem__, part.at(wanted.rows), None, wanted)]
+        try:
+            return np.stack([np.asarray(y) for y in found])
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{self.name}: its targets are not of one shape: {in_words(error)}") from error
+
+    def _samples(
+        self, sample: Callable[[Any], Any], rows: Indices, transform: Transform | None, wanted: Wanted
+    ) -> list[tuple[Any, Any]]:
+        found = []
+        with sample_streams():
+            for row, number in zip(rows.tolist(), wanted.numbers.tolist(), strict=True):
+                draw_from(derive(wanted.seed, number))
+                found.append(self._sample(sample, row, transform))
+        return found
+
+    def _sample(self, sample: Callable[[Any], Any], row: int, transform: Transform | None) -> tuple[Any, Any]:
+        try:
+            given = sample(row)
+        except Exception as error:  # it is the user's code
+            raise InputError(f"{self.name} fails at sample {row}: {in_words(error)}") from error
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise InputError(f"{self.name} must give (input, target) for a sample, not a {type(given).__name__}")
+        try:
+            return transform(given[0], given[1]) if transform else (given[0], given[1])
+        except Exception as error:  # and here it may be
+            raise InputError(f"{self.name}: a transform fails at sample {row}: {in_words(error)}") from error
+
+    def _collated(self, samples: list[tuple[Any, Any]]) -> Read:
+        try:
+            inputs, targets = (self.collate or default_collate)(samples)
+        except Exception as error:  # the user's, or torch's own for what cannot be put together
+            way_out = "" if self.collate else "; give tensors of one shape, or a `collate` of your own"
+            raise InputError(f"{self.name}: its samples make no batch: {in_words(error)}{way_out}") from error
+        return Read(tree_map(self._as_input, inputs), None if self.task.has_classes else self._as_targets(targets))
+
+    def _as_input(self, x: Any) -> Tensor:
+        if isinstance(x, Tensor) and x.is_floating_point():
+            return x.float()
+        if isinstance(x, Tensor) and x.dtype in (torch.int64, torch.int32, torch.bool):
+            return x.to(torch.int64)
+        found = f"tensors of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise InputError(
+            f"{self.name}: an input must be floating-point or int64, and a batch has {found}; convert it, as by "
+            "`transforms: [ToImage, {ToDtype: {dtype: float32, scale: true}}]`"
+        )
+
+    def _as_targets(self, targets: Any) -> Tensor:
+        return torch.from_numpy(self.task.targets(np.asarray(targets), self.name, "a target"))
+
+    def _stacked(self, inputs: Sequence[Tensor]) -> Tensor:
+        try:
+            return torch.stack([*inputs]).float() if self.task.inputs == "float32" else torch.stack([*inputs])
+        except (RuntimeError, TypeError) as error:
+            raise InputError(f"{self.name}: the transforms make inputs that are no batch: {in_words(error)}") from error
+
+
+def taken(inputs: Inputs, indices: Indices, dtype: str, scale: float) -> Array:
+    """The inputs at `indices` as a model sees them: a copy."""
+    # Advanced indexing copies the shard alone; a view into the whole set would keep all of it alive.
+    x = np.ascontiguousarray(inputs[indices], dtype=dtype)
+    if scale != 1.0:
+        x /= np.float32(scale)
+    return x

@@ -1,0 +1,55 @@
+"""The `model` block of a federation's settings."""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from peer.settings import Settings
+
+Patterns = tuple[str, ...]
+
+
+class ModelSettings(Settings):
+    """Which model is trained."""
+
+    name: str = "mlp"
+    """One of the zoo's, or `module:Name` of your own."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Further keyword arguments of your own `module:Name`."""
+    head: Patterns | None = None
+    """Of your own one module: patterns of the names of its parameters that are the head, such as
+    `["classifier.*"]`; all others are the extractor. `[]`: it has no head."""
+    freeze: Patterns = ()
+    """Patterns of the names of parameters that nobody trains, such as `["extractor.backbone.*"]`: they never travel and
+    must be the same at all peers. What your own model has frozen itself need not stand here."""
+    weights: Path | None = None
+    """A file of weights to begin with: safetensors or a torch state dict, relative to this file. Every machine may have
+    it elsewhere."""
+    partial: bool = False
+    """Whether `weights` may lack tensors of the model, which then begin as without the file, and have others, or others
+    in shape, which are left out."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """What the module computes in. What is learnt and sent stays float32. Not given: as the module is made."""
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if self.partial and not self.weights:
+            raise ValueError("`partial` says how to read `weights`, of which there are none; leave it out")
+        if ":" not in self.name and (key := next((key for key in ("options", "head") if getattr(self, key)), None)):
+            raise ValueError(f"`{self.name}` takes no `{key}`, which is for a `module:Name` of your own; leave it out")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is not given stands nowhere."""
+        defaults = {key: field.get_default(call_default_factory=True) for key, field in type(self).model_fields.items()}
+        return {key: value for key, value in dump(self).items() if key == "name" or getattr(self, key) != defaults[key]}
+
+    def relative_to(self, base: Path) -> Self:
+        """A copy whose relative paths are taken from the folder `base`; `~` is the home folder."""
+        return self.model_copy(update={"weights": base / self.weights.expanduser()}) if self.weights else self
+
+    def description(self) -> dict[str, Any]:
+        """What of it says how to build the model once more: plain JSON, without its name and what is not given."""
+        return self.model_dump(mode="json", exclude={"name", "weights", "partial"})

@@ -1,0 +1,173 @@
+"""Learning rates that change by the course of the training: any scheduler of torch.optim.lr_scheduler."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import ConfigDict, Field, model_validator
+from torch import Tensor
+from torch.optim import lr_scheduler
+
+from peer.errors import InputError, nearest
+from peer.learning.training.optimiser import as_arguments, check_arguments, stand_in
+from peer.settings import Settings
+
+SCHEDULERS: dict[str, type[Any]] = {name: getattr(lr_scheduler, name) for name in lr_scheduler.__all__}
+UNFIT = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
+"""These take functions, which a file of settings cannot hold."""
+SCHEDULED = ("lr", "momentum", "betas")
+"""What a scheduler changes in an optimiser."""
+Every = Literal["round", "epoch", "step"]
+
+
+class Scheduler(Settings):
+    """One of torch.optim.lr_scheduler by its name, with that one's own arguments beside it:
+    `{name: CosineAnnealingLR, T_max: 10}`. `SequentialLR` and `ChainedScheduler` take `schedulers`, a list of such."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    """A class of torch.optim.lr_scheduler. `LambdaLR` and `MultiplicativeLR` cannot be written down."""
+    every: Every = "round"
+    """After what it goes on: a round of the federation, an epoch of the phase, or a step of the optimiser."""
+    schedulers: list["Scheduler"] = Field(default_factory=list)
+    """Those that `SequentialLR` or `ChainedScheduler` is made of."""
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> Self:
+        known = [name for name in SCHEDULERS if name not in UNFIT]
+        if self.name not in known:
+            raise ValueError(f"unknown scheduler `{self.name}`; {nearest(self.name, known)}")
+        check_arguments(self.name, SCHEDULERS[self.name], self.arguments, ("optimizer", "last_epoch"))
+        return self
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What is given beside the name, as the class takes it."""
+        return dict(self.model_extra or {})
+
+    def over(self, optimiser: torch.optim.Optimizer) -> Any:
+        """torch's scheduler of an optimiser; ValueError where the arguments will not do."""
+        kind, arguments = SCHEDULERS[self.name], self.arguments
+        parts = [one.over(optimiser) for one in self.schedulers]
+        try:
+            if self.name == "ChainedScheduler":
+                return kind(parts, optimizer=optimiser, **arguments)
+            return kind(optimiser, **({"schedulers": parts} if parts else {}), **arguments)
+        except (TypeError, KeyError, ZeroDivisionError, AttributeError, IndexError) as error:
+            raise ValueError(f"scheduler `{self.name}` does not take these arguments: {error}") from None
+
+
+class Schedule:
+    """A scheduler's course over the phases that share an optimiser, or that train the same part with new ones.
+
+    It runs on an optimiser of its own that trains nothing, so it outlives those that do.
+    """
+
+    def __init__(self, settings: Scheduler, like: torch.optim.Optimizer) -> None:
+        """`like`: an optimiser as the protocol has it, whose learning rate is the first."""
+        self.settings = settings
+        options = [{key: group[key] for key in group if key != "params"} for group in like.param_groups]
+        self._stand_in = stand_in(type(like), options)
+        try:
+            self._scheduler = settings.over(self._stand_in)
+        except ValueError as error:
+            raise InputError(f"scheduler `{settings.name}`: {error}; correct `training.scheduler`") from None
+        self._round, self._loss = 1, float("nan")
+
+    def begin(self, round: int, optimiser: torch.optim.Optimizer) -> None:
+        """A phase of that round begins, with that optimiser. Rounds without training count, too."""
+        if self.settings.every == "round":
+            plateau = isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau)
+            for _ in range(self._round, round)[: 1 if plateau else None]:
+                self._advance()
+            self._round = max(round, self._round)
+        self._apply(optimiser)
+
+    def happened(self, what: Every, loss: float | Tensor, optimiser: torch.optim.Optimizer) -> None:
+        """An epoch or a step of that mean loss is over."""
+        if what == self.settings.every:
+            self._loss = float(loss)
+            self._advance()
+            self._apply(optimiser)
+
+    def ended(self, loss: float) -> None:
+        """A phase of that mean loss is over."""
+        self._loss = loss
+
+    def state(self) -> dict[str, Any]:
+        """Plain JSON."""
+        groups = [{key: group[key] for key in ("initial_lr", *SCHEDULED) if key in group} for group in self._groups]
+        return {"round": self._round, "loss": self._loss, "groups": groups, "scheduler": _plain(self._scheduler)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self._round, self._loss = state["round"], state["loss"]
+        for group, values in zip(self._groups, state["groups"], strict=True):
+            group.update(as_arguments(values))
+        _load(self._scheduler, state["scheduler"])
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return self._stand_in.param_groups
+
+    def _advance(self) -> None:
+        self._stand_in.step()  # does nothing, and torch warns of a scheduler that goes before its optimiser
+        try:
+            if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
+                self._scheduler.step(self._loss)
+            else:
+                self._scheduler.step()
+        except ValueError as error:
+            raise InputError(f"scheduler `{self.settings.name}` has come to its end: {error}; make it longer") from None
+
+    def _apply(self, optimiser: torch.optim.Optimizer) -> None:
+        for group, ours in zip(optimiser.param_groups, self._groups, strict=True):
+            group.update({key: ours[key] for key in SCHEDULED if key in ours})
+
+
+class Schedules:
+    """The schedules of one trainer, by the name under which a phase's optimiser is kept, or by the part it trains."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Schedule] = {}
+        self._loaded: dict[str, Any] = {}
+
+    def get(self, key: str, settings: Scheduler, like: torch.optim.Optimizer) -> Schedule:
+        """The one under way there; a new one if there is none, or another was asked for."""
+        found = self._running.get(key)
+        if found is None or found.settings != settings:
+            found = self._running[key] = Schedule(settings, like)
+            if key in self._loaded:
+                found.load_state(self._loaded.pop(key))
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        """All of them, as JSON in a tensor of bytes; nothing where there are none."""
+        content = self._loaded | {key: schedule.state() for key, schedule in self._running.items()}
+        text = json.dumps(content).encode()
+        return {"schedules": torch.frombuffer(bytearray(text), dtype=torch.uint8)} if content else {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Replace all; each is taken up when a phase first names it."""
+        self._running.clear()
+        self._loaded = json.loads(bytes(state["schedules"].tolist())) if "schedules" in state else {}
+
+
+def _plain(scheduler: Any) -> dict[str, Any]:
+    """What of a scheduler's state changes: numbers and lists of numbers; all else is as its arguments made it."""
+    found = {key: value for key, value in scheduler.state_dict().items() if _is_plain(value)}
+    parts = getattr(scheduler, "_schedulers", [])
+    return {"own": found, "parts": [_plain(part) for part in parts]}
+
+
+def _load(scheduler: Any, state: Mapping[str, Any]) -> None:
+    vars(scheduler).update(state["own"])
+    for part, theirs in zip(getattr(scheduler, "_schedulers", []), state["parts"], strict=True):
+        _load(part, theirs)
+
+
+def _is_plain(value: Any) -> bool:
+    one = bool | int | float | str | None
+    return isinstance(value, one) or (isinstance(value, list) and all(isinstance(item, one) for item in value))

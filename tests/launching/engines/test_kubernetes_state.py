@@ -1,0 +1,149 @@
+"""What the launcher makes of what a cluster says of its pods, in the words of Kubernetes' own documentation."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.engines.chosen import engine
+from launcher.engines.kubernetes.kubectl import CutError, refusal
+from launcher.engines.kubernetes.objects import INDEX_ANNOTATION
+from launcher.engines.kubernetes.pods import PeerPods
+from launcher.engines.kubernetes.state import State
+from peer.errors import InputError
+
+Object = dict[str, Any]
+
+
+def pod(index: int | None, number: int = 0, **status: Any) -> Object:
+    annotations = {} if index is None else {INDEX_ANNOTATION: str(index)}
+    metadata = {
+        "name": f"run-{index}-{number}",
+        "annotations": annotations,
+        "creationTimestamp": f"2026-01-0{number + 1}",
+    }
+    return {"kind": "Pod", "metadata": metadata, "status": status}
+
+
+def job(**status: Any) -> Object:
+    return {"kind": "Job", "metadata": {"name": "run"}, "status": status}
+
+
+def waits(reason: str, message: str = "") -> Object:
+    return {
+        "phase": "Pending",
+        "containerStatuses": [{"name": "peer", "state": {"waiting": {"reason": reason, "message": message}}}],
+    }
+
+
+def ended(code: int, reason: str = "Error") -> Object:
+    terminated = {"exitCode": code, "reason": reason}
+    return {
+        "phase": "Failed" if code else "Succeeded",
+        "containerStatuses": [{"name": "peer", "state": {"terminated": terminated}}],
+    }
+
+
+def state(*items: Object) -> State:
+    return State.read(json.dumps({"items": items}))
+
+
+UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available."}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"phase": "Pending", "conditions": [UNPLACED]}, "Unschedulable: 0/3 nodes are available."),
+        (waits("ErrImagePull", "not found"), "ErrImagePull: not found"),
+        (
+            waits("CreateContainerConfigError", 'secret "x" not found'),
+            'CreateContainerConfigError: secret "x" not found',
+        ),
+        (waits("ContainerCreating"), ""),
+        ({"phase": "Running", "containerStatuses": [{"name": "peer", "ready": True, "state": {"running": {}}}]}, ""),
+        ({}, ""),
+    ],
+)
+def test_why_a_pod_waits(status: Object, said: str) -> None:
+    assert state(pod(0, **status)).pods[0].pending == said
+
+
+@pytest.mark.parametrize(
+    ("items", "stopping", "code"),
+    [
+        ([job(completedIndexes="0,1")], False, 0),
+        ([job(completedIndexes="0-3")], False, 0),
+        ([job(), pod(1, **ended(0))], False, 0),
+        ([job(), pod(1, phase="Running")], False, None),
+        ([job(), pod(1, **ended(137))], False, None),  # the Job starts another
+        ([job(), pod(1, **ended(137)), pod(1, 1, phase="Running")], False, None),
+        ([job(failedIndexes="1"), pod(1, **ended(137))], False, -9),
+        ([job(conditions=[{"type": "Failed", "status": "True"}]), pod(1, **ended(2))], False, 2),
+        ([job(conditions=[{"type": "FailureTarget", "status": "True"}]), pod(1, phase="Running")], False, None),
+        ([job(failedIndexes="1"), pod(1, phase="Failed", reason="Evicted")], False, -9),
+        ([pod(1, **ended(143))], True, 143),
+        ([pod(1, phase="Running")], True, None),
+        ([], True, -15),
+    ],
+)
+async def test_when_a_peer_has_ended(items: list[Object], stopping: bool, code: int | None, tmp_path: Path) -> None:
+    peer = PeerPods(1, tmp_path, lambda _number: None)
+    peer.judge(state(*items), stopping)
+    assert (await peer.wait() if peer.ended.done() else None) == code
+
+
+async def test_what_the_peer_itself_has_decided_is_final(tmp_path: Path) -> None:
+    failed = {"event": "failed", "time": 1.0, "id": "peer1", "message": "the model diverged"}
+    (tmp_path / "events.jsonl").write_text(json.dumps(failed) + "\n")
+    peer = PeerPods(1, tmp_path, lambda _number: None)
+    peer.judge(state(job(), pod(1, **ended(1))), stopping=False)
+    assert await asyncio.wait_for(peer.wait(), 1) == 1
+
+
+async def test_restarts_are_the_pods_after_the_first(tmp_path: Path) -> None:
+    peer = PeerPods(1, tmp_path, lambda _number: None)
+    peer.judge(state(job(), pod(0, phase="Running"), pod(1, **ended(137))), stopping=False)
+    assert peer.restarts == 0
+    peer.judge(state(job(), pod(1, **ended(137)), pod(1, 1, **ended(1)), pod(1, 2, phase="Running")), stopping=False)
+    assert peer.restarts == 2
+
+
+@pytest.mark.parametrize(
+    ("complaint", "said", "passes"),
+    [
+        ("Unable to connect to the server: dial tcp: lookup x: no such host", "the cluster cannot be reached", True),
+        (
+            "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
+            "reached",
+            True,
+        ),
+        ('Error from server (NotFound): namespaces "lab" not found', "`kubectl create namespace lab`", False),
+        ('Error from server (Forbidden): jobs.batch is forbidden: User "me" cannot create', "does not allow it", False),
+        ("error: cannot locate context lab", "`kubectl config get-contexts`", False),
+        ("Error in configuration: context was not found for specified context: lab", "get-contexts`", False),
+        ('error: context "lab" does not exist', "`kubectl config get-contexts`", False),
+        ("Error from server (Invalid): Job is invalid: spec.x\nmore", "kubectl apply failed: more", False),
+        ("", "it does not say why", False),
+    ],
+)
+def test_what_kubectl_complains_of_is_one_sentence(complaint: str, said: str, passes: bool) -> None:
+    error = refusal("apply", complaint)
+    assert said in str(error)
+    assert "\n" not in str(error)
+    assert isinstance(error, CutError) == passes
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "`image` must be chosen; give it with --option image="),
+        ({"image": "dfl", "memory": "lots"}, "`memory`"),
+        ({"image": "dfl", "gpu": 1}, "did you mean `gpus`"),
+    ],
+)
+def test_what_cannot_be_chosen_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        engine("kubernetes", given)

@@ -1,0 +1,333 @@
+"""Samples that are not in memory: the same bits as in memory, whoever reads them, and inputs of every kind."""
+
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loading import load, source
+from torch import nn
+
+from peer.errors import FailedError, InputError
+from peer.learning.data.dataset import Dataset
+from peer.learning.data.samples import InMemory, Samples
+from peer.learning.data.shard import take_shard
+from peer.learning.data.streamed import Streamed
+from peer.learning.data.transforms import Transform
+from peer.learning.model.dry_pass import Example
+from peer.learning.model.model import Model, Split
+from peer.learning.model.zoo import build
+from peer.learning.tasks import Task
+from peer.learning.training.evaluation import measure
+from peer.learning.training.trainer import SGD, Phase, Trainer
+
+MODULE = '''
+import random
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+class Noisy(Dataset):
+    """Draws from all three generators."""
+    def __init__(self, samples=24, listed=True):
+        self.samples = samples
+        if listed:
+            self.targets = [number % 3 for number in range(samples)]
+    def __len__(self):
+        return self.samples
+    def __getitem__(self, number):
+        drawn = torch.rand(4) + np.random.rand() + random.random()
+        return drawn + number, number % 3
+
+class Several(Noisy):
+    def __getitem__(self, number):
+        return {"a": torch.full((2,), float(number)), "b": torch.ones(3)}, number % 3
+
+class Ragged(Noisy):
+    def __getitem__(self, number):
+        return torch.ones(1 + number % 4), number % 3
+
+class Masks(Noisy):
+    def __getitem__(self, number):
+        image = torch.zeros(1, 6, 6)
+        image[0, number % 6, 0] = 1
+        return image, image[0]
+
+class Tables(Noisy):
+    def __getitem__(self, number):
+        return torch.ones(1, 6, 6), torch.ones(3, 3)
+
+class Breaks(Noisy):
+    def __getitem__(self, number):
+        if number == 5:
+            raise ValueError("no such picture")
+        return super().__getitem__(number)
+
+class Liar(Noisy):
+    def __getitem__(self, number):
+        return torch.ones(4), 1
+
+def noisy(**options): return Noisy(**options)
+def two(): return Subset(Noisy(), range(0, 24, 2)), Noisy(6, listed=False)
+def several(): return Several()
+def ragged(): return Ragged()
+def masks(): return Masks()
+def tables(): return Tables()
+def breaks(): return Breaks()
+def liar(): return Liar()
+def closure():
+    made = Noisy()
+    made.change = lambda x: x
+    return made
+def padded(samples):
+    inputs = [x for x, _ in samples]
+    return torch.nn.utils.rnn.pad_sequence(inputs, batch_first=True), [y for _, y in samples]
+def doubled(x): return 2 * x
+'''
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_sets.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_sets", raising=False)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    x, y = generator.integers(0, 256, (60, 8, 8, 1), np.uint8), generator.integers(0, 3, 60)
+    np.savez(tmp_path / "some.npz", x=x, y=y)
+    return tmp_path / "some.npz"
+
+
+def everything(dataset: Dataset) -> Samples:
+    return dataset.train(np.arange(len(dataset.train_targets)))
+
+
+def drawn(samples: Samples, seed: int = 7) -> list[torch.Tensor]:
+    order = torch.split(torch.randperm(len(samples), generator=torch.Generator().manual_seed(1)), 5)
+    return [batch.inputs for batch in samples.drawn(order, seed)]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def trained(samples: Samples) -> tuple[str, float]:
+    model = build("mlp", Example.of(samples, 3, source("digits").load().task), seed=3)
+    Trainer(model, samples, 5, "peer0").train(Phase("model", 2, SGD(0.1), 8), 1)
+    return model.sha256(), measure(model, samples).loss
+
+
+def test_streamed_is_as_in_memory(archive: Path) -> None:
+    in_memory, streamed = (everything(load("npz", path=archive, stream=stream)) for stream in (False, True))
+    assert isinstance(in_memory, InMemory)
+    assert isinstance(streamed, Streamed)
+    assert trained(streamed) == trained(in_memory)
+    assert torch.equal(streamed.labels, in_memory.labels)
+    two = torch.tensor([3, 1])
+    assert torch.equal(streamed.batch(two).inputs, in_memory.batch(two).inputs)
+
+
+def test_they_drift_as_in_memory(archive: Path) -> None:
+    drift = [{"round": 2, "rotate": 90, "labels": [1, 0, 2]}]
+    found = []
+    for stream in (False, True):
+        shard = take_shard(source("npz", path=archive, stream=stream, drift=drift), ["a", "b"], "a", round=2)
+        batches = [*shard.train.in_order(5), *shard.test.in_order(5)]
+        found.append((torch.cat([b.inputs for b in batches]), torch.cat([b.targets for b in batches])))
+        assert shard.proportions.tolist() == pytest.approx(shard.train.labels.bincount().div(len(shard.train)).tolist())
+    assert same([*found[0]], [*found[1]])
+
+
+def test_files_of_every_kind_are_as_in_memory(tmp_path: Path) -> None:
+    pillow, frames = pytest.importorskip("PIL.Image"), pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    generator = np.random.default_rng(0)
+    for number in range(12):
+        (tmp_path / "images" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (5, 5, 3), np.uint8)
+        pillow.fromarray(pixels).save(tmp_path / "images" / "ab"[number % 2] / f"{number}.png")
+    columns = {
+        "u": generator.normal(size=50),
+        "v": np.arange(50),
+        "label": ["yes" if n % 3 else "no" for n in range(50)],
+    }
+    frames.DataFrame(columns).to_parquet(tmp_path / "table.parquet", row_group_size=7)
+    for name, where in (
+        ("image-folder", {"root": tmp_path / "images"}),
+        ("parquet", {"path": tmp_path / "table.parquet"}),
+    ):
+        whole, streamed = (load(name, **where, stream=stream) for stream in (False, True))
+        assert (streamed.names, streamed.classes, streamed.shape) == (whole.names, whole.classes, whole.shape)
+        for one, other in ((everything(whole), everything(streamed)), (whole.test(), streamed.test())):
+            assert isinstance(one, InMemory)
+            assert torch.equal(torch.cat([batch.inputs for batch in other.in_order(4)]), one.x)
+            assert torch.equal(torch.cat([batch.targets for batch in other.in_order(4)]), one.y)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (["a"] * 9, "column 'u' holds (large_)?string and no numbers"),
+        ([1.0] * 4 + [float("nan")] + [2.0] * 4, "column 'u' has no finite value in row 5"),
+    ],
+)
+def test_wrong_tables_are_told(column: list[Any], message: str, tmp_path: Path) -> None:
+    frames = pytest.importorskip("pandas")
+    path = tmp_path / "table.parquet"
+    frames.DataFrame({"u": column, "label": [0, 1, 0] * 3}).to_parquet(path, row_group_size=3)
+    with pytest.raises(InputError, match=message):
+        [*everything(load("parquet", path=path, stream=True)).in_order(2)]
+
+
+def test_the_number_of_workers_changes_nothing(archive: Path) -> None:
+    """Neither of a data set that draws, nor of transforms, nor of what is memory-mapped; a break is made up for."""
+    settings: dict[str, Any] = {"path": archive, "stream": True, "transforms": ["RandomHorizontalFlip"]}
+    for name, given in (("own_sets:noisy", {"transforms": ["own_sets:doubled"]}), ("npz", settings)):
+        alone, helped = (everything(load(name, workers=workers, **given)) for workers in (0, 2))
+        try:
+            expected = drawn(alone)
+            begun: Iterator[Any] = helped.drawn(torch.split(torch.arange(len(helped)), 2), 1)
+            next(begun)
+            assert same(drawn(helped), expected), "while another reading is under way"
+            begun.close()  # type: ignore[attr-defined]
+            assert same(drawn(helped), expected), "after one that was given up"
+            assert same([b.inputs for b in helped.in_order(4)], [b.inputs for b in alone.in_order(4)])
+        finally:
+            helped.close()
+
+
+def test_draws_derive_from_the_seed_alone() -> None:
+    samples = everything(load("own_sets:noisy"))
+    before = torch.get_rng_state()
+    first = drawn(samples)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    assert same(drawn(samples), first)
+    assert not same(drawn(samples, seed=8), first)
+    epochs = [b.inputs for b in samples.drawn([torch.arange(4), torch.arange(4)], 1)]
+    assert not torch.equal(*epochs)
+    assert torch.equal(*(next(samples.in_order(4)).inputs for _ in range(2)))
+
+
+def test_training_and_test_sets_and_their_classes() -> None:
+    dataset = load("own_sets:two", validation=0.3)
+    assert (dataset.shape, dataset.classes) == ((4,), 3)
+    assert dataset.train_targets.tolist() == [number % 3 for number in range(0, 24, 2)]
+    assert (len(dataset.test()), len(dataset.validation_samples() or ())) == (4, 2)
+    assert len(load("own_sets:noisy", limit=7).train_targets) == 7
+
+
+def test_several_inputs_are_what_the_model_is_called_with() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 4)
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.cat([a, b], 1))  # type: ignore[no-any-return]
+
+    dataset = load("own_sets:several")
+    samples = everything(dataset)
+    assert dataset.shape == {"a": (2,), "b": (3,)}
+    model = Model(Split(Both(), nn.Linear(4, 3)), name="both", example=Example.of(samples, 3, dataset.task))
+    before = model.sha256()
+    Trainer(model, samples, 5, "peer0").train(Phase("model", 1, SGD(0.01), 8), 1)
+    assert model.sha256() != before
+    assert measure(model, dataset.test()).loss > 0
+
+
+def test_inputs_of_several_sizes_are_put_together_by_collate() -> None:
+    samples = everything(load("own_sets:ragged", collate="own_sets:padded"))
+    for batch in samples.in_order(4):
+        assert batch.inputs.shape[0] == len(batch.targets)
+    with pytest.raises(InputError, match=r"make no batch: .*give tensors of one shape, or a `collate`"):
+        load("own_sets:ragged")
+
+
+class Pixels(Task):
+    """Not quite segmentation: how far off each pixel is."""
+
+    name: str = "pixels"
+    figures = ()
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return ((outputs - targets) ** 2).mean()
+
+    def tally(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return ((outputs - targets) ** 2).flatten(1).mean(1, keepdim=True)
+
+
+def test_a_mask_is_turned_with_its_image() -> None:
+    flips: list[Any] = [{"RandomVerticalFlip": {"p": 0.5}}, {"RandomHorizontalFlip": {"p": 0.5}}]
+    samples = everything(source("own_sets:masks", transforms=flips).load(Pixels()))
+    corners = set()
+    for batch in samples.drawn([torch.arange(len(samples))] * 2, 1):
+        assert torch.equal(batch.inputs[:, 0], batch.targets)
+        corners |= {int(image.flatten().argmax()) for image in batch.inputs}
+    assert len(corners) > 6
+
+
+def test_a_target_that_may_be_a_mask_is_not_left_behind() -> None:
+    with pytest.raises(InputError, match="neither a number nor a mask"):
+        source("own_sets:tables", transforms=["RandomVerticalFlip"]).load(Pixels(name="pixels"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"transforms": ["RandomHorizontalFlop"]}, "unknown transform `RandomHorizontalFlop`.*RandomHorizontalFlip"),
+        ({"transforms": [{"RandomCrop": {"sise": 3}}]}, "the transform `RandomCrop` does not take .*sise"),
+        ({"transforms": ["own_sets:absent"]}, "`own_sets` has no `absent`"),
+        ({"transforms": [{"Pad": {"padding": 1}}]}, r"training inputs are \(1, 10, 10\) and test inputs \(1, 8, 8\)"),
+        ({"workers": 2}, "all samples are in memory, and `workers` would do nothing"),
+    ],
+)
+def test_wrong_settings_are_told(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load("digits", **settings)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("breaks", r"own_sets:breaks fails at sample 5: ValueError: no such picture"),
+        ("liar", "`targets` of its data set has not the class that sample 0 has"),
+    ],
+)
+def test_wrong_data_sets_are_told(function: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        drawn(everything(load(f"own_sets:{function}")))
+
+
+def test_what_cannot_be_given_to_workers_is_told() -> None:
+    samples = everything(load("own_sets:closure", workers=1))
+    with pytest.raises(InputError, match=r"own_sets:closure cannot be given to `workers`: .*use no lambda"):
+        drawn(samples)
+
+
+def test_a_worker_that_is_killed_is_told() -> None:
+    samples = everything(load("own_sets:noisy", workers=1))
+    reading = samples.drawn(torch.split(torch.arange(24), 1), 1)
+    next(reading)
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    with pytest.raises(FailedError, match="a worker that reads own_sets:noisy was ended, perhaps for want of memory"):
+        list(reading)
+    samples.close()
+
+
+def test_arguments_that_yaml_has_no_word_for() -> None:
+    image = torch.zeros(1, 4, 4, dtype=torch.uint8)
+    steps: list[Any] = [
+        {"ToDtype": {"dtype": "float32", "scale": True}},
+        {"Resize": {"size": 2, "interpolation": "bilinear"}},
+    ]
+    changed, _ = Transform(steps)(image, 0)
+    assert (changed.dtype, changed.shape) == (torch.float32, (1, 2, 2))

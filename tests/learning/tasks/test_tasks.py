@@ -1,0 +1,117 @@
+"""Targets that a task takes and refuses, models that do not fit it, and a task of the user's own."""
+
+import asyncio
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import peer
+from peer.errors import InputError
+from peer.learning.export import load_model
+from peer.learning.model.dry_pass import Example
+from peer.learning.model.zoo import build
+from peer.learning.tasks import TASKS, LanguageModel, Multilabel, Regression, Segmentation, Task
+from peer.runtime.in_process import run_in_process
+from peer.spec.peer import load_spec
+from peer.telemetry.results import read_result
+
+ROOT = Path(__file__).parents[3]
+LABELS, NUMBERS = Multilabel(name="multilabel"), Regression(name="regression")
+MASKS, TOKENS = Segmentation(name="segmentation", ignore=255), LanguageModel(name="language-model", vocabulary=5)
+
+
+@pytest.mark.parametrize(
+    ("task", "y", "said"),
+    [
+        (LABELS, np.array([[0, 1], [2, 0]]), "must be 0 or 1, but sample 1"),
+        (LABELS, np.zeros((2, 3, 4)), "a row of labels a sample, but its shape is"),
+        (LABELS, np.array(["a"]), "must hold numbers"),
+        (NUMBERS, np.array([1.0, np.nan]), "not a finite float32 in sample 1"),
+        (NUMBERS, np.array([1e300]), "not a finite float32 in sample 0"),
+        (NUMBERS, np.zeros((2, 3, 4)), "a number or a row of them"),
+        (MASKS, np.zeros((2, 3)), "a class for each pixel, \\(n, H, W\\)"),
+        (MASKS, np.zeros((2, 3, 3)), "must be integers from 0"),
+        (MASKS, np.full((2, 3, 3), -1), "must not be negative, but sample 0"),
+        (TOKENS, np.zeros((2, 3)), "a token for each of \\(n, T\\)"),
+        (TOKENS, np.full((2, 3), 5), "has the token 5, and `vocabulary` is 5"),
+    ],
+)
+def test_targets_of_another_kind_are_refused(task: Task, y: "NDArray[np.generic]", said: str) -> None:
+    with pytest.raises(InputError, match=rf"^file: .*{said}"):
+        task.outputs((task.targets(y, "file", "y"),), None, "file")
+
+
+def test_targets_become_what_the_loss_takes() -> None:
+    columns = LABELS.targets(np.array([0, 1]), "file", "y"), NUMBERS.targets(np.array([3, 4]), "file", "y")
+    assert [(one.shape, one.dtype) for one in columns] == [((2, 1), np.float32)] * 2
+    masks = MASKS.targets(np.full((2, 1, 3, 3), 255, np.uint8), "file", "y")
+    assert (masks.shape, masks.dtype) == ((2, 3, 3), np.int64)
+    assert MASKS.outputs((masks, np.ones_like(masks)), None, "file") == 2
+    assert TOKENS.outputs((TOKENS.targets(np.full((1, 2), -100), "file", "y"),), None, "file") == 5
+
+
+def test_a_class_beyond_those_of_the_data_is_told_with_the_way_out() -> None:
+    with pytest.raises(InputError, match=r"class 254 does not fit 3 classes.*write `ignore: 254` into `task`"):
+        MASKS.outputs((np.full((1, 2, 2), 254),), 3, "file")
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "targets", "classes"),
+    [
+        (LABELS, torch.zeros(2, 4), torch.zeros(2, 3), 3),
+        (NUMBERS, torch.zeros(2), torch.zeros(2, 1), 1),
+        (NUMBERS, torch.zeros(2, 1), torch.zeros(2, 3), 3),
+        (MASKS, torch.zeros(2, 3, 4, 4), torch.zeros(2, 8, 8).long(), 3),
+        (TOKENS, torch.zeros(2, 5), torch.zeros(2, 3).long(), 5),
+        (TOKENS, torch.zeros(2, 3, 5).long(), torch.zeros(2, 3).long(), 5),
+    ],
+)
+def test_outputs_of_another_shape_are_told(
+    task: Task, outputs: torch.Tensor, targets: torch.Tensor, classes: int
+) -> None:
+    """Some of them would be broadcast, and learnt wrongly."""
+    said = task.misfit(outputs, targets, classes)
+    assert said
+    assert "not outputs (2" in said
+
+
+def test_a_model_for_another_task_is_refused_before_it_trains() -> None:
+    example = Example(torch.zeros(2, 1, 8, 8), MASKS, 3, torch.zeros(2, 8, 8).long())
+    with pytest.raises(InputError, match=r"must give a logit for each class of each pixel, \(n, 3, 8, 8\)"):
+        build("mlp", example, seed=0)
+
+
+def test_a_task_of_ones_own_as_the_page_shows_it(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "own-training.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "shown_task.py").write_text(code, encoding="utf-8")
+    example = (ROOT / "examples" / "own-task.yaml").read_text(encoding="utf-8").replace("own_task:", "shown_task:")
+    (tmp_path / "federation.yaml").write_text(example, encoding="utf-8")
+    spec = load_spec(tmp_path / "federation.yaml", peers=3)
+    runtimes = asyncio.run(run_in_process(spec, tmp_path / "run"))
+    task = runtimes["peer0"].peer.task
+    assert sum(bool(line.strip()) for line in inspect.getsource(type(task)).splitlines()) <= 20
+    result = read_result(tmp_path / "run" / "peer0")
+    assert result
+    before, *_, after = (event.figures["deviance"] for event in result.history)
+    assert before
+    assert after
+    assert after < before
+
+    path, x = tmp_path / "run" / "peer0" / "model.safetensors", torch.zeros(3, 4)
+    with pytest.raises(InputError, match=r"needs your own code.*user_task='shown_task:Counts'"):
+        load_model(path)
+    model = load_model(path, user_task="shown_task:Counts")
+    assert torch.equal(model.predict(x), model.forward(x).exp()[:, 0])
+
+
+def test_every_task_and_figure_is_told() -> None:
+    page = (ROOT / "docs" / "own-training.md").read_text(encoding="utf-8")
+    for name, task in TASKS.items():
+        assert re.search(rf"^\| `{name}` .*" + ".*".join(f"`{one.name}`" for one in task.figures), page, re.MULTILINE)
+    assert {"Figure", "Task"} <= set(peer.__all__)
