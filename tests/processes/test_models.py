@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from faults.accidents import start_and_die
-from real_peers import Build, Nursery, SmallFederation, digests
+from real_peers import Build, SmallFederation, digests
 from safetensors.torch import load_file, save_file
 
 from peer.errors import FailedError
@@ -41,11 +41,6 @@ MODEL: dict[str, Any] = {
     "weights": "stem.safetensors",
     "partial": True,
 }
-
-
-@pytest.fixture(scope="module")
-def fork_server(accidents: Nursery) -> Nursery:
-    return accidents
 
 
 def made(federation: Build, **model: Any) -> SmallFederation:
