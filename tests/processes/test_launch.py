@@ -24,11 +24,12 @@ from peer.spec.peer import load_spec
 
 Ports = Callable[[int], list[int]]
 SUMMARY = {
-    *("name", "protocol", "peers", "rounds", "seed", "ring", "wall_seconds", "mean_accuracy", "worst_accuracy"),
+    *("name", "protocol", "task", "peers", "rounds", "seed", "ring", "wall_seconds", "figures"),
+    *("mean_accuracy", "worst_accuracy"),
     *("gini", "r50", "plateau_sigma", "ring_cost", "restarts", "history", "per_peer", "privacy"),
 }
 PER_PEER = {
-    *("id", "samples", "accuracy", "balanced", "test_loss", "model_sha256", "seconds"),
+    *("id", "samples", "accuracy", "figures", "balanced", "test_loss", "model_sha256", "seconds"),
     *("bytes_sent", "bytes_received", "tensor_bytes_sent", "sent_to", "notes"),
 }
 

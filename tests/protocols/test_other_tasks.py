@@ -15,7 +15,7 @@ from launcher.cli import main
 from launcher.reports.summary import summarise
 from launcher.reports.summary_json import write
 from peer.errors import InputError
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.learning.tasks import Regression
@@ -74,7 +74,7 @@ def test_protocols_that_take_a_loss_or_a_score_take_the_tasks(name: str, tmp_pat
 
 def test_the_local_gradient_is_that_of_the_tasks_loss() -> None:
     """However many samples are taken at a time."""
-    samples, task = Samples(torch.randn(300, 4), torch.randn(300, 1)), Regression(name="regression")
+    samples, task = InMemory(torch.randn(300, 4), torch.randn(300, 1)), Regression(name="regression")
     model = build("mlp", Example.of(samples, 1, task), seed=1)
     peer = SimpleNamespace(data=samples, task=task, model=model.vector, logits=model.logits)
     functional.mse_loss(model.forward(samples.x), samples.y).backward()  # type: ignore[no-untyped-call]

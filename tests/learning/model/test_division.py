@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 
 from peer.errors import InputError
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory
 from peer.learning.export import export_state_dict, load_model, save_model
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
@@ -94,7 +94,7 @@ def test_training_a_part_leaves_the_other_as_it_is(part: str) -> None:
     model = made()
     other = model.part("head" if part == "extractor" else "extractor")
     before, counters = model.vector.clone(), {name: int(counter) for name, counter in model.counters.items()}
-    samples = Samples(torch.rand(20, 2, 3), torch.arange(20) % 3)
+    samples = InMemory(torch.rand(20, 2, 3), torch.arange(20) % 3)
     Trainer(model, samples, 1, "peer0").train(Phase(part, 2, SGD(0.1), batch_size=8), 1)  # type: ignore[arg-type]
     assert torch.equal(model.vector[other], before[other])
     assert not torch.equal(model.vector, before)

@@ -10,7 +10,7 @@ from torch.autograd import backward
 from torch.nn import functional
 
 from peer.errors import InputError
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import InMemory, Samples
 from peer.learning.export import load_model, save_model
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
@@ -29,7 +29,7 @@ def small(dtype: str, name: str = "mlp-square") -> Model:
 def samples(n: int = 40) -> Samples:
     generator = torch.Generator().manual_seed(4)
     y = torch.arange(n) % 10
-    return Samples(torch.rand(n, 1, 8, 8, generator=generator) + y.view(-1, 1, 1, 1) / 5, y)
+    return InMemory(torch.rand(n, 1, 8, 8, generator=generator) + y.view(-1, 1, 1, 1) / 5, y)
 
 
 def tensors(model: Model) -> dict[str, Tensor]:
