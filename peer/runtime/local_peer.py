@@ -17,6 +17,7 @@ from peer.learning.data.shard import Shard, class_mix
 from peer.learning.model.layout import Entry
 from peer.learning.randomness import derive
 from peer.learning.tasks import Task
+from peer.learning.training.settings import Training
 from peer.learning.training.trainer import Phase, Trainer
 from peer.network.network import Network
 from peer.protocols.peer import Resources
@@ -73,6 +74,12 @@ class LocalPeer(Communicating):
         self._hold(await load(self.executor, load_shard, self.setup.config, self.setup.spec, round))
         self._since = since
         self.report(DataDrifted(round=round, samples=self.samples))
+
+    def take_trainer(self, how: Training) -> Trainer:
+        """A new one, which has kept nothing, in place of its own."""
+        shard = self.setup.shard
+        self.trainer = Trainer(self.trained, shard.train, self.seed, self.id, how)
+        return self.trainer
 
     def _hold(self, shard: Shard) -> None:
         if self.setup.shard is not shard:

@@ -215,9 +215,13 @@ class Runtime:
         await self._checkpointer.finish()
         await self.peer.follow_drift(self.network.last_round)
         known = self._judge.evaluation
-        found, before = judged(known, self._judge.validation) if known else await self._evaluate(), None
+        found = judged(known, self._judge.validation) if known else await self._evaluate()
+        await self._write(found, None)
         if self._spec.finetune:
-            found, before = await self._fine_tune(self._spec.finetune.phase()), found
+            await self._write(await self._fine_tune(self._spec.finetune.phase()), found)
+
+    async def _write(self, found: Judged, before: Judged | None) -> None:
+        """The model as it is, and the result; `before`: its figures before fine-tuning."""
         await asyncio.to_thread(save_model, self.setup.model, self._out / "model.safetensors")
         digest = await asyncio.to_thread(self.setup.model.sha256)
         past = await asyncio.to_thread(history, self._out)
@@ -228,8 +232,16 @@ class Runtime:
         """Of the last checkpoint's model: who is killed meanwhile does it once more, from the same model."""
         self._become("ready")
         self._become("training")
-        with memory_errors():
-            await self.peer.compute(self.peer.trainer.train, phase, self.network.last_round + 1)
+        began, trainer = time.perf_counter(), self.peer.take_trainer(self._spec.training.beside_the_phase)
+        try:
+            with memory_errors():
+                await self.peer.compute(trainer.train, phase, self.network.last_round + 1)
+        except DivergedError:
+            raise FailedError(
+                "fine-tuning diverged; lower `lr` in `finetune` and start again, or leave it out: the model in "
+                "model.safetensors is that of the last round"
+            ) from None
+        self.peer.seconds.train += time.perf_counter() - began
         self._become("evaluating")
         found = await self._evaluate()
         self.telemetry.emit(FineTuned(accuracy=found.accuracy, figures=found.figures, validation=found.validation))

@@ -356,6 +356,8 @@ class Spec(Settings):
 
     def why_not(self, differing: Sequence[str], rounds: int) -> str | None:
         """Why this spec cannot go on with a run of so many rounds that differs in these keys; None if it can."""
+        # What a peer trains for itself in the end changes nothing that came before.
+        differing = [key for key in differing if key != "finetune"]
         if not differing:
             return None
         if [*differing] != ["rounds"] or self.rounds < rounds:

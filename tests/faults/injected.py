@@ -32,6 +32,7 @@ from peer.network.transport.dialled import ClientPipe
 from peer.network.wire.messages import Beat
 from peer.runtime.journal import Journal
 from peer.runtime.runtime import Runtime
+from peer.telemetry.results import Judged
 
 LARGE = 1 << 16
 
@@ -107,7 +108,7 @@ def evaluating(fault: Fault) -> None:
 
 def overtaken(fault: Fault) -> None:
     """While it evaluates, when a neighbour has said that it is in the next round already."""
-    hear, in_thread = Heartbeats._heard, Runtime._in_thread
+    hear, evaluate = Heartbeats._heard, Runtime._evaluate
     rounds, told = [0], asyncio.Event()
 
     async def heard(self: Heartbeats, other: str, pipe: Counted, beat: Beat) -> None:
@@ -115,16 +116,16 @@ def overtaken(fault: Fault) -> None:
         rounds.append(beat.round)
         told.set()
 
-    async def evaluate_slowly(self: Runtime, function: Callable[[], Any]) -> Any:
-        if function == self._evaluate and fault.due():
+    async def evaluate_slowly(self: Runtime) -> Judged:
+        if fault.due():
             while max(rounds) <= self.peer.round:
                 told.clear()
                 await told.wait()
             die()
-        return await in_thread(self, function)
+        return await evaluate(self)
 
     Heartbeats._heard = heard  # type: ignore[method-assign]
-    Runtime._in_thread = evaluate_slowly  # type: ignore[method-assign]
+    Runtime._evaluate = evaluate_slowly  # type: ignore[method-assign]
 
 
 def mid_pass(fault: Fault) -> None:

@@ -97,6 +97,11 @@ class Training(Settings):
         """Whether two runs end in the same bits, as far as it depends on this block."""
         return self.budget is None or self.budget.seconds is None
 
+    @property
+    def beside_the_phase(self) -> "Training":
+        """What holds for a phase that says itself how, and for how long, it is trained."""
+        return self.model_copy(update={"optimiser": None, "scheduler": None, "budget": None, "patience": None})
+
     def applied(self, phase: Phase) -> Phase:
         """A phase of the protocol's, trained as this block says."""
         own = self.step.function() if self.step else None
