@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from launcher.plan import plan
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise
-from peer.errors import InputError
+from peer.errors import FailedError, InputError
 from peer.telemetry.results import history
 
 FEDAVG = {"name": "fedavg", "epochs": 1, "lr": 0.1}
@@ -185,6 +185,30 @@ def test_fine_tuning_changes_the_head_alone_and_nothing_leaves(tmp_path: Path) -
         assert result["best"] == plain["best"]
     again = federate(tmp_path / "after", FEDAVG, 3, **keys, finetune={"epochs": 3, "part": "head", "lr": 0.1})
     assert again.models() == after.models()  # started once more, it trains once more, to the same bits
+
+
+def test_fine_tuning_goes_by_its_own_settings(tmp_path: Path) -> None:
+    keys = HELD | {"rounds": 2, "finetune": {"epochs": 2, "lr": 0.01}}
+    clipped = federate(tmp_path / "clipped", FEDAVG, 3, **keys, training={"clip_gradient": 1.0})
+    training = {
+        "clip_gradient": 1.0,
+        "scheduler": {"name": "ConstantLR", "factor": 1.0, "every": "step"},
+        "patience": 9,
+    }
+    scheduled = federate(tmp_path / "scheduled", FEDAVG, 3, **keys, training=training)
+    assert scheduled.models() == clipped.models(), "fine-tuning keeps a rate of its own"
+
+
+def test_fine_tuning_that_diverges_leaves_the_model_of_the_last_round_and_can_be_mended(tmp_path: Path) -> None:
+    keys = HELD | {"rounds": 2}
+    plain = federate(tmp_path / "plain", FEDAVG, 3, **keys)
+    with pytest.raises(FailedError, match="lower `lr` in `finetune` and start again, or leave it out"):
+        federate(tmp_path / "run", FEDAVG, 3, **keys, finetune={"lr": 1e38})
+    gone_wrong = load_file(tmp_path / "run" / "peer0" / "model.safetensors")
+    kept = load_file(plain.out / "peer0" / "model.safetensors")
+    assert all((gone_wrong[name] == array).all() for name, array in kept.items())
+    mended = federate(tmp_path / "run", FEDAVG, 3, **keys, finetune={"lr": 1e-3})
+    assert mended.result("peer0")["before_finetuning"]["test_loss"] == plain.result("peer0")["test_loss"]
 
 
 def test_more_rounds_go_on_from_before_the_fine_tuning(tmp_path: Path) -> None:
