@@ -110,7 +110,7 @@ def pages() -> dict[Path, str]:
     security = HERE.parent / "SECURITY.md"
     examples = HERE.parent / "examples"
     protocol, task = ((examples / name).read_text(encoding="utf-8") for name in ("my_protocol.py", "own_task.py"))
-    training = HERE / "own-training.md"
+    training = HERE / "tasks.md"
     return {
         HERE / "configuration.md": configuration(),
         readme: filled(readme, "examples/my_protocol.py", f"```python\n{protocol}```\n"),
@@ -237,7 +237,7 @@ def _models() -> Iterator[str]:
 
 def _tasks() -> Iterator[str]:
     yield "## task\n"
-    yield "What each one takes and gives: [own-training.md](own-training.md).\n"
+    yield "What each one takes and gives: [tasks.md](tasks.md).\n"
     for name, task in TASKS.items():
         yield f"### {name}\n"
         yield f"{prose(task)}\n"

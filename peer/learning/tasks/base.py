@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from peer.errors import InputError
 from peer.plugins import in_words
@@ -100,14 +102,24 @@ class Task(Settings):
     def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
         """What a model should give for these targets, and gives not, in words; None if it can be judged."""
         try:
-            loss, rows = self.loss(outputs, targets), self.tally(outputs, targets)  # type: ignore[arg-type]
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+            with torch.enable_grad():
+                loss = self.loss(tree_map(_leaf, outputs), targets)
+            rows = self.tally(outputs, targets)  # type: ignore[arg-type]
+        except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
             return f"what the task {self.name} can judge, not {described(outputs)} ({in_words(error)})"
         if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
             return f"what the task {self.name} can judge: its `loss` must be a floating-point tensor of shape ()"
+        if not loss.requires_grad:
+            return f"what the task {self.name} can judge: its `loss` must be calculated by torch, without detaching"
         if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(targets):
             return f"what the task {self.name} can judge: its `tally` must have a row for each sample"
         return None
+
+
+def _leaf(output: Any) -> Any:
+    """A tensor from which a gradient can be asked for, in place of one."""
+    floating = isinstance(output, Tensor) and output.is_floating_point()
+    return output.detach().requires_grad_() if floating else output
 
 
 def described(outputs: object) -> str:

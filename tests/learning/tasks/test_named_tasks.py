@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import peer
 from peer.errors import InputError
@@ -87,7 +88,7 @@ def test_a_model_for_another_task_is_refused_before_it_trains() -> None:
 
 
 def test_a_task_of_ones_own_as_the_page_shows_it(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "own-training.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "shown_task.py").write_text(code, encoding="utf-8")
     example = (ROOT / "examples" / "own-task.yaml").read_text(encoding="utf-8").replace("own_task:", "shown_task:")
@@ -111,7 +112,19 @@ def test_a_task_of_ones_own_as_the_page_shows_it(tmp_path: Path) -> None:
 
 
 def test_every_task_and_figure_is_told() -> None:
-    page = (ROOT / "docs" / "own-training.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     for name, task in TASKS.items():
         assert re.search(rf"^\| `{name}` .*" + ".*".join(f"`{one.name}`" for one in task.figures), page, re.MULTILINE)
     assert {"Figure", "Task"} <= set(peer.__all__)
+
+
+class Detached(Regression):
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().loss(outputs, targets).detach()
+
+
+def test_a_loss_without_a_gradient_is_told_before_anything_is_trained() -> None:
+    told = Detached(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
+    assert told
+    assert "its `loss` must be calculated by torch, without detaching" in told
+    assert Regression(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1) is None
