@@ -13,11 +13,10 @@ from launcher.engines.kubernetes.kubectl import CutError, Kubectl, refusal
 from launcher.engines.kubernetes.place import RUNS
 from launcher.run_files import RunFiles
 from peer.errors import FailedError
-from peer.telemetry.results import AUDIT, EVENTS, RESULT
+from peer.telemetry.results import EVENTS, WANTED
 from peer.text import one_line
 
 INSIDE = Path(__file__).with_name("inside.py")
-WANTED = (AUDIT, "model.safetensors", RESULT)
 TRACE = "trace"
 SILENCE = 30.0
 """Seconds after which a connection that says nothing counts as cut."""
