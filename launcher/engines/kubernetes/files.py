@@ -64,6 +64,8 @@ class Files:
                     write(part, notice["at"], base64.b64decode(notice["data"]))
                 elif notice["size"] == 0:
                     write(path, 0, b"")
+                elif not part.exists():
+                    raise CutError(f"the cluster told of {path.name} and did not send it; run the command again")
                 elif part.stat().st_size == notice["size"]:
                     part.replace(path)
         if not over:
