@@ -24,6 +24,7 @@ from peer.settings import Settings
 from peer.spec.behaviour import AnyBehaviour, LabelFlip
 from peer.spec.document import dump_yaml
 from peer.spec.evaluation import FineTune, StopEarly
+from peer.spec.own_code import own_code
 from peer.spec.wire import Float32, Wire
 from peer.topology.graphs import Graph
 from peer.topology.reach import unreachable_pair, why_not
@@ -325,6 +326,11 @@ class Spec(Settings):
     def phases(self) -> tuple[Phase, ...]:
         """What is trained: in a round, and after the last."""
         return (*self.protocol.local(), *([self.finetune.phase()] if self.finetune else []))
+
+    @property
+    def own_code(self) -> list[str]:
+        """Every `module:Name` in it."""
+        return own_code(self.model_dump(mode="json"))
 
     def evaluates(self, round: int) -> bool:
         """Whether peers evaluate their models after that round."""
