@@ -94,13 +94,14 @@ def plan(spec: Spec) -> Plan:
     stages = [{id: _trained(spec, id, shard) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
-    example = Example.of(first.train(np.arange(2)), first.classes, spec.task)
+    few = first.train(np.arange(2)).first(2)  # those are read without workers
+    example = Example.of(few, first.classes, spec.task)
     model = build(spec.model, example, spec.seed)
     for shards in stages:
         for id, shard in shards.items():
             spec.protocol.check_samples(id, len(shard))
             check_batches(model, spec.phases, len(shard), id)
-    try_training(model, first.train(np.arange(2)), spec.phases, as_here(spec.training), spec.rounds)
+    try_training(model, few, spec.phases, as_here(spec.training), spec.rounds)
     return Plan(spec, model, datasets, stages[0], tuple(own), public)
 
 
