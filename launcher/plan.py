@@ -152,13 +152,16 @@ def in_brackets(values: Sequence[object]) -> str:
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     """Bytes of tensors and numbers that each of `ids` sends: in the set-up, then in each round counted."""
     spec, rounds = made.spec, made.rounds(len(ids))
-    figure = FLOAT64 * (len(spec.ids) - 1) if spec.stop_early else 0
+    figures = [FLOAT64 * (len(spec.ids) - 1) * spec.may_end_after(number) for number in rounds]
     found, calls = {}, dict[str, Calls]()
     for id in ids:
         dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
         try:
             setup = await dry_run.set_up(spec.init)
-            found[id] = [setup, *[await dry_run.count(number) + figure for number in rounds]]
+            found[id] = [
+                setup,
+                *[await dry_run.count(number) + more for number, more in zip(rounds, figures, strict=True)],
+            ]
         except InputError:
             raise
         except Exception as error:

@@ -334,7 +334,15 @@ class Spec(Settings):
 
     def evaluates(self, round: int) -> bool:
         """Whether peers evaluate their models after that round."""
-        return round == self.rounds or round % (self.evaluate_every or 1) == 0
+        return round == self.rounds or self._is_nth(round)
+
+    def may_end_after(self, round: int) -> bool:
+        """Whether peers tell each other their figures then, to end early. It does not go by how many rounds there are:
+        a peer that repeats the last one after the run was given more must tell what the others were told."""
+        return self.stop_early is not None and self._is_nth(round)
+
+    def _is_nth(self, round: int) -> bool:
+        return round % (self.evaluate_every or 1) == 0
 
     def agreement(self) -> dict[str, Any]:
         """What the two ends of a link must agree on. Who dials may change from one start of a run to the next."""
