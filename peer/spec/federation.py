@@ -389,13 +389,12 @@ def why_no_transforms(protocol: Protocol, source: Source) -> str | None:
 
 
 def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a spec's plain keys what peers must agree on; where code, data and recordings lie, and who reads them, is each
-    machine's own business, and a key that is not given is none. So it is of a file of
-    weights.
+    """Of a spec's plain keys what peers must agree on; a key without a value is left out.
 
-    Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
-    look different from another network; what data of its own a peer has, and where, is for it alone to know. That the
-    data go together (inputs, classes, columns) is compared in the handshake by what they are.
+    Where code, data, recordings and a file of weights lie, and how many workers read the data, is each machine's own
+    business. Of the ring it is who belongs to it, and in which order: where each is reached may change during a run,
+    and look different from another network; what data of its own a peer has, and where, is for it alone to know. That
+    the data go together (inputs, classes, columns) is compared in the handshake by what they are.
     """
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download", "workers")}
     # What a file of weights comes to is compared by digest.
