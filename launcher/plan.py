@@ -94,13 +94,14 @@ def plan(spec: Spec) -> Plan:
     stages = [{id: _trained(spec, id, shard) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
-    example = Example.of(first.train(np.arange(2)), first.classes, spec.task)
+    few = first.train(np.arange(2)).first(2)  # those are read without workers
+    example = Example.of(few, first.classes, spec.task)
     model = build(spec.model, example, spec.seed)
     for shards in stages:
         for id, shard in shards.items():
             spec.protocol.check_samples(id, len(shard))
             check_batches(model, spec.phases, len(shard), id)
-    try_training(model, first.train(np.arange(2)), spec.phases, as_here(spec.training), spec.rounds)
+    try_training(model, few, spec.phases, as_here(spec.training), spec.rounds)
     return Plan(spec, model, datasets, stages[0], tuple(own), public)
 
 
@@ -151,13 +152,16 @@ def in_brackets(values: Sequence[object]) -> str:
 async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     """Bytes of tensors and numbers that each of `ids` sends: in the set-up, then in each round counted."""
     spec, rounds = made.spec, made.rounds(len(ids))
-    figure = FLOAT64 * (len(spec.ids) - 1) if spec.stop_early else 0
+    figures = [FLOAT64 * (len(spec.ids) - 1) * spec.may_end_after(number) for number in rounds]
     found, calls = {}, dict[str, Calls]()
     for id in ids:
         dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
         try:
             setup = await dry_run.set_up(spec.init)
-            found[id] = [setup, *[await dry_run.count(number) + figure for number in rounds]]
+            found[id] = [
+                setup,
+                *[await dry_run.count(number) + more for number, more in zip(rounds, figures, strict=True)],
+            ]
         except InputError:
             raise
         except Exception as error:

@@ -1,5 +1,6 @@
 """The end of a run in words: how good, how fair, how private, and where the models are."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -9,7 +10,10 @@ from launcher.formatting import duration, plural, quantity
 from launcher.headline import Headline
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.table import fitting
+from peer.errors import InputError
+from peer.learning.export import has_one_input
 from peer.spec.federation import Spec
+from peer.telemetry.results import MODEL
 from peer.text import number, one_line
 
 SECONDS = ("train", "communicate", "evaluate")
@@ -91,11 +95,12 @@ def where(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     first, model = summary.per_peer[0].id, spec.model.name
     named = {"user_model": model, "user_task": spec.task.name}
     own = "".join(f', {key}="{name}"' for key, name in named.items() if ":" in name)
-    load = f'load_model("{directory}/{first}/model.safetensors"{own})'
-    return [
-        f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json",
-        f"to load one: from peer import load_model; model = {load}",
-    ]
+    said = [f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json"]
+    with suppress(InputError):
+        if has_one_input(directory / first / MODEL):
+            load = f'load_model("{directory}/{first}/{MODEL}"{own})'
+            said.append(f"to load one: from peer import load_model; model = {load}")
+    return said
 
 
 def verdict(privacy: Privacy) -> list[str]:

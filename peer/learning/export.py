@@ -2,9 +2,11 @@
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
+from typing import Any, Self
 
 import safetensors.torch
 import torch
@@ -20,6 +22,8 @@ from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import build, split
 from peer.learning.tasks import Task, task_class
 from peer.reading import open_plain
+
+Shape = tuple[PositiveInt, ...]
 
 
 def save_model(model: Model, path: str | Path) -> None:
@@ -51,10 +55,15 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
 
     A file can name code of the user's own (`module:Name`), for the model and for the task. That is only imported when
     the caller names the same as `user_model` and `user_task`, so that opening someone's file never runs what the file
-    chose. InputError if the file is missing, truncated or not such a model.
+    chose. InputError if the file is missing, truncated or not such a model, and for a model of several inputs.
     """
     path = Path(path)
     tensors, described = _read(path)
+    if (shape := described.one_shape) is None:
+        raise InputError(
+            f"{path} is of a model of several inputs, which load_model cannot open; build that model yourself and load "
+            "the tensors with safetensors.torch.load_file"
+        )
     name, told = described.model, described.task.name
     own = {"user_model": (name, user_model), "user_task": (told, user_task)}
     needed = {key: theirs for key, (theirs, _) in own.items() if ":" in theirs}
@@ -62,8 +71,8 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
         keys = ", ".join(f"{key}={theirs!r}" for key, theirs in needed.items())
         raise InputError(f"{path} needs your own code; if you trust it: load_model(path, {keys})")
     if ":" not in name:
-        _refuse_another(path, described, tensors)
-    example = Example.zeros(described.shape, described.classes, _task(path, described.task))
+        _refuse_another(path, described, shape, tensors)
+    example = Example.zeros(shape, described.classes, _task(path, described.task))
     model = build(described.as_settings(path), example, seed=0)
     model.load(tensors)
     model.train(False)
@@ -79,6 +88,13 @@ def export_state_dict(path: str | Path, target: str | Path) -> None:
         _write(Path(target), file.read())
 
 
+def has_one_input(path: str | Path) -> bool:
+    """Whether the model in a `model.safetensors` is of one input: others `load_model` cannot open. InputError as
+    there."""
+    with _opened(Path(path)) as file:
+        return Described.of(file).one_shape is not None
+
+
 class DescribedTask(BaseModel):
     """The `task` block that a file tells."""
 
@@ -90,10 +106,21 @@ class Described(BaseModel):
     """What a file says of its model, each as JSON."""
 
     model: Json[str]
-    shape: Json[tuple[PositiveInt, ...]]
+    shape: Json[Shape | tuple[Shape, ...] | dict[str, Shape]]
     classes: Json[PositiveInt]
     task: Json[DescribedTask] = DescribedTask(name="classification")
     settings: Json[dict[str, JsonValue]] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, file: Any) -> Self:
+        """What an open file tells; ValueError where that is not what a peer writes."""
+        return cls.model_validate(file.metadata() or {})
+
+    @property
+    def one_shape(self) -> Shape | None:
+        """Of the input; None where there are several."""
+        sizes = tuple(one for one in self.shape if isinstance(one, int))
+        return sizes if isinstance(self.shape, tuple) and len(sizes) == len(self.shape) else None
 
     def as_settings(self, path: Path) -> ModelSettings:
         """How to build it; InputError for what no model could be built by."""
@@ -112,9 +139,9 @@ def _task(path: Path, told: DescribedTask) -> Task:
         raise InputError(f"{path}: `task` is not as a peer writes it; copy the file again") from None
 
 
-def _refuse_another(path: Path, described: Described, tensors: Mapping[str, Tensor]) -> None:
+def _refuse_another(path: Path, described: Described, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
     """InputError unless the file has the tensors of the model that it names: a kilobyte can name one of terabytes."""
-    name, shape, classes = described.model, described.shape, described.classes
+    name, classes = described.model, described.classes
     size = sum(tensor.nbytes for tensor in tensors.values())
     # Of torchvision's models no tensor grows with the image, whose trial run takes memory as well.
     fits = max(prod(shape), classes) <= size
@@ -131,12 +158,18 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], Described]:
+    with _opened(path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        return tensors, Described.of(file)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file as safetensors has it; InputError for what is none, or not as a peer writes it."""
     try:
         open_plain(path).close()  # safetensors calls a directory a device that is not there, and waits for a pipe
         with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        return tensors, Described.model_validate(metadata)
+            yield file
     except FileNotFoundError as error:
         raise InputError(f"there is no model file {path}") from error
     except IsADirectoryError as error:

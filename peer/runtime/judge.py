@@ -53,7 +53,7 @@ class Judge:
     async def agree(self, round: int) -> None:
         """Tell everybody how good the model is, and decide with them whether that was the last round."""
         rule = self._spec.stop_early
-        if rule is None or round % (self._spec.evaluate_every or 1):
+        if rule is None or not self._spec.may_end_after(round):
             return
         headline, course = self._task.headline, self.course
         figure = tellable(self.validation[headline.name], headline.better)

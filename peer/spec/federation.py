@@ -24,6 +24,7 @@ from peer.settings import Settings
 from peer.spec.behaviour import AnyBehaviour, LabelFlip
 from peer.spec.document import dump_yaml
 from peer.spec.evaluation import FineTune, StopEarly
+from peer.spec.own_code import own_code
 from peer.spec.wire import Float32, Wire
 from peer.topology.graphs import Graph
 from peer.topology.reach import unreachable_pair, why_not
@@ -326,9 +327,22 @@ class Spec(Settings):
         """What is trained: in a round, and after the last."""
         return (*self.protocol.local(), *([self.finetune.phase()] if self.finetune else []))
 
+    @property
+    def own_code(self) -> list[str]:
+        """Every `module:Name` in it."""
+        return own_code(self.model_dump(mode="json"))
+
     def evaluates(self, round: int) -> bool:
         """Whether peers evaluate their models after that round."""
-        return round == self.rounds or round % (self.evaluate_every or 1) == 0
+        return round == self.rounds or self._is_nth(round)
+
+    def may_end_after(self, round: int) -> bool:
+        """Whether peers tell each other their figures then, to end early. It does not go by how many rounds there are:
+        a peer that repeats the last one after the run was given more must tell what the others were told."""
+        return self.stop_early is not None and self._is_nth(round)
+
+    def _is_nth(self, round: int) -> bool:
+        return round % (self.evaluate_every or 1) == 0
 
     def agreement(self) -> dict[str, Any]:
         """What the two ends of a link must agree on. Who dials may change from one start of a run to the next."""
@@ -377,13 +391,12 @@ def why_no_transforms(protocol: Protocol, source: Source) -> str | None:
 
 
 def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a spec's plain keys what peers must agree on; where code, data and recordings lie, and who reads them, is each
-    machine's own business, and a key that is not given is none. So it is of a file of
-    weights.
+    """Of a spec's plain keys what peers must agree on; a key without a value is left out.
 
-    Of the ring it is who belongs to it, and in which order: where each is reached may change during a run, and
-    look different from another network; what data of its own a peer has, and where, is for it alone to know. That the
-    data go together (inputs, classes, columns) is compared in the handshake by what they are.
+    Where code, data, recordings and a file of weights lie, and how many workers read the data, is each machine's own
+    business. Of the ring it is who belongs to it, and in which order: where each is reached may change during a run,
+    and look different from another network; what data of its own a peer has, and where, is for it alone to know. That
+    the data go together (inputs, classes, columns) is compared in the handshake by what they are.
     """
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download", "workers")}
     # What a file of weights comes to is compared by digest.

@@ -18,6 +18,7 @@ from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
 from peer.spec.document import Document, Location, refuse_nul_in, scalar, validate
 from peer.spec.federation import MAX_PEERS, Address, AnySource, Id, Machine, Spec
+from peer.spec.own_code import own_code
 from peer.spec.own_data import own_data
 
 MAX_PORT = 65_535
@@ -118,9 +119,7 @@ def load_spec(
     content["model"] = _component(named, ("model",), [*MODELS], document)
     content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
     content["ring"], own = _with_own_data(content["ring"], document)
-    names = [content[key]["name"] for key in ("protocol", "data", "model", "task")] + [*own.values()]
-    names += _name_of_step(content.get("training"))
-    if isinstance(content["code"], str) and any(":" in name for name in names):
+    if isinstance(content["code"], str) and own_code(content):
         # Only then: beside a spec without code of its own a file called pandas.py must not be taken for the library.
         import_from(Path(content["code"]))
     components: dict[Location, type[Settings]] = {
@@ -141,13 +140,6 @@ def _move_clip_gradient(content: dict[str, Any], document: Document) -> None:
         where = document.where(("clip_gradient",))
         raise InputError(f"{where}: `clip_gradient` stands here and in `training`; leave one of them out")
     content["training"] = {**block, "clip_gradient": content.pop("clip_gradient")}
-
-
-def _name_of_step(training: Any) -> list[str]:
-    """The `module:function` of `training.step`, if it is given as one."""
-    step = training.get("step") if isinstance(training, dict) else None
-    name = step.get("name") if isinstance(step, dict) else step
-    return [name] if isinstance(name, str) else []
 
 
 def _with_own_data(ring: Any, document: Document) -> tuple[Any, dict[Location, str]]:
@@ -201,7 +193,7 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
         where = document.where(("id",))
         raise InputError(f"{where}: `{config.id}` is not in the federation's ring; {nearest(config.id, spec.ids)}")
     data = own_data(config.id, spec, config.data and config.data.relative_to(base))
-    if data and spec.code and ":" in data.name:
+    if data and spec.code and own_code({"data": data.model_dump(mode="json")}):
         import_from(spec.code)
     changes = {"federation": base / config.federation, "out": base / out}
     return config.model_copy(update={**changes, "data": data, "tls": tls}), spec

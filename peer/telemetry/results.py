@@ -14,7 +14,9 @@ from peer.telemetry.events import Measured, RoundDone, Share, read_event
 from peer.telemetry.line_file import LineFile
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
-BEST_MODEL = "model.best.safetensors"
+MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
+WANTED = (AUDIT, MODEL, BEST_MODEL, RESULT)
+"""A peer's files that are brought back from other machines, besides its events and traces."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 

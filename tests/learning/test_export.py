@@ -10,12 +10,16 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file
 
 from peer.errors import FailedError, InputError
-from peer.learning.export import export_state_dict, load_model, save_model, state_dict
+from peer.learning.export import export_state_dict, has_one_input, load_model, save_model, state_dict
 from peer.learning.model.dry_pass import Example
+from peer.learning.model.model import Model
+from peer.learning.model.split import Patterned
 from peer.learning.model.zoo import build
+from peer.learning.tasks import Classification
 
 
 def test_a_saved_model_predicts_the_same_after_three_lines(tmp_path: Path) -> None:
@@ -145,3 +149,28 @@ def test_a_pipe_in_place_of_a_model_keeps_nobody_waiting(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "m")
     with pytest.raises(InputError, match="it is no plain file"):
         load_model(tmp_path / "m")
+
+
+class Sum(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(4, 3)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.head(left + right)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("names", [(), ("left", "right")])
+def test_a_model_of_several_inputs_is_loaded_by_hand(
+    names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, inputs = tmp_path / "model.safetensors", (torch.zeros(2, 4), torch.zeros(2, 4))
+    given = dict(zip(names, inputs, strict=True)) if names else inputs
+    example = Example(given, Classification(), 3, torch.ones(2).long())
+    save_model(Model(Patterned(Sum(), ("head.*",)), name="sums:Sum", example=example), path)
+    assert not has_one_input(path)
+    with pytest.raises(InputError, match=r"several inputs.*safetensors\.torch\.load_file"):
+        load_model(path, user_model="sums:Sum")
+    Sum().load_state_dict(load_tensors(path))
+    export_state_dict(path, tmp_path / "model.pt")
+    Sum().load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))

@@ -1,5 +1,6 @@
 """Rounds without figures, samples held back, the best model, an end agreed by all, and fine-tuning after it."""
 
+import asyncio
 import hashlib
 import json
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from federations import Run, federate, resolve
 from safetensors.numpy import load_file
 
-from launcher.plan import plan
+from launcher.plan import plan, traffic
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise
 from peer.errors import InputError
@@ -237,3 +238,15 @@ def test_no_record_is_declared_but_where_peers_may_end_early(plain: Run, stopped
         payloads = run.runtimes["peer0"].network.manifest.payloads
         assert [one.name for one in payloads] == names
         assert [(one.size, one.doubles) for one in payloads[1:]] == [(0, 1)] * (len(names) - 1)
+
+
+def test_what_is_told_to_end_early_is_counted_in_the_rounds_in_which_it_is(tmp_path: Path) -> None:
+    keys = STOPPING | {"rounds": 5, "evaluate_every": 2}
+    told = resolve(tmp_path, FEDAVG, 3, **keys | {"stop_early": {"patience": 5}})
+    silent = resolve(tmp_path, FEDAVG, 3, **keys | {"stop_early": None})
+    (with_figures,), (without,) = [asyncio.run(traffic(plan(spec), ["peer1"])).values() for spec in (told, silent)]
+    assert [one - other for one, other in zip(with_figures, without, strict=True)] == [0, 0, 16, 0, 16, 0]
+    run = federate(tmp_path, FEDAVG, 3, **keys | {"stop_early": {"patience": 5}})
+    audited = [any(entry["vector"] == "stop_early" for entry in line["sent"]) for line in run.audit("peer1")]
+    assert audited == [False, False, True, False, True, False]
+    assert [told.evaluates(round) for round in range(1, 6)] == [False, True, False, True, True]

@@ -11,7 +11,7 @@ from launcher.engines.docker import preflight
 from launcher.engines.docker.deployment import DockerDeployment, remove
 from launcher.engines.docker.errors import connect, refusals
 from launcher.engines.docker.settings import DockerSettings
-from launcher.engines.docker.sharing import certificate_names, has_code
+from launcher.engines.docker.sharing import certificate_names
 from peer.spec.federation import Spec
 from peer.spec.peer import FIRST_PORT
 from peer.tasks import background, uninterrupted
@@ -62,7 +62,7 @@ class DockerEngine(Engine[DockerSettings]):
 def in_containers(spec: Spec) -> Spec:
     """The spec with addresses on the containers' network; where code lies only if there is some."""
     ring = tuple(member.model_copy(update={"address": f"{member.id}:{FIRST_PORT}"}) for member in spec.ring)
-    return spec.model_copy(update={"ring": ring, "code": spec.code if has_code(spec) else None})
+    return spec.model_copy(update={"ring": ring, "code": spec.code if spec.own_code else None})
 
 
 def user_of(client: Any) -> str:

@@ -65,15 +65,9 @@ def sources(spec: Spec, id: str) -> list[Source]:
     return [spec.data, *([own] if own else [])]
 
 
-def has_code(spec: Spec) -> bool:
-    """Whether a part of the federation is a user's own."""
-    own = [member.data.name for member in spec.ring if member.data]
-    return any(":" in name for name in (spec.protocol.name, spec.data.name, spec.model.name, *own))
-
-
 def code_files(spec: Spec) -> Iterator[Path]:
     """The modules and packages that lie where a user's own code does; other files there may be anybody's secrets."""
-    if spec.code and has_code(spec):
+    if spec.code and spec.own_code:
         yield from sorted(spec.code.glob("*.py"))
         yield from sorted(package.parent for package in spec.code.glob("*/__init__.py"))
 

@@ -13,11 +13,10 @@ from launcher.engines.kubernetes.kubectl import CutError, Kubectl, refusal
 from launcher.engines.kubernetes.place import RUNS
 from launcher.run_files import RunFiles
 from peer.errors import FailedError
-from peer.telemetry.results import AUDIT, EVENTS, RESULT
+from peer.telemetry.results import EVENTS, WANTED
 from peer.text import one_line
 
 INSIDE = Path(__file__).with_name("inside.py")
-WANTED = (AUDIT, "model.safetensors", RESULT)
 TRACE = "trace"
 SILENCE = 30.0
 """Seconds after which a connection that says nothing counts as cut."""
@@ -65,6 +64,8 @@ class Files:
                     write(part, notice["at"], base64.b64decode(notice["data"]))
                 elif notice["size"] == 0:
                     write(path, 0, b"")
+                elif not part.exists():
+                    raise CutError(f"the cluster told of {path.name} and did not send it; run the command again")
                 elif part.stat().st_size == notice["size"]:
                     part.replace(path)
         if not over:

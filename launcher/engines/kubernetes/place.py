@@ -53,7 +53,7 @@ class Place:
         content = self.spec.model_dump(mode="json", exclude_none=True)
         sources = [content["data"], *(member["data"] for member in content["ring"] if "data" in member)]
         content.pop("code", None)
-        if any(":" in block["name"] for block in (content["protocol"], content["model"], *sources)):
+        if self.spec.own_code:
             content["code"] = str(CODE)
         if "recording" in content:
             content["recording"] = str(DATA / "recording")

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from launcher.engines.ssh.link import Link
 from peer.errors import FailedError
 from peer.files import cannot_write
-from peer.telemetry.results import AUDIT, BEST_MODEL, RESULT
+from peer.telemetry.results import WANTED
 
 if TYPE_CHECKING:
     import asyncssh
 
-WANTED = (AUDIT, "model.safetensors", BEST_MODEL, RESULT)
 TRACE = "trace"
 
 

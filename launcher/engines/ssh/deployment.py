@@ -119,5 +119,4 @@ class SshDeployment(Deployment):
 
 def shipped(spec: Spec) -> Spec:
     """The directory of code is one of this machine; only who uses code of their own has it on the hosts too."""
-    own = any(":" in name for name in (spec.protocol.name, spec.data.name, spec.model.name))
-    return spec if own else spec.model_copy(update={"code": None})
+    return spec if spec.own_code else spec.model_copy(update={"code": None})

@@ -46,6 +46,9 @@ class Task(Settings):
     has_classes: ClassVar[bool] = False
     """Whether a target is one class's number, int64 of shape (): what splits by label, class mixes and `test: matched`
     need."""
+    outputs_by_largest: ClassVar[bool] = False
+    """Whether `outputs` goes by the largest target, unless it is given `classes`: these must then be given where only
+    few targets are read beforehand."""
     inputs: ClassVar[Literal["float32", "int64"]] = "float32"
     """How the model takes numbers that are no pixels; int64 for tokens."""
 

@@ -34,6 +34,7 @@ class Segmentation(Task):
     """The number of pixels that are nobody's, often 255: neither learnt nor judged."""
 
     figures: ClassVar[tuple[Figure, ...]] = (Figure("dice"), Figure("iou"), Figure("pixels"))
+    outputs_by_largest: ClassVar[bool] = True
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         if y.ndim == 4 and 1 in (y.shape[1], y.shape[3]):

@@ -1,6 +1,7 @@
 """The dry run's figures against the theory, the list of protocols, and wrong input at the command line."""
 
 import json
+import multiprocessing
 import os
 import re
 import socket
@@ -239,3 +240,11 @@ def test_what_the_wire_does_is_told(
 ) -> None:
     assert main(["check", str(federation), "--peers", "3", "--set", f"protocol={protocol}", "--set", "wire=top-k"]) == 0
     assert told in capsys.readouterr().out
+
+
+async def test_a_launcher_starts_no_process_that_reads_samples(federation: Path) -> None:
+    overrides = ["data.transforms=[RandomHorizontalFlip]", "data.workers=2", "training.clip_gradient=1"]
+    before = multiprocessing.active_children()
+    made = plan(load_spec(federation, peers=2, overrides=[*overrides, "protocol=hearth"]))
+    await traffic(made, made.spec.ids)
+    assert multiprocessing.active_children() == before

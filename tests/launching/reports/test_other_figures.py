@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
+from safetensors.torch import save_file
 
 from launcher.headline import Headline
 from launcher.monitor.federation_view import FederationView
@@ -74,6 +76,17 @@ def test_the_summary_has_the_tasks_figures(tmp_path: Path, spec: Spec) -> None:
     assert "rmse (better down): mean 91.700, worst 123.40; mae (better down): mean 45.850" in said
     assert "accuracy" not in said
     assert "Gini" not in said
+
+
+@pytest.mark.parametrize(("shape", "told"), [("[4]", True), ("[[4], [4]]", False), ('{"a": [4], "b": [4]}', False)])
+def test_how_to_load_a_model_is_told_where_it_can_be_loaded_so(
+    shape: str, told: bool, tmp_path: Path, spec: Spec
+) -> None:
+    write_results(tmp_path)
+    description = {"model": '"mlp"', "shape": shape, "classes": "1"}
+    save_file({"w": torch.zeros(2)}, tmp_path / "peer0" / "model.safetensors", description)
+    said = recap.where(summarise(spec, tmp_path, wall_seconds=1.0, restarts=0), spec, tmp_path)
+    assert any("load_model(" in line for line in said) is told
 
 
 def test_the_live_view_goes_by_the_headline(spec: Spec) -> None:

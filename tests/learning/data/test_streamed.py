@@ -22,6 +22,7 @@ from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model, Split
 from peer.learning.model.zoo import build
 from peer.learning.tasks import Task
+from peer.learning.tasks.segmentation import Segmentation
 from peer.learning.training.evaluation import measure
 from peer.learning.training.trainer import SGD, Phase, Trainer
 
@@ -57,6 +58,10 @@ class Masks(Noisy):
         image[0, number % 6, 0] = 1
         return image, image[0]
 
+class Classes(Noisy):
+    def __getitem__(self, number):
+        return torch.zeros(1, 6, 6), torch.full((6, 6), 5 if number == 1 else number % 3)
+
 class Tables(Noisy):
     def __getitem__(self, number):
         return torch.ones(1, 6, 6), torch.ones(3, 3)
@@ -76,6 +81,7 @@ def two(): return Subset(Noisy(), range(0, 24, 2)), Noisy(6, listed=False)
 def several(): return Several()
 def ragged(): return Ragged()
 def masks(): return Masks()
+def classes(): return Classes()
 def tables(): return Tables()
 def breaks(): return Breaks()
 def liar(): return Liar()
@@ -272,6 +278,15 @@ def test_a_mask_is_turned_with_its_image() -> None:
         assert torch.equal(batch.inputs[:, 0], batch.targets)
         corners |= {int(image.flatten().argmax()) for image in batch.inputs}
     assert len(corners) > 6
+
+
+def test_classes_of_masks_that_are_not_all_read_are_said() -> None:
+    task = Segmentation(name="segmentation")
+    with pytest.raises(InputError, match=r"not all read to count the classes; say how many .*classes: 3"):
+        source("own_sets:classes").load(task)
+    assert source("own_sets:classes", classes=6).load(task).classes == 6
+    with pytest.raises(InputError, match="class 2 does not fit 2 classes"):
+        source("own_sets:classes", classes=2).load(task)
 
 
 def test_a_target_that_may_be_a_mask_is_not_left_behind() -> None:

@@ -41,7 +41,8 @@ class UserSource(Source):
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share of the samples held out for testing where the function returns no test samples."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes, when the largest does not occur; not given, as many as the targets show."""
+    """Number of classes, when the largest does not occur; not given, as many as the targets show. A torch data set for
+    `segmentation` needs it, as its masks are not all read beforehand."""
     collate: str | None = Field(default=None, pattern=NAME)
     """`module:function` that makes a batch, (inputs, targets), of a list of samples (input, target) of a torch data
     set, where inputs differ in size."""
@@ -74,6 +75,11 @@ class UserSource(Source):
 
     def _one_by_one(self, given: list[Items], task: Task) -> Dataset:
         """The data set, of which nothing is read but classes, and a few targets of a task without."""
+        if task.outputs_by_largest and not task.has_classes and self.classes is None:
+            raise InputError(
+                f"{self.name} returned a torch data set, whose targets are not all read to count the classes; say how "
+                f"many there are, such as `data: {{name: {self.name}, classes: 3}}`"
+            )
         found = [one.targets(task) for one in given]
         known = found if task.has_classes else [np.zeros(one.shape[0], np.int64) for one in given]
         parts = [Labelled(one, targets, task) for one, targets in zip(given, known, strict=True)]
