@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from peer.errors import InputError, nearest
-from peer.learning.training.optimiser import as_arguments, check_arguments, stand_in
+from peer.learning.training.optimiser import AnyOptimiser, as_arguments, check_arguments, stand_in
 from peer.settings import Settings
 
 SCHEDULERS: dict[str, type[Any]] = {name: getattr(lr_scheduler, name) for name in lr_scheduler.__all__}
@@ -128,20 +128,26 @@ class Schedule:
 
 
 class Schedules:
-    """The schedules of one trainer, by the name under which a phase's optimiser is kept, or by the part it trains."""
+    """The schedules of one trainer: one for each part, optimiser with its rate, and scheduler that a phase names, and
+    for each name under which such an optimiser is kept."""
 
     def __init__(self) -> None:
         self._running: dict[str, Schedule] = {}
         self._loaded: dict[str, Any] = {}
 
     def get(self, key: str, settings: Scheduler, like: torch.optim.Optimizer) -> Schedule:
-        """The one under way there; a new one if there is none, or another was asked for."""
-        found = self._running.get(key)
-        if found is None or found.settings != settings:
-            found = self._running[key] = Schedule(settings, like)
+        """The one under way there (`key` is `key_of` its phase); a new one if there is none."""
+        if key not in self._running:
+            self._running[key] = Schedule(settings, like)
             if key in self._loaded:
-                found.load_state(self._loaded.pop(key))
-        return found
+                self._running[key].load_state(self._loaded.pop(key))
+        return self._running[key]
+
+    def drop(self, keep: str) -> None:
+        """Forget those of the optimisers kept under that name."""
+        for schedules in (self._running, self._loaded):
+            for key in [key for key in schedules if json.loads(key)[0] == keep]:
+                del schedules[key]
 
     def state(self) -> dict[str, Tensor]:
         """All of them, as JSON in a tensor of bytes; nothing where there are none."""
@@ -153,6 +159,11 @@ class Schedules:
         """Replace all; each is taken up when a phase first names it."""
         self._running.clear()
         self._loaded = json.loads(bytes(state["schedules"].tolist())) if "schedules" in state else {}
+
+
+def key_of(keep: str | None, part: str, optimiser: AnyOptimiser, scheduler: Scheduler) -> str:
+    """Of a phase's schedule, alike after a restart."""
+    return json.dumps([keep, part, repr(optimiser), repr(scheduler)])
 
 
 def _plain(scheduler: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from peer.learning.training.optimisers import Optimisers
 from peer.learning.training.own_step import TrainingStep
 from peer.learning.training.phase import GradientHook, Phase
 from peer.learning.training.precision import MixedPrecision
-from peer.learning.training.scheduler import Schedule, Scheduler, Schedules
+from peer.learning.training.scheduler import Schedule, Scheduler, Schedules, key_of
 from peer.learning.training.settings import AS_IT_IS, Training
 from peer.learning.training.step import Steps
 
@@ -110,8 +110,9 @@ class Trainer:
         self._stopped.set()
 
     def drop(self, keep: str) -> None:
-        """Forget the optimiser kept under that name."""
+        """Forget the optimiser kept under that name, and its schedules."""
         self._optimisers.drop(keep)
+        self._schedules.drop(keep)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of what outlives a phase, flat, on the CPU, for a checkpoint beside the model: the kept optimisers'
@@ -178,7 +179,8 @@ class Trainer:
     def _schedule(self, phase: Phase, round: int, optimiser: torch.optim.Optimizer) -> Schedule | None:
         if phase.scheduler is None:
             return None
-        schedule = self._schedules.get(phase.keep or phase.part, phase.scheduler, optimiser)
+        key = key_of(phase.keep, phase.part, phase.optimiser, phase.scheduler)
+        schedule = self._schedules.get(key, phase.scheduler, optimiser)
         schedule.begin(round, optimiser)
         return schedule
 

@@ -1,0 +1,54 @@
+"""Schedules: one for each that a phase names, and who goes on when."""
+
+import torch
+from plain_loops import EPOCHS, LR, SIZE, small
+from small_models import samples
+
+from peer.learning.training.scheduler import Scheduler
+from peer.learning.training.settings import Training
+from peer.learning.training.trainer import SGD, Adam, Optimiser, Phase, Trainer
+
+LEVEL = Training(scheduler=Scheduler(name="StepLR", step_size=100))
+"""It changes nothing in so few rounds: all is as without it."""
+
+
+def after(phases: tuple[Phase, ...], how: Training, *, restarted: bool = False) -> torch.Tensor:
+    made = small()
+    trainer = Trainer(made, samples(), 1, "peer0", how)
+    for round in (1, 2):
+        if restarted:
+            again = Trainer(made, samples(), 1, "peer0", how)
+            again.load_state(trainer.state())
+            trainer = again
+        for phase in phases:
+            trainer.train(phase, round)
+    return made.vector.clone()
+
+
+def test_phases_of_one_part_have_each_its_own_rate_and_kind() -> None:
+    phases = (
+        Phase("model", 1, SGD(0.5), SIZE),
+        Phase("model", 1, SGD(0.01), SIZE),
+        Phase("model", 1, Adam(0.02), SIZE, keep="model"),
+        Phase("model", 1, Optimiser(name="AdamW", lr=0.003), SIZE, keep="head"),
+        Phase("head", 1, SGD(0.1, momentum=0.5), SIZE),
+    )
+    unscheduled = after(phases, Training())
+    assert torch.equal(after(phases, LEVEL), unscheduled)
+    assert torch.equal(after(phases, LEVEL, restarted=True), unscheduled)
+
+
+def test_what_is_dropped_begins_anew() -> None:
+    phase = Phase("model", EPOCHS, Adam(LR), SIZE, keep="model")
+    how = Training(scheduler=Scheduler(name="ExponentialLR", gamma=0.1, every="epoch"))
+    made = small()
+    begun = made.vector.clone()
+    trainer = Trainer(made, samples(), 1, "peer0", how)
+    trainer.train(phase, 1)
+    once = made.vector.clone()
+    trainer.drop("model")
+    assert trainer.state() == {}
+    made.vector.copy_(begun)
+    trainer.train(Phase("head", 0, Adam(LR)), 2)
+    trainer.train(phase, 1)
+    assert torch.equal(made.vector, once)
