@@ -74,13 +74,14 @@ class Schedule:
             self._scheduler = settings.over(self._stand_in)
         except ValueError as error:
             raise InputError(f"scheduler `{settings.name}`: {error}; correct `training.scheduler`") from None
-        self._round, self._loss = 1, float("nan")
+        self._round, self._loss, self._heard = 1, float("nan"), False
 
     def begin(self, round: int, optimiser: torch.optim.Optimizer) -> None:
-        """A phase of that round begins, with that optimiser. Rounds without training count, too."""
+        """A phase of that round begins, with that optimiser. Rounds without training count, too, but not for a plateau,
+        which goes by their losses."""
         if self.settings.every == "round":
             plateau = isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau)
-            for _ in range(self._round, round)[: 1 if plateau else None]:
+            for _ in range(self._round, round)[: int(self._heard) if plateau else None]:
                 self._advance()
             self._round = max(round, self._round)
         self._apply(optimiser)
@@ -94,16 +95,17 @@ class Schedule:
 
     def ended(self, loss: float) -> None:
         """A phase of that mean loss is over."""
-        self._loss = loss
+        self._loss, self._heard = loss, True
 
     def state(self) -> dict[str, Any]:
         """Plain JSON."""
         groups = [{key: group[key] for key in ("initial_lr", *SCHEDULED) if key in group} for group in self._groups]
-        return {"round": self._round, "loss": self._loss, "groups": groups, "scheduler": _plain(self._scheduler)}
+        course = {"round": self._round, "loss": self._loss, "heard": self._heard}
+        return {**course, "groups": groups, "scheduler": _plain(self._scheduler)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave."""
-        self._round, self._loss = state["round"], state["loss"]
+        self._round, self._loss, self._heard = state["round"], state["loss"], state["heard"]
         for group, values in zip(self._groups, state["groups"], strict=True):
             group.update(as_arguments(values))
         _load(self._scheduler, state["scheduler"])
@@ -113,6 +115,7 @@ class Schedule:
         return self._stand_in.param_groups
 
     def _advance(self) -> None:
+        self._heard = False
         self._stand_in.step()  # does nothing, and torch warns of a scheduler that goes before its optimiser
         try:
             if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):

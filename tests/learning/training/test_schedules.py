@@ -52,3 +52,13 @@ def test_what_is_dropped_begins_anew() -> None:
     trainer.train(Phase("head", 0, Adam(LR)), 2)
     trainer.train(phase, 1)
     assert torch.equal(made.vector, once)
+
+
+def test_a_plateau_goes_by_rounds_in_which_there_was_a_loss() -> None:
+    phase = Phase("model", 1, SGD(LR), SIZE)
+    how = Training(scheduler=Scheduler(name="ReduceLROnPlateau", patience=0, factor=0.1))
+    ours, theirs = (Trainer(small(), samples(), 1, "peer0", one) for one in (how, Training()))
+    for round in (5, 9):
+        ours.train(phase, round)
+        theirs.train(phase, round)
+    assert torch.equal(ours.model.vector, theirs.model.vector), "its loss has not risen yet"
