@@ -167,7 +167,8 @@ class Trainer:
                 if schedule:
                     schedule.happened("step", loss, optimiser)
             else:
-                course.passed(self._held_back_loss())
+                course.passed()
+                course.judged(None if course.is_over() else self._held_back_loss())
                 if schedule:
                     schedule.happened("epoch", steps.since(begun), optimiser)
         model.rebind()
@@ -184,10 +185,10 @@ class Trainer:
         schedule.begin(round, optimiser)
         return schedule
 
-    def _held_back_loss(self) -> float:
-        """By which a phase stops early; 0 where it does not."""
+    def _held_back_loss(self) -> float | None:
+        """By which a phase stops early; None where it does not."""
         if self.how.patience is None or self._held_back is None:
-            return 0.0
+            return None
         self.model.rebind()
         return measure(self.model, self._held_back).loss
 

@@ -115,6 +115,9 @@ def test_a_phase_ends_when_what_is_held_back_gets_worse() -> None:
     trainer.use(samples(), samples())
     trainer.train(Phase("model", 5, SGD(1e-3), SIZE), 2)
     assert trainer.steps == 5 * -(-N // SIZE), "it falls in every epoch"
+    trainer.use(samples())
+    trainer.train(Phase("model", 5, SGD(1e-3), SIZE), 3)
+    assert trainer.steps == 5 * -(-N // SIZE), "there is nothing to go by"
 
 
 def test_a_budget_of_steps_is_that_many_and_the_first_of_many_epochs() -> None:
