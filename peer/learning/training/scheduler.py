@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from peer.errors import InputError, nearest
-from peer.learning.training.optimiser import AnyOptimiser, as_arguments, check_arguments, stand_in
+from peer.learning.training.optimiser import UNTAKEN, AnyOptimiser, as_arguments, check_arguments, stand_in
 from peer.settings import Settings
 
 SCHEDULERS: dict[str, type[Any]] = {name: getattr(lr_scheduler, name) for name in lr_scheduler.__all__}
@@ -55,7 +55,7 @@ class Scheduler(Settings):
             if self.name == "ChainedScheduler":
                 return kind(parts, optimizer=optimiser, **arguments)
             return kind(optimiser, **({"schedulers": parts} if parts else {}), **arguments)
-        except (TypeError, KeyError, ZeroDivisionError, AttributeError, IndexError) as error:
+        except UNTAKEN as error:
             raise ValueError(f"scheduler `{self.name}` does not take these arguments: {error}") from None
 
 
@@ -124,6 +124,10 @@ class Schedule:
                 self._scheduler.step()
         except ValueError as error:
             raise InputError(f"scheduler `{self.settings.name}` has come to its end: {error}; make it longer") from None
+        except UNTAKEN as error:
+            raise InputError(
+                f"scheduler `{self.settings.name}` does not take these arguments: {error}; correct `training.scheduler`"
+            ) from None
 
     def _apply(self, optimiser: torch.optim.Optimizer) -> None:
         for group, ours in zip(optimiser.param_groups, self._groups, strict=True):

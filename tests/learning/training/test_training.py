@@ -204,6 +204,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"step": "f"}, "pattern"),
     ({"scheduler": "CosineAnnealing"}, "unknown scheduler `CosineAnnealing`; did you mean `CosineAnnealingLR`?"),
     ({"scheduler": {"name": "StepLR", "stepsize": 1}}, "no argument `stepsize`; did you mean `step_size`?"),
+    ({"optimiser": {"name": "AdamW", "betas": [0.9]}}, "`AdamW` does not take these arguments"),
+    ({"optimiser": {"name": "AdamW", "betas": ["a", "b"]}}, "`AdamW` takes no text as `betas`, and it is 'a'"),
+    ({"scheduler": {"name": "MultiStepLR", "milestones": "ab"}}, "takes no text as `milestones`, and it is 'ab'"),
+    ({"scheduler": {"name": "ReduceLROnPlateau", "cooldown": "x"}}, "takes no text as `cooldown`, and it is 'x'"),
 ]
 
 
@@ -219,6 +223,8 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], said: str) -> None:
     [
         ({"optimiser": "Muon"}, "`Muon` does not go with model small"),
         ({"optimiser": {"name": "SGD", "groups": {"*.bais": {}}}}, r"no parameter is called `\*.bais`"),
+        ({"scheduler": {"name": "StepLR", "step_size": 0}}, "`StepLR` does not take these arguments: .* zero"),
+        ({"scheduler": {"name": "CosineAnnealingLR", "T_max": 0}}, "does not take these arguments: .* zero"),
         ({"scheduler": "StepLR"}, "`StepLR` does not take these arguments: .*step_size"),
         ({"scheduler": {"name": "OneCycleLR", "max_lr": 1, "total_steps": 5}}, "has come to its end"),
         ({"scheduler": {"name": "CyclicLR", "base_lr": 1, "max_lr": 2, "cycle_momentum": 1, "mode": "x"}}, "mode"),
