@@ -20,7 +20,7 @@ from peer.learning.training.course import Course
 from peer.learning.training.evaluation import BATCH, measure
 from peer.learning.training.optimiser import SGD, Adam, Optimiser
 from peer.learning.training.optimisers import Optimisers
-from peer.learning.training.own_step import TrainingStep
+from peer.learning.training.own_step import StepState, TrainingStep
 from peer.learning.training.phase import GradientHook, Phase
 from peer.learning.training.precision import MixedPrecision
 from peer.learning.training.scheduler import Schedule, Scheduler, Schedules, key_of
@@ -48,7 +48,7 @@ class Trainer:
         self.use(samples)
         self._optimisers, self._schedules = Optimisers(model), Schedules()
         self._precision = MixedPrecision(how.precision, model.device)
-        self._kept: dict[str, Tensor] = {}
+        self._kept = StepState()
         self._stopped = threading.Event()
         self._round, self._numbers = -1, Counter[str]()
         self.steps = 0

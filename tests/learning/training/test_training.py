@@ -164,6 +164,14 @@ def test_a_step_of_one_s_own_draws_and_remembers_to_the_bit(part: Any) -> None:
     assert float(trainer.state()[".step/count"]) == 3 * 5
 
 
+def keeping(value: Any) -> Any:
+    def keep(step: TrainingStep, batch: Batch) -> Tensor:
+        step.state["kept"] = value(step)
+        return step.loss(step(batch.inputs), batch)
+
+    return keep
+
+
 def plain_step(step: TrainingStep, batch: Batch) -> Tensor:
     loss = step.loss(step(batch.inputs), batch)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -182,6 +190,8 @@ def test_a_step_may_do_the_backward_pass_itself(function: Any) -> None:
         (lambda step, batch: 1.0, "it must return its loss, a floating-point tensor of shape"),
         (lambda step, batch: step.loss(step(batch.inputs), batch).detach(), "no gradient"),
         (lambda step, batch: step.los(), "AttributeError"),
+        (keeping(lambda step: 1), r"step\.state\['kept'\] = int: only tensors are kept, by a name; write torch"),
+        (keeping(lambda step: step.parameters), r"a view of the model; write \.clone\(\)"),
     ],
 )
 def test_a_wrong_step_is_said(function: Any, said: str) -> None:
