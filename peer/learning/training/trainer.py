@@ -4,7 +4,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from itertools import chain, islice
 
 import torch
@@ -155,22 +155,22 @@ class Trainer:
         forward, samples = self._forward(phase)
         generator = self._order(round, number)
         order = chain.from_iterable(self._epoch(phase, generator) for _ in course.ahead)
-        batches = samples.drawn(self._until_stopped(order), self._draws(round, number))
-        while not course.is_over():
-            model.learn(phase.part)
-            begun = steps.so_far()
-            for many in self._together(phase):
-                if course.is_over():
-                    break
-                loss = steps.take(islice(batches, many), forward)
-                course.stepped()
-                if schedule:
-                    schedule.happened("step", loss, optimiser)
-            else:
-                course.passed()
-                course.judged(None if course.is_over() else self._held_back_loss())
-                if schedule:
-                    schedule.happened("epoch", steps.since(begun), optimiser)
+        with closing(samples.drawn(self._until_stopped(order), self._draws(round, number))) as batches:
+            while not course.is_over():
+                model.learn(phase.part)
+                begun = steps.so_far()
+                for many in self._together(phase):
+                    if course.is_over():
+                        break
+                    loss = steps.take(islice(batches, many), forward)
+                    course.stepped()
+                    if schedule:
+                        schedule.happened("step", loss, optimiser)
+                else:
+                    course.passed()
+                    course.judged(None if course.is_over() else self._held_back_loss())
+                    if schedule:
+                        schedule.happened("epoch", steps.since(begun), optimiser)
         model.rebind()
         self.steps = course.steps
         if schedule:
