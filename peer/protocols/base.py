@@ -73,6 +73,10 @@ class Protocol(Settings):
         """Why local training needs the protocol's own optimiser and learning rate; None if others will do."""
         return None
 
+    def why_steps_are_fixed(self) -> str | None:
+        """Why each step must be one of a batch's own plain gradient; None if `training` may change what a step is."""
+        return None
+
     def why_figures_stay(self) -> str | None:
         """Why peers must not tell each other how good their models are; None if they may."""
         return None

@@ -97,6 +97,13 @@ class Training(Settings):
         """Whether two runs end in the same bits, as far as it depends on this block."""
         return self.budget is None or self.budget.seconds is None
 
+    @property
+    def own_steps(self) -> str | None:
+        """The first key that makes of a batch another step than that of its plain gradient; None if there is none."""
+        keys = ("clip_gradient", "clip_value", "accumulate", "step")
+        changed = [key for key in keys if getattr(self, key) != type(self).model_fields[key].default]
+        return next(iter(changed), "precision" if self.precision == "float16" else None)
+
     def applied(self, phase: Phase) -> Phase:
         """A phase of the protocol's, trained as this block says."""
         own = self.step.function() if self.step else None
