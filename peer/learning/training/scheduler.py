@@ -18,6 +18,8 @@ UNFIT = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
 """These take functions, which a file of settings cannot hold."""
 SCHEDULED = ("lr", "momentum", "betas")
 """What a scheduler changes in an optimiser."""
+MOST = 10_000
+"""Times that a scheduler is followed before a run."""
 Every = Literal["round", "epoch", "step"]
 
 
@@ -96,6 +98,18 @@ class Schedule:
     def ended(self, loss: float) -> None:
         """A phase of that mean loss is over."""
         self._loss, self._heard = loss, True
+
+    def follow(self, times: int) -> None:
+        """Go on so many times without an optimiser, `MOST` at most; InputError where it ends before."""
+        ends = getattr(self._scheduler, "total_steps", times)
+        if ends < times:
+            raise InputError(
+                f"scheduler `{self.settings.name}` ends after {ends:,} and the run has up to {times:,} of every "
+                f"{self.settings.every}; make it longer"
+            )
+        self._loss = 1.0
+        for _ in range(min(times, MOST)):
+            self._advance()
 
     def state(self) -> dict[str, Any]:
         """Plain JSON."""

@@ -1,9 +1,15 @@
 """Schedules: one for each that a phase names, and who goes on when."""
 
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
 import torch
 from plain_loops import EPOCHS, LR, SIZE, small
 from small_models import samples
 
+from peer.errors import InputError
+from peer.learning.training.length import check_length
 from peer.learning.training.scheduler import Scheduler
 from peer.learning.training.settings import Training
 from peer.learning.training.trainer import SGD, Adam, Optimiser, Phase, Trainer
@@ -62,3 +68,33 @@ def test_a_plateau_goes_by_rounds_in_which_there_was_a_loss() -> None:
         ours.train(phase, round)
         theirs.train(phase, round)
     assert torch.equal(ours.model.vector, theirs.model.vector), "its loss has not risen yet"
+
+
+@pytest.mark.parametrize(
+    ("every", "others", "enough"),
+    [
+        ("step", {}, 2 * 2 * 3 * 5),
+        ("step", {"accumulate": 2}, 2 * 2 * 3 * 3),
+        ("step", {"budget": {"steps": 7}}, 2 * 3 * 7),
+        ("epoch", {}, 2 * 2 * 3),
+        ("epoch", {"budget": {"steps": 11}}, 2 * 2 * 3),
+    ],
+)
+def test_a_scheduler_that_ends_before_the_run_is_said(every: str, others: dict[str, Any], enough: int) -> None:
+    phases = (Phase("model", 2, SGD(LR, 0.5), SIZE),) * 2
+    for total in (enough - 1, enough):
+        scheduler = {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": total, "every": every}
+        how = Training.model_validate({"scheduler": scheduler, **others})
+        trainer, ended = Trainer(small(), samples(), 1, "peer0", how), total < enough
+        with pytest.raises(InputError, match=f"ends after {total} .* {enough} .*longer") if ended else nullcontext():
+            check_length(small(), phases, 37, how, 3)
+        with pytest.raises(InputError, match="has come to its end") if ended else nullcontext():
+            for round in (1, 2, 3):
+                trainer.train(phases[0], round)
+                trainer.train(phases[1], round)
+
+
+def test_what_a_budget_in_seconds_comes_to_is_not_known() -> None:
+    scheduler = {"name": "OneCycleLR", "max_lr": 0.1, "total_steps": 2, "every": "step"}
+    how = Training.model_validate({"scheduler": scheduler, "budget": {"seconds": 1}})
+    check_length(small(), (Phase("model", 2, SGD(LR, 0.5), SIZE),), 37, how, 3)
