@@ -100,12 +100,12 @@ class Schedule:
         self._loss, self._heard = loss, True
 
     def follow(self, times: int) -> None:
-        """Go on so many times without an optimiser, `MOST` at most; InputError where it ends before."""
+        """Go on so many times before the run, `MOST` at most; InputError where it ends before."""
         ends = getattr(self._scheduler, "total_steps", times)
         if ends < times:
             raise InputError(
-                f"scheduler `{self.settings.name}` ends after {ends:,} and the run has up to {times:,} of every "
-                f"{self.settings.every}; make it longer"
+                f"scheduler `{self.settings.name}` ends after {ends:,} and the run may come to {times:,} "
+                f"(`every: {self.settings.every}`); make it longer"
             )
         self._loss = 1.0
         for _ in range(min(times, MOST)):
