@@ -18,6 +18,7 @@ from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
+from peer.learning.training.length import check_length
 from peer.learning.training.settings import Training
 from peer.learning.training.trial import try_training
 from peer.plugins import in_words
@@ -101,6 +102,8 @@ def plan(spec: Spec) -> Plan:
         for id, shard in shards.items():
             spec.protocol.check_samples(id, len(shard))
             check_batches(model, spec.phases, len(shard), id)
+    longest = max(len(shard) for shards in stages for shard in shards.values())
+    check_length(model, spec.protocol.local(), longest, spec.training, spec.rounds)
     try_training(model, few, spec.phases, as_here(spec.training), spec.rounds)
     return Plan(spec, model, datasets, stages[0], tuple(own), public)
 

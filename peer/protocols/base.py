@@ -73,6 +73,10 @@ class Protocol(Settings):
         """Why local training needs the protocol's own optimiser and learning rate; None if others will do."""
         return None
 
+    def why_steps_are_fixed(self) -> str | None:
+        """Why each step must be one of a batch's own plain gradient; None if `training` may change what a step is."""
+        return None
+
     def why_figures_stay(self) -> str | None:
         """Why peers must not tell each other how good their models are; None if they may."""
         return None
@@ -117,23 +121,13 @@ class Protocol(Settings):
                     f"`{self.name}` declares `{name}` as replicated or by_peer and keeps nothing under that name; "
                     f"write peer.state[{name!r}] = ... in its rounds"
                 )
-        self._check_memory(peer)
+        if why := peer.state.why_not_apart(peer.model):
+            raise InputError(f"`{self.name}` {why}")
         for name in self.by_peer:
             if peer.state[name].shape[:1] != (len(peer.members),):
                 raise InputError(
                     f"`{self.name}` declares `{name}` as by_peer, and its shape is {tuple(peer.state[name].shape)}; it "
                     f"needs a row for each of the {len(peer.members)} members"
-                )
-
-    def _check_memory(self, peer: Peer) -> None:
-        # After a crash each name holds a tensor of its own: what shared memory before would then part ways in silence.
-        seen = {peer.model.untyped_storage().data_ptr(): "the model"}
-        for name, tensor in peer.state.items():
-            other = seen.setdefault(tensor.untyped_storage().data_ptr(), f"peer.state[{name!r}]")
-            if tensor.numel() and other != f"peer.state[{name!r}]":
-                raise InputError(
-                    f"`{self.name}` keeps in peer.state[{name!r}] a view of {other}; write .clone(), or a crash would "
-                    "change the result"
                 )
 
     async def start(self, peer: Peer, init: Init) -> None:

@@ -47,6 +47,9 @@ class DefKT(Protocol):
     def why_optimiser_is_fixed(self) -> str:
         return "the two models of a pair learn from each other in the same steps of SGD"
 
+    def why_steps_are_fixed(self) -> str:
+        return "each batch is a step of two models, and only one of them would be trained so"
+
     def local(self) -> tuple[Phase, ...]:
         optimiser = SGD(self.lr, self.momentum, self.weight_decay)
         return (Phase("model", self.epochs, optimiser, self.batch_size),)

@@ -61,6 +61,10 @@ class Solo(Protocol):
         """That of the compared protocol: alone it would be trained otherwise."""
         return self._compared.why_optimiser_is_fixed()
 
+    def why_steps_are_fixed(self) -> str | None:
+        """Likewise."""
+        return self._compared.why_steps_are_fixed()
+
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return ()
 

@@ -1,23 +1,19 @@
 """What a protocol remembers from round to round: tensors by name, as nothing else survives a crash."""
 
 import hashlib
-from collections import UserDict
 from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from peer.learning.kept import Kept
 
-class State(UserDict[str, Tensor]):
+
+class State(Kept):
     """`peer.state`; TypeError at once for what is no tensor."""
 
-    def __setitem__(self, name: str, value: Tensor) -> None:
-        if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise TypeError(
-                f"peer.state[{name!r}] = {type(value).__name__}: only tensors are kept, by a name; "
-                "write torch.tensor(...) and read it with .item()"
-            )
-        super().__setitem__(name, value)
+    called: ClassVar[str] = "peer.state"
 
     def digests(self, names: Iterable[str]) -> dict[str, str]:
         """SHA-256 in hex of each of these tensors' dtype, shape and content."""

@@ -17,6 +17,7 @@ from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
+from peer.learning.training.length import check_length
 from peer.learning.training.trial import try_training
 from peer.network.wire.messages import VERSION
 from peer.ownership import make_private, refuse_links
@@ -67,6 +68,7 @@ def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.de
     model = build(spec.model, example, spec.seed, stream, device)
     spec.protocol.check_samples(config.id, len(shard.train))
     check_batches(model, spec.phases, len(shard.train), config.id)
+    check_length(model, spec.protocol.local(), len(shard.train), spec.training, spec.rounds)
     with memory_errors():
         try_training(model, shard.train.first(SAMPLES), spec.phases, spec.training, spec.rounds)
     return model

@@ -236,6 +236,8 @@ class Spec(Settings):
             raise ValueError(
                 f"`{self.protocol.name}` cannot train with another {key}: {why}; leave out `training.{key}`"
             )
+        if (own := self.training.own_steps) and (why := self.protocol.why_steps_are_fixed()):
+            raise ValueError(f"`{self.protocol.name}` cannot train by `training.{own}`: {why}; leave it out")
         if self.data.names_peers and (self.data.validation or self.data.partition.kind != "iid"):
             wrong = "`validation`" if self.data.validation else "a `partition`"
             raise ValueError(f"`data` with `{{id}}` in its path is each peer's own, so {wrong} cannot be; leave it out")

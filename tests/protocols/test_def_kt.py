@@ -1,16 +1,18 @@
 """Def-KT: who is paired, who sends what to whom, and two models learning together, by a plain torch loop."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from federations import Run, federate
+from federations import Run, federate, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from peer.errors import InputError
 from peer.learning.randomness import torch_generator
 from peer.protocols.def_kt import DefKT, towards
 
@@ -187,3 +189,16 @@ def at(run: Run, round: int):  # type: ignore[no-untyped-def]
     peer = run.runtimes["peer0"].peer
     peer.round = round
     return peer
+
+
+@pytest.mark.parametrize(
+    "training",
+    [{"clip_gradient": 1}, {"clip_value": 1}, {"accumulate": 2}, {"step": "m:f"}, {"precision": "float16"}],
+    ids=lambda training: next(iter(training)),
+)
+@pytest.mark.parametrize("protocol", [{"name": "def-kt"}, {"name": "solo", "like": "def-kt"}], ids=["pairs", "alone"])
+def test_both_models_learn_by_plain_steps(tmp_path: Path, protocol: dict[str, str], training: dict[str, Any]) -> None:
+    said = rf"cannot train by `training\.{next(iter(training))}`: each batch is a step of two models.*; leave it out"
+    with pytest.raises(InputError, match=said):
+        resolve(tmp_path, protocol, 4, training=training)
+    resolve(tmp_path, protocol, 4, training={"precision": "bfloat16", "budget": {"steps": 3}})

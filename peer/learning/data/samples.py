@@ -1,7 +1,7 @@
 """Samples with their targets: what a model trains on, and is tested on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -78,8 +78,10 @@ class Samples(ABC):
         """All of them as they lie, so many at a time, as they are tested."""
 
     @abstractmethod
-    def drawn(self, order: Iterable[Tensor], seed: int) -> Iterator[Batch]:
-        """One batch after the other, as they are trained on: random transforms draw from streams of `seed`."""
+    def drawn(self, order: Iterable[Tensor], seed: int) -> Generator[Batch]:
+        """One batch after the other, as they are trained on: random transforms draw from streams of `seed`.
+
+        Closed, it leaves the workers that read to others."""
 
     @abstractmethod
     def pair(self) -> Batch:
@@ -139,8 +141,8 @@ class InMemory(Samples):
         for at in torch.split(everywhere, size):
             yield Batch(self.x[at[0] : at[-1] + 1], self.y[at[0] : at[-1] + 1], at)
 
-    def drawn(self, order: Iterable[Tensor], seed: int) -> Iterator[Batch]:
-        return map(self.batch, order)
+    def drawn(self, order: Iterable[Tensor], seed: int) -> Generator[Batch]:
+        yield from map(self.batch, order)
 
     def pair(self) -> Batch:
         return self.batch(torch.tensor([0, min(1, len(self) - 1)], device=self.x.device))

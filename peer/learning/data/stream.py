@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -58,7 +58,7 @@ class Stream:
         """One batch, read here."""
         return self.reading.read(wanted)
 
-    def batches(self, wanted: Iterable[Wanted], *, alone: bool, device: torch.device) -> Iterator[Read]:
+    def batches(self, wanted: Iterable[Wanted], *, alone: bool, device: torch.device) -> Generator[Read]:
         """One batch after the other; with `alone` without workers. Pinned in memory for a GPU, where workers read."""
         if alone or self._busy or not self.workers:
             yield from map(self.reading.read, wanted)

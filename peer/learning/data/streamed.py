@@ -1,7 +1,8 @@
 """Samples that stay where they lie, and are read batch by batch."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,7 +59,7 @@ class Streamed(Samples):
     def in_order(self, size: int) -> Iterator[Batch]:
         return self._read((at, self._tested(at)) for at in torch.split(torch.arange(len(self)), size))
 
-    def drawn(self, order: Iterable[Tensor], seed: int) -> Iterator[Batch]:
+    def drawn(self, order: Iterable[Tensor], seed: int) -> Generator[Batch]:
         return self._read(self._trained(order, seed))
 
     def pair(self) -> Batch:
@@ -91,7 +92,7 @@ class Streamed(Samples):
             number += len(at)
             yield at, Wanted(self.part, self.rows[at.numpy()], numbers, seed, drawn=True)
 
-    def _read(self, pairs: Iterable[tuple[Tensor, Wanted]]) -> Iterator[Batch]:
+    def _read(self, pairs: Iterable[tuple[Tensor, Wanted]]) -> Generator[Batch]:
         asked = deque[Tensor]()
 
         def wanted() -> Iterator[Wanted]:
@@ -99,8 +100,9 @@ class Streamed(Samples):
                 asked.append(at)
                 yield one
 
-        for read in self.stream.batches(wanted(), alone=self.alone, device=self.on):
-            yield self._batch(read, asked.popleft())
+        with closing(self.stream.batches(wanted(), alone=self.alone, device=self.on)) as reads:
+            for read in reads:
+                yield self._batch(read, asked.popleft())
 
     def _batch(self, read: Read, at: Tensor) -> Batch:
         targets = read.targets if self.known is None else self.known[at]

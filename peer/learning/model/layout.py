@@ -1,7 +1,7 @@
 """How a split module's tensors lie in one flat vector, and making the module's tensors views into it."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +61,16 @@ def lay_out(split: Split | Patterned, model: str) -> tuple[Entry, ...]:
             entries.append(Entry(name, shape, _short(tensor), half, offset, math.prod(shape), trainable))
             offset += math.prod(shape)
     return tuple(entries)
+
+
+def joined(entries: Iterable[Entry]) -> tuple[slice, ...]:
+    """The places of these tensors in the vector, in its order, as few slices as possible."""
+    slices: list[slice] = []
+    for entry in entries:
+        joins = bool(slices) and slices[-1].stop == entry.offset
+        start = slices.pop().start if joins else entry.offset
+        slices.append(slice(start, entry.offset + entry.size))
+    return tuple(slices)
 
 
 def frozen(module: nn.Module) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from peer.learning.model.dry_pass import Example, dry_pass
 from peer.learning.model.functional import logits_with
 from peer.learning.model.inputs import spread
 from peer.learning.model.layers import PARTS, Part, resting
-from peer.learning.model.layout import Entry, bind, counters, frozen, lay_out, owner_of, rebind, versions
+from peer.learning.model.layout import Entry, bind, counters, frozen, joined, lay_out, owner_of, rebind, versions
 from peer.learning.model.precision import Rounded, is_rounded
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.split import Patterned, Split
@@ -98,14 +98,7 @@ class Model:
 
     def trainable(self, name: Part) -> tuple[slice, ...]:
         """The slices of `vector` that an optimiser may step, as few as possible; maybe none."""
-        slices: list[slice] = []
-        for entry in self.entries(name):
-            if not entry.trainable or entry.size == 0:
-                continue
-            joins = bool(slices) and slices[-1].stop == entry.offset
-            start = slices.pop().start if joins else entry.offset
-            slices.append(slice(start, entry.offset + entry.size))
-        return tuple(slices)
+        return joined(entry for entry in self.entries(name) if entry.trainable and entry.size)
 
     def entries(self, name: Part = "model") -> tuple[Entry, ...]:
         """The part's tensors in the vector's order: the manifest of what travels when the part does."""

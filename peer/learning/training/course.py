@@ -38,8 +38,12 @@ class Course:
         """A step of the optimiser was done."""
         self.steps += 1
 
-    def passed(self, loss: float) -> None:
-        """An epoch was done; `loss` is what early stopping goes by."""
+    def passed(self) -> None:
+        """An epoch was done."""
         self.epochs += 1
-        self._since = 0 if loss < self._best else self._since + 1
-        self._best = min(self._best, loss)
+
+    def judged(self, loss: float | None) -> None:
+        """What early stopping goes by after an epoch; None where there is nothing to go by."""
+        if loss is not None:
+            self._since = 0 if loss < self._best else self._since + 1
+            self._best = min(self._best, loss)

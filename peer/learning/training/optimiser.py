@@ -27,6 +27,9 @@ UNFIT = {
 OURS = ("params", "capturable", "differentiable")
 """Arguments that are not the user's to choose."""
 
+UNTAKEN = (TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError)
+"""What torch's classes raise, beside ValueError, for arguments that they do not look at closely."""
+
 
 @dataclass(frozen=True)
 class Adam:
@@ -101,16 +104,20 @@ def check_values(kind: Kind, arguments: Mapping[str, Any]) -> None:
     """ValueError says in torch's words what is wrong with a value."""
     try:
         kind([torch.zeros(1, 1, requires_grad=True)], **arguments)
-    except (TypeError, RuntimeError, ArithmeticError) as error:
+    except UNTAKEN as error:
         raise ValueError(f"`{kind.__name__}` does not take these arguments: {error}") from None
 
 
 def check_arguments(name: str, kind: type, given: Mapping[str, Any], ours: tuple[str, ...]) -> None:
-    """ValueError for an argument that the class does not have, or that is not the user's to give."""
-    known = [one for one in inspect.signature(kind).parameters if one not in ours]
-    for key in given:
+    """ValueError for an argument that the class does not have, that is not the user's to give, or is text in vain."""
+    known = {one: parameter for one, parameter in inspect.signature(kind).parameters.items() if one not in ours}
+    for key, value in given.items():
         if key not in known:
-            raise ValueError(f"`{name}` has no argument `{key}`; {nearest(key, known)}")
+            raise ValueError(f"`{name}` has no argument `{key}`; {nearest(key, [*known])}")
+        values = value if isinstance(value, list | tuple) else (value,)
+        text = next((one for one in values if isinstance(one, str)), None)
+        if text is not None and not isinstance(known[key].default, str | None):
+            raise ValueError(f"`{name}` takes no text as `{key}`, and it is {text!r}; write a number")
 
 
 def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:

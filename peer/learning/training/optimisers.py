@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from peer.errors import InputError
 from peer.learning.device import copies
-from peer.learning.model.layout import Entry
+from peer.learning.model.layout import Entry, joined
 from peer.learning.model.model import Model, Part
 from peer.learning.training.optimiser import AnyOptimiser, Optimiser, kind_of, options_of, plain
 
@@ -113,16 +113,6 @@ class Optimisers:
             parameter = parameters[int(number)]
             apart = field in ON_THE_CPU and not numbered[id(parameter)].get("fused")
             optimiser.state[parameter][field] = tensor if apart else tensor.to(self._model.device)
-
-
-def joined(entries: list[Entry]) -> list[slice]:
-    """The places of these tensors in the vector, in its order, as few slices as possible."""
-    slices: list[slice] = []
-    for entry in entries:
-        joins = bool(slices) and slices[-1].stop == entry.offset
-        start = slices.pop().start if joins else entry.offset
-        slices.append(slice(start, entry.offset + entry.size))
-    return slices
 
 
 def _parameter(values: Tensor, gradient: Tensor) -> nn.Parameter:

@@ -2,17 +2,24 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from peer.learning.data.samples import Batch
 from peer.learning.device import memory_errors
+from peer.learning.kept import Kept
 from peer.learning.model.model import Model
 from peer.learning.training.phase import Phase, StepFunction
 from peer.learning.training.precision import MixedPrecision
 from peer.plugins import user_code_errors
+
+
+class StepState(Kept):
+    """`step.state`; TypeError at once for what is no tensor."""
+
+    called: ClassVar[str] = "step.state"
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class TrainingStep:
     model: Model
     phase: Phase
     precision: MixedPrecision
-    state: dict[str, Tensor] = field(default_factory=dict)
+    state: StepState = field(default_factory=StepState)
     """Tensors that live on through all steps and rounds; part of the checkpoint."""
 
     def __call__(self, inputs: Any) -> Tensor:
@@ -62,6 +69,8 @@ class TrainingStep:
             if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
                 given = f"{tuple(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
                 raise ValueError(f"it must return its loss, a floating-point tensor of shape (), not {given}")
+            if why := self.state.why_not_apart(self.model.vector):
+                raise ValueError(f"it {why}")
             if loss.requires_grad:
                 torch.autograd.backward(loss)
             elif not bool(self.gradient.any()):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from peer.errors import InputError, nearest
-from peer.learning.training.optimiser import as_arguments, check_arguments, stand_in
+from peer.learning.training.optimiser import UNTAKEN, AnyOptimiser, as_arguments, check_arguments, stand_in
 from peer.settings import Settings
 
 SCHEDULERS: dict[str, type[Any]] = {name: getattr(lr_scheduler, name) for name in lr_scheduler.__all__}
@@ -18,6 +18,8 @@ UNFIT = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
 """These take functions, which a file of settings cannot hold."""
 SCHEDULED = ("lr", "momentum", "betas")
 """What a scheduler changes in an optimiser."""
+MOST = 10_000
+"""Times that a scheduler is followed before a run."""
 Every = Literal["round", "epoch", "step"]
 
 
@@ -55,7 +57,7 @@ class Scheduler(Settings):
             if self.name == "ChainedScheduler":
                 return kind(parts, optimizer=optimiser, **arguments)
             return kind(optimiser, **({"schedulers": parts} if parts else {}), **arguments)
-        except (TypeError, KeyError, ZeroDivisionError, AttributeError, IndexError) as error:
+        except UNTAKEN as error:
             raise ValueError(f"scheduler `{self.name}` does not take these arguments: {error}") from None
 
 
@@ -74,13 +76,14 @@ class Schedule:
             self._scheduler = settings.over(self._stand_in)
         except ValueError as error:
             raise InputError(f"scheduler `{settings.name}`: {error}; correct `training.scheduler`") from None
-        self._round, self._loss = 1, float("nan")
+        self._round, self._loss, self._heard = 1, float("nan"), False
 
     def begin(self, round: int, optimiser: torch.optim.Optimizer) -> None:
-        """A phase of that round begins, with that optimiser. Rounds without training count, too."""
+        """A phase of that round begins, with that optimiser. Rounds without training count, too, but not for a plateau,
+        which goes by their losses."""
         if self.settings.every == "round":
             plateau = isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau)
-            for _ in range(self._round, round)[: 1 if plateau else None]:
+            for _ in range(self._round, round)[: int(self._heard) if plateau else None]:
                 self._advance()
             self._round = max(round, self._round)
         self._apply(optimiser)
@@ -94,16 +97,29 @@ class Schedule:
 
     def ended(self, loss: float) -> None:
         """A phase of that mean loss is over."""
-        self._loss = loss
+        self._loss, self._heard = loss, True
+
+    def follow(self, times: int) -> None:
+        """Go on so many times before the run, `MOST` at most; InputError where it ends before."""
+        ends = getattr(self._scheduler, "total_steps", times)
+        if ends < times:
+            raise InputError(
+                f"scheduler `{self.settings.name}` ends after {ends:,} and the run may come to {times:,} "
+                f"(`every: {self.settings.every}`); make it longer"
+            )
+        self._loss = 1.0
+        for _ in range(min(times, MOST)):
+            self._advance()
 
     def state(self) -> dict[str, Any]:
         """Plain JSON."""
         groups = [{key: group[key] for key in ("initial_lr", *SCHEDULED) if key in group} for group in self._groups]
-        return {"round": self._round, "loss": self._loss, "groups": groups, "scheduler": _plain(self._scheduler)}
+        course = {"round": self._round, "loss": self._loss, "heard": self._heard}
+        return {**course, "groups": groups, "scheduler": _plain(self._scheduler)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave."""
-        self._round, self._loss = state["round"], state["loss"]
+        self._round, self._loss, self._heard = state["round"], state["loss"], state["heard"]
         for group, values in zip(self._groups, state["groups"], strict=True):
             group.update(as_arguments(values))
         _load(self._scheduler, state["scheduler"])
@@ -113,6 +129,7 @@ class Schedule:
         return self._stand_in.param_groups
 
     def _advance(self) -> None:
+        self._heard = False
         self._stand_in.step()  # does nothing, and torch warns of a scheduler that goes before its optimiser
         try:
             if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
@@ -121,6 +138,10 @@ class Schedule:
                 self._scheduler.step()
         except ValueError as error:
             raise InputError(f"scheduler `{self.settings.name}` has come to its end: {error}; make it longer") from None
+        except UNTAKEN as error:
+            raise InputError(
+                f"scheduler `{self.settings.name}` does not take these arguments: {error}; correct `training.scheduler`"
+            ) from None
 
     def _apply(self, optimiser: torch.optim.Optimizer) -> None:
         for group, ours in zip(optimiser.param_groups, self._groups, strict=True):
@@ -128,20 +149,26 @@ class Schedule:
 
 
 class Schedules:
-    """The schedules of one trainer, by the name under which a phase's optimiser is kept, or by the part it trains."""
+    """The schedules of one trainer: one for each part, optimiser with its rate, and scheduler that a phase names, and
+    for each name under which such an optimiser is kept."""
 
     def __init__(self) -> None:
         self._running: dict[str, Schedule] = {}
         self._loaded: dict[str, Any] = {}
 
     def get(self, key: str, settings: Scheduler, like: torch.optim.Optimizer) -> Schedule:
-        """The one under way there; a new one if there is none, or another was asked for."""
-        found = self._running.get(key)
-        if found is None or found.settings != settings:
-            found = self._running[key] = Schedule(settings, like)
+        """The one under way there (`key` is `key_of` its phase); a new one if there is none."""
+        if key not in self._running:
+            self._running[key] = Schedule(settings, like)
             if key in self._loaded:
-                found.load_state(self._loaded.pop(key))
-        return found
+                self._running[key].load_state(self._loaded.pop(key))
+        return self._running[key]
+
+    def drop(self, keep: str) -> None:
+        """Forget those of the optimisers kept under that name."""
+        for schedules in (self._running, self._loaded):
+            for key in [key for key in schedules if json.loads(key)[0] == keep]:
+                del schedules[key]
 
     def state(self) -> dict[str, Tensor]:
         """All of them, as JSON in a tensor of bytes; nothing where there are none."""
@@ -153,6 +180,11 @@ class Schedules:
         """Replace all; each is taken up when a phase first names it."""
         self._running.clear()
         self._loaded = json.loads(bytes(state["schedules"].tolist())) if "schedules" in state else {}
+
+
+def key_of(keep: str | None, part: str, optimiser: AnyOptimiser, scheduler: Scheduler) -> str:
+    """Of a phase's schedule, alike after a restart."""
+    return json.dumps([keep, part, repr(optimiser), repr(scheduler)])
 
 
 def _plain(scheduler: Any) -> dict[str, Any]:

@@ -102,6 +102,13 @@ class Training(Settings):
         """What holds for a phase that says itself how, and for how long, it is trained."""
         return self.model_copy(update={"optimiser": None, "scheduler": None, "budget": None, "patience": None})
 
+    @property
+    def own_steps(self) -> str | None:
+        """The first key that makes of a batch another step than that of its plain gradient; None if there is none."""
+        keys = ("clip_gradient", "clip_value", "accumulate", "step")
+        changed = [key for key in keys if getattr(self, key) != type(self).model_fields[key].default]
+        return next(iter(changed), "precision" if self.precision == "float16" else None)
+
     def applied(self, phase: Phase) -> Phase:
         """A phase of the protocol's, trained as this block says."""
         own = self.step.function() if self.step else None

@@ -4,7 +4,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from itertools import chain, islice
 
 import torch
@@ -20,10 +20,10 @@ from peer.learning.training.course import Course
 from peer.learning.training.evaluation import BATCH, measure
 from peer.learning.training.optimiser import SGD, Adam, Optimiser
 from peer.learning.training.optimisers import Optimisers
-from peer.learning.training.own_step import TrainingStep
+from peer.learning.training.own_step import StepState, TrainingStep
 from peer.learning.training.phase import GradientHook, Phase
 from peer.learning.training.precision import MixedPrecision
-from peer.learning.training.scheduler import Schedule, Scheduler, Schedules
+from peer.learning.training.scheduler import Schedule, Scheduler, Schedules, key_of
 from peer.learning.training.settings import AS_IT_IS, Training
 from peer.learning.training.step import Steps
 
@@ -48,7 +48,7 @@ class Trainer:
         self.use(samples)
         self._optimisers, self._schedules = Optimisers(model), Schedules()
         self._precision = MixedPrecision(how.precision, model.device)
-        self._kept: dict[str, Tensor] = {}
+        self._kept = StepState()
         self._stopped = threading.Event()
         self._round, self._numbers = -1, Counter[str]()
         self.steps = 0
@@ -110,8 +110,9 @@ class Trainer:
         self._stopped.set()
 
     def drop(self, keep: str) -> None:
-        """Forget the optimiser kept under that name."""
+        """Forget the optimiser kept under that name, and its schedules."""
         self._optimisers.drop(keep)
+        self._schedules.drop(keep)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of what outlives a phase, flat, on the CPU, for a checkpoint beside the model: the kept optimisers'
@@ -154,21 +155,22 @@ class Trainer:
         forward, samples = self._forward(phase)
         generator = self._order(round, number)
         order = chain.from_iterable(self._epoch(phase, generator) for _ in course.ahead)
-        batches = samples.drawn(self._until_stopped(order), self._draws(round, number))
-        while not course.is_over():
-            model.learn(phase.part)
-            begun = steps.so_far()
-            for many in self._together(phase):
-                if course.is_over():
-                    break
-                loss = steps.take(islice(batches, many), forward)
-                course.stepped()
-                if schedule:
-                    schedule.happened("step", loss, optimiser)
-            else:
-                course.passed(self._held_back_loss())
-                if schedule:
-                    schedule.happened("epoch", steps.since(begun), optimiser)
+        with closing(samples.drawn(self._until_stopped(order), self._draws(round, number))) as batches:
+            while not course.is_over():
+                model.learn(phase.part)
+                begun = steps.so_far()
+                for many in self._together(phase):
+                    if course.is_over():
+                        break
+                    loss = steps.take(islice(batches, many), forward)
+                    course.stepped()
+                    if schedule:
+                        schedule.happened("step", loss, optimiser)
+                else:
+                    course.passed()
+                    course.judged(None if course.is_over() else self._held_back_loss())
+                    if schedule:
+                        schedule.happened("epoch", steps.since(begun), optimiser)
         model.rebind()
         self.steps = course.steps
         if schedule:
@@ -178,14 +180,15 @@ class Trainer:
     def _schedule(self, phase: Phase, round: int, optimiser: torch.optim.Optimizer) -> Schedule | None:
         if phase.scheduler is None:
             return None
-        schedule = self._schedules.get(phase.keep or phase.part, phase.scheduler, optimiser)
+        key = key_of(phase.keep, phase.part, phase.optimiser, phase.scheduler)
+        schedule = self._schedules.get(key, phase.scheduler, optimiser)
         schedule.begin(round, optimiser)
         return schedule
 
-    def _held_back_loss(self) -> float:
-        """By which a phase stops early; 0 where it does not."""
+    def _held_back_loss(self) -> float | None:
+        """By which a phase stops early; None where it does not."""
         if self.how.patience is None or self._held_back is None:
-            return 0.0
+            return None
         self.model.rebind()
         return measure(self.model, self._held_back).loss
 

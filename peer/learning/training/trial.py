@@ -9,12 +9,9 @@ from peer.learning.data.samples import Samples
 from peer.learning.model.model import Model
 from peer.learning.training.optimisers import Optimisers
 from peer.learning.training.phase import Phase
-from peer.learning.training.scheduler import Schedule
+from peer.learning.training.scheduler import MOST, Schedule
 from peer.learning.training.settings import AS_IT_IS, Budget, Training
 from peer.learning.training.trainer import SGD, Adam, Trainer
-
-MOST = 10_000
-"""Rounds through which a scheduler is followed."""
 
 
 def try_training(model: Model, few: Samples, phases: tuple[Phase, ...], how: Training, rounds: int) -> None:

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.dataset import Dataset
-from peer.learning.data.samples import InMemory, Samples
+from peer.learning.data.samples import Batch, InMemory, Samples
 from peer.learning.data.shard import take_shard
 from peer.learning.data.streamed import Streamed
 from peer.learning.data.transforms import Transform
@@ -207,6 +207,30 @@ def test_the_number_of_workers_changes_nothing(archive: Path) -> None:
             assert same([b.inputs for b in helped.in_order(4)], [b.inputs for b in alone.in_order(4)])
         finally:
             helped.close()
+
+
+def test_a_phase_that_fails_leaves_the_workers_to_the_next() -> None:
+    def fail(outputs: torch.Tensor, targets: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        raise OSError("the loss's own")
+
+    ended = list[bool]()
+
+    class Watched(InMemory):
+        def drawn(self, order: Iterable[torch.Tensor], seed: int) -> Generator[Batch]:
+            try:
+                yield from super().drawn(order, seed)
+            finally:
+                ended.append(True)
+
+        def to(self, device: torch.device | str) -> "Watched":
+            return self
+
+    whole = Watched(torch.randn(12, 4), torch.arange(12) % 3)
+    trainer = Trainer(build("mlp", Example.of(whole, 3, source("digits").load().task), seed=3), whole, 5, "peer0")
+    with pytest.raises(OSError, match="own") as error:
+        trainer.train(Phase("model", 1, SGD(), 4, loss=fail), 1)
+    assert error.tb, "which holds on to all frames"
+    assert ended
 
 
 def test_draws_derive_from_the_seed_alone() -> None:

@@ -115,6 +115,9 @@ def test_a_phase_ends_when_what_is_held_back_gets_worse() -> None:
     trainer.use(samples(), samples())
     trainer.train(Phase("model", 5, SGD(1e-3), SIZE), 2)
     assert trainer.steps == 5 * -(-N // SIZE), "it falls in every epoch"
+    trainer.use(samples())
+    trainer.train(Phase("model", 5, SGD(1e-3), SIZE), 3)
+    assert trainer.steps == 5 * -(-N // SIZE), "there is nothing to go by"
 
 
 def test_a_budget_of_steps_is_that_many_and_the_first_of_many_epochs() -> None:
@@ -161,6 +164,14 @@ def test_a_step_of_one_s_own_draws_and_remembers_to_the_bit(part: Any) -> None:
     assert float(trainer.state()[".step/count"]) == 3 * 5
 
 
+def keeping(value: Any) -> Any:
+    def keep(step: TrainingStep, batch: Batch) -> Tensor:
+        step.state["kept"] = value(step)
+        return step.loss(step(batch.inputs), batch)
+
+    return keep
+
+
 def plain_step(step: TrainingStep, batch: Batch) -> Tensor:
     loss = step.loss(step(batch.inputs), batch)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -179,6 +190,8 @@ def test_a_step_may_do_the_backward_pass_itself(function: Any) -> None:
         (lambda step, batch: 1.0, "it must return its loss, a floating-point tensor of shape"),
         (lambda step, batch: step.loss(step(batch.inputs), batch).detach(), "no gradient"),
         (lambda step, batch: step.los(), "AttributeError"),
+        (keeping(lambda step: 1), r"step\.state\['kept'\] = int: only tensors are kept, by a name; write torch"),
+        (keeping(lambda step: step.parameters), r"a view of the model; write \.clone\(\)"),
     ],
 )
 def test_a_wrong_step_is_said(function: Any, said: str) -> None:
@@ -201,6 +214,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"step": "f"}, "pattern"),
     ({"scheduler": "CosineAnnealing"}, "unknown scheduler `CosineAnnealing`; did you mean `CosineAnnealingLR`?"),
     ({"scheduler": {"name": "StepLR", "stepsize": 1}}, "no argument `stepsize`; did you mean `step_size`?"),
+    ({"optimiser": {"name": "AdamW", "betas": [0.9]}}, "`AdamW` does not take these arguments"),
+    ({"optimiser": {"name": "AdamW", "betas": ["a", "b"]}}, "`AdamW` takes no text as `betas`, and it is 'a'"),
+    ({"scheduler": {"name": "MultiStepLR", "milestones": "ab"}}, "takes no text as `milestones`, and it is 'ab'"),
+    ({"scheduler": {"name": "ReduceLROnPlateau", "cooldown": "x"}}, "takes no text as `cooldown`, and it is 'x'"),
 ]
 
 
@@ -216,6 +233,8 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], said: str) -> None:
     [
         ({"optimiser": "Muon"}, "`Muon` does not go with model small"),
         ({"optimiser": {"name": "SGD", "groups": {"*.bais": {}}}}, r"no parameter is called `\*.bais`"),
+        ({"scheduler": {"name": "StepLR", "step_size": 0}}, "`StepLR` does not take these arguments: .* zero"),
+        ({"scheduler": {"name": "CosineAnnealingLR", "T_max": 0}}, "does not take these arguments: .* zero"),
         ({"scheduler": "StepLR"}, "`StepLR` does not take these arguments: .*step_size"),
         ({"scheduler": {"name": "OneCycleLR", "max_lr": 1, "total_steps": 5}}, "has come to its end"),
         ({"scheduler": {"name": "CyclicLR", "base_lr": 1, "max_lr": 2, "cycle_momentum": 1, "mode": "x"}}, "mode"),
