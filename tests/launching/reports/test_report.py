@@ -13,6 +13,9 @@ from launcher.reports import summary_json
 from launcher.reports.audits import audits
 from launcher.reports.summary import head_size, summarise
 from peer.errors import FailedError
+from peer.learning.export import save_model
+from peer.learning.model.dry_pass import Example
+from peer.learning.model.zoo import build
 from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
@@ -261,6 +264,7 @@ def test_a_summary_that_cannot_be_read_is_none(tmp_path: Path, spoilt: str | byt
 def test_what_a_person_reads(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
     summary = summarise(spec, tmp_path, wall_seconds=75, restarts=2)
+    save_model(build("mlp", Example.zeros((4,), 3), seed=1), tmp_path / "peer0" / "model.safetensors")
     breach = {
         "round": 2,
         "from": "peer0",

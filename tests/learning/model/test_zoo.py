@@ -123,13 +123,13 @@ def nothing(shape, classes):
 
 
 def test_a_model_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_models.py").write_text(OWN)
+    (tmp_path / "zoo_models.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("own_models:pair", "own_models:Net"):
+    for name in ("zoo_models:pair", "zoo_models:Net"):
         model = build(name, Example.zeros((2, 3), 4), seed=1)
         assert [entry.name for entry in model.layout] == ["head.weight", "head.bias"]
         assert model.name == name
     with pytest.raises(InputError, match=r"extra.weight is in neither extractor nor head"):
-        build("own_models:Stray", Example.zeros((2, 3), 4), seed=1)
+        build("zoo_models:Stray", Example.zeros((2, 3), 4), seed=1)
     with pytest.raises(InputError, match=r"must give \(extractor, head\)"):
-        build("own_models:nothing", Example.zeros((2, 3), 4), seed=1)
+        build("zoo_models:nothing", Example.zeros((2, 3), 4), seed=1)

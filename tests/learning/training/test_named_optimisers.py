@@ -176,7 +176,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"name": "AdamW", "weight_decai": 1}, "`AdamW` has no argument `weight_decai`; did you mean `weight_decay`?"),
     ({"name": "AdamW", "params": 1}, "has no argument `params`"),
     ({"name": "SGD", "momentum": -1}, "Invalid momentum value: -1"),
-    ({"name": "SGD", "momentum": "much"}, "`SGD` does not take these arguments"),
+    ({"name": "SGD", "momentum": "much"}, "`SGD` takes no text as `momentum`"),
     ({"name": "SGD", "groups": {"*": {"momentun": 0}}}, "did you mean `momentum`?"),
 ]
 
