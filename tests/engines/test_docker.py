@@ -238,7 +238,7 @@ def test_wrong_input_that_only_a_peer_finds_is_tried_once(launch: Launch) -> Non
         ("image=nowhere/none", "build it with `docker build -f deploy/Dockerfile"),
         ("network=nowhere", "has no network `nowhere`"),
         ("subnet={docker0}", "the run's network cannot be made: Pool overlaps"),
-        ("subnet=10.99.0.0/33", "`subnet`: Input is not a valid IPv4 network"),
+        ("subnet=10.99.0.0/33", "`subnet` wants a network's first address and its bits"),
     ],
 )
 def test_what_the_engine_lacks_is_said(
