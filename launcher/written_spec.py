@@ -35,6 +35,7 @@ class Keys(BaseModel):
     test: str | None = None
     protocol: Named
     model: Named
+    task: Named = Named(name="classification")
     data: Named
     ring: tuple[Listed, ...]
 

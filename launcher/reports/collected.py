@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,8 +17,9 @@ from launcher.reports.summary import Places, Spent, summary_of
 from launcher.reports.summary_json import Summary
 from launcher.written_spec import Keys
 from peer.errors import FailedError, InputError
+from peer.learning.tasks import TASKS
 from peer.plugins import import_from
-from peer.protocols.registry import PROTOCOLS, protocol_class
+from peer.protocols.registry import PROTOCOLS
 from peer.spec.federation import Spec, agreed, digests
 from peer.spec.run import RUN, Run
 from peer.telemetry.results import RESULT, Result, read_result
@@ -34,11 +36,11 @@ class Collected:
     def find(cls, directories: Sequence[Path], code: Path | None = None) -> "Collected":
         """Of peers' directories, or of ones that hold peers' directories; InputError when they are not of one run.
 
-        code: where a protocol of the user's own is imported from.
+        code: where a protocol or task of the user's own is imported from.
         """
         if code and not code.is_dir():
             raise InputError(
-                f"--code {code}: there is no such directory; give that in which the protocol's module lies"
+                f"--code {code}: there is no such directory; give that in which the modules of your own lie"
             )
         runs = {place: _read(place) for place in _once(directories)}
         places = _by_id(runs)
@@ -143,23 +145,28 @@ def _spec(runs: Mapping[Path, Run], code: Path | None) -> Spec:
         keys = Keys.model_validate(run.spec)
         if digests(agreed(run.spec)) != run.digests:
             raise InputError(f"{file}: its spec is not the one that the run's peers agreed on; bring it again")
-        _check_code(keys.protocol.name, file, code)
-        # The data matter to nobody here, and a source of data may be code, too.
-        return Spec.model_validate_json(json.dumps({**run.spec, "data": {"name": "digits"}}), strict=True)
+        _check_code([keys.protocol.name, keys.task.name], file, code)
+        return Spec.model_validate_json(json.dumps(_harmless(run.spec)), strict=True)
     except (ValidationError, ValueError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{file}: its spec is not as a peer writes it; bring it again") from None
 
 
-def _check_code(name: str, file: Path, code: Path | None) -> None:
-    """InputError unless the protocol is one of this package's, or the user says where their own lies."""
-    if ":" not in name:
-        if name not in PROTOCOLS:
-            raise InputError(f"{file}: this version has no protocol `{name}`")
-    elif code is None:
+def _harmless(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Without data and training, which matter to nobody here and may name code, too."""
+    ring = [{key: value for key, value in member.items() if key != "data"} for member in content["ring"]]
+    return {**content, "data": {"name": "digits"}, "training": {}, "ring": ring}
+
+
+def _check_code(names: Sequence[str], file: Path, code: Path | None) -> None:
+    """InputError unless protocol and task are this package's, or the user says where their own lie."""
+    known = (*PROTOCOLS, *TASKS)
+    if unknown := next((name for name in names if ":" not in name and name not in known), None):
+        raise InputError(f"{file}: this version has no protocol or task `{unknown}`")
+    own = [name for name in names if ":" in name]
+    if own and code is None:
         raise InputError(
-            f"{file}: the protocol is code of somebody's own, `{name}`, which is imported only from where you say: "
-            "give its directory with --code"
+            f"{file}: the run is of code of somebody's own, `{'`, `'.join(own)}`, which is imported only from where "
+            "you say: give its directory with --code"
         )
-    else:
+    if code and own:
         import_from(code)
-        protocol_class(name)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_a_lost_audit_proves_nothing_either_way(sites: Path, capfd: pytest.Captu
     ("given", "sentence"),
     [
         (["--out", "nowhere/sum.json"], "nowhere; make it, or give another place"),
-        (["--code", "nowhere"], "there is no such directory; give that in which the protocol's module lies"),
+        (["--code", "nowhere"], "there is no such directory; give that in which the modules of your own lie"),
     ],
 )
 def test_what_is_not_there_is_neither_made_nor_ignored(
@@ -220,9 +221,12 @@ def test_a_damaged_run_json_is_one_sentence(sites: Path, text: str, capfd: pytes
         ({"ring": [{"id": "\x1b[2J", "address": "a:1"}]}, "its spec is not as a peer writes it"),
         ({"data": 3}, "its spec is not as a peer writes it"),
         ({"data": {"name": "os:system"}}, ""),
-        ({"protocol": {"name": "tomorrows"}}, "this version has no protocol `tomorrows`"),
+        ({"protocol": {"name": "tomorrows"}}, "this version has no protocol or task `tomorrows`"),
         ({"protocol": {"name": "fibfl", "gamma": "much"}}, "its spec is not as a peer writes it"),
-        ({"protocol": {"name": "antigravity:Mine"}}, "the protocol is code of somebody's own, `antigravity:Mine`"),
+        ({"protocol": {"name": "antigravity:Mine"}}, "the run is of code of somebody's own, `antigravity:Mine`"),
+        ({"task": {"name": "antigravity:Mine"}}, "the run is of code of somebody's own, `antigravity:Mine`"),
+        ({"training": {"step": {"name": "antigravity:mine"}}}, ""),
+        ({"task": {"name": "tomorrows"}}, "this version has no protocol or task `tomorrows`"),
     ],
 )
 def test_a_spec_that_no_peer_wrote_is_refused_and_nothing_that_it_names_is_imported(
@@ -241,6 +245,7 @@ def test_a_spec_that_no_peer_wrote_is_refused_and_nothing_that_it_names_is_impor
         assert sentence in refused(capfd, sites)
     else:
         assert main(["summary", str(sites)]) == 0
+    assert "antigravity" not in sys.modules
 
 
 def test_a_directory_of_an_earlier_version_says_the_way_out(sites: Path, capfd: pytest.CaptureFixture[str]) -> None:
