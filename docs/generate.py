@@ -28,7 +28,8 @@ from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.runtime.lifecycle import MEANING, TRANSITIONS
 from peer.spec import evaluation
 from peer.spec.behaviour import Behaviour
-from peer.spec.federation import Machine, Member, Spec
+from peer.spec.federation import Spec
+from peer.spec.member import Machine, Member
 from peer.spec.peer import TLS, PeerConfig
 from peer.spec.wire import Bfloat16, Float32, TopK
 

@@ -9,8 +9,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from peer.errors import InputError
 from peer.reading import SETTINGS, read_plain
+from peer.spec.agreement import agreed
 from peer.spec.document import Document
-from peer.spec.federation import Id, Spec, agreed
+from peer.spec.federation import Spec
+from peer.spec.member import Id
 
 
 class Named(BaseModel):

@@ -20,7 +20,8 @@ from peer.errors import FailedError, InputError
 from peer.learning.tasks import TASKS
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS
-from peer.spec.federation import Spec, agreed, digests
+from peer.spec.agreement import agreed, digests
+from peer.spec.federation import Spec
 from peer.spec.run import RUN, Run
 from peer.telemetry.results import RESULT, Result, read_result
 

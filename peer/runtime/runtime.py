@@ -31,8 +31,8 @@ from peer.runtime.round_reports import Ending, judged, result, round_done, trace
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_lost, watch_stalled
+from peer.spec.agreement import digests
 from peer.spec.behaviour import in_words
-from peer.spec.federation import digests
 from peer.tasks import background
 from peer.telemetry.events import Done, Failed, FineTuned, Left, Misbehaving, StateChanged
 from peer.telemetry.line_file import LineFile

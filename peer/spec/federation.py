@@ -1,32 +1,30 @@
 """federation.yaml: what all peers of a federation agree on, compared key by key in every handshake."""
 
-import hashlib
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, field_serializer, model_validator
+from pydantic import Field, field_serializer, model_validator
 
 from peer.errors import nearest
 from peer.learning.data.partition import PARTITIONS
-from peer.learning.data.sources import Source, source_type
+from peer.learning.data.sources import Source
 from peer.learning.model.settings import ModelSettings
-from peer.learning.tasks import Classification, Task, task_class
+from peer.learning.tasks import Classification
 from peer.learning.training.phase import Phase
 from peer.learning.training.settings import Training
-from peer.plugins import in_words
-from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
+from peer.protocols.base import Init, Protocol, Record
 from peer.protocols.declarations import Declarations
-from peer.protocols.registry import protocol_class
 from peer.settings import Settings
+from peer.spec.agreement import agreed, digests, sha256
 from peer.spec.behaviour import AnyBehaviour, LabelFlip
+from peer.spec.declared import check_declared
 from peer.spec.document import dump_yaml
 from peer.spec.evaluation import FineTune, StopEarly
+from peer.spec.member import Id, Machine, Member
+from peer.spec.named import AnyProtocol, AnySource, AnyTask
 from peer.spec.own_code import own_code
 from peer.spec.wire import Float32, Wire
-from peer.topology.graphs import Graph
 from peer.topology.reach import unreachable_pair, why_not
 
 MAX_PEERS = 10_000
@@ -35,67 +33,6 @@ FIGURE = Record("stop_early")
 BLIND = [kind for kind, partition in PARTITIONS.items() if not partition.by_label]
 """Splits that do not look at classes."""
 Test = Literal["matched", "global", "paper"]
-Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
-
-
-def _address(text: str) -> str:
-    found = re.fullmatch(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]{1,253}):([0-9]{1,5})", text)
-    if not found or not 1 <= int(found[1]) <= 65_535:
-        raise ValueError(f"`{text}` is no host:port; write one such as 127.0.0.1:7700 or [::1]:7700")
-    return text
-
-
-Address = Annotated[str, AfterValidator(_address)]
-
-
-def _named(find: Callable[[str], type[Settings]]) -> PlainValidator:
-    """A block whose class its `name` chooses. What that class finds wrong is told as of the block's own keys."""
-    return PlainValidator(
-        lambda raw: (
-            raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw), strict=True)
-        )
-    )
-
-
-AnyProtocol = Annotated[SerializeAsAny[Protocol], _named(protocol_class)]
-AnyTask = Annotated[SerializeAsAny[Task], _named(task_class)]
-AnySource = Annotated[SerializeAsAny[Source], _named(source_type)]
-
-
-class Member(Settings):
-    """One peer of the federation."""
-
-    id: Id
-    """Lower-case letters, digits and hyphens."""
-    address: Address | None = None
-    """host:port at which the other peers reach it."""
-    data: AnySource | None = None
-    """This peer's own data instead of its part of the federation's; accuracies are then `local`. Its own file may have
-    another `data`."""
-    dials_out: bool | None = None
-    """`true` in place of an `address` for a peer that nobody can reach, behind a firewall or a NAT: it opens all
-    connections itself, and its neighbours need an `address`. See
-    [deploying.md](deploying.md#sites-that-can-only-dial-out)."""
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if self.dials_out and self.address:
-            raise ValueError(f"`{self.id}` has both an `address` and `dials_out`; leave out one of them")
-        if not self.dials_out and not self.address:
-            raise ValueError(
-                f"`{self.id}` has no `address`; write host:port at which the others reach it, or `dials_out: true` "
-                "where nobody can"
-            )
-        return self
-
-
-class Machine(Settings):
-    """What a peer's machine is taken to have, for protocols that go by pinned resources."""
-
-    cores: Annotated[float, Field(ge=0, le=1e6)]
-    """Free cores."""
-    memory: Annotated[float, Field(ge=0, le=1e6)]
-    """Free memory in GiB."""
 
 
 class Spec(Settings):
@@ -189,37 +126,10 @@ class Spec(Settings):
 
     @model_validator(mode="after")
     def _declares(self) -> Self:
-        """A protocol may be the user's own: what it declares is asked for once, before anything is created."""
-        try:
-            declared = (self.protocol.shares(self.rounds), self.protocol.local())
-        except Exception as error:
-            raise ValueError(f"`{self.protocol.name}` cannot say what it does: {in_words(error)}") from error
-        _check_kinds(f"`shares` of `{self.protocol.name}` returned", declared[0], Share)
-        _check_kinds(f"`local` of `{self.protocol.name}` returned", declared[1], Phase)
-        if callable(self.protocol.records):
-            raise ValueError(
-                f"`records` of `{self.protocol.name}` is a method; write it as a value of the class: "
-                'records = (Record("name", 3),)'
-            )
-        _check_kinds(f"`records` of `{self.protocol.name}` is", self.protocol.records, Record)
-        for names in ("replicated", "by_peer", "unchanging"):
-            _check_names(f"`{names}` of `{self.protocol.name}` is", getattr(self.protocol, names))
-        for field in type(self.protocol).model_fields:
-            if isinstance(getattr(Protocol, field, None), property):
-                raise ValueError(
-                    f"`{field}` of `{self.protocol.name}` is a hyperparameter, which nothing reads; write "
-                    f"`{field}: ClassVar[str] = ...`, or a property"
-                )
-        graph, known = self.protocol.graph, get_args(Graph)
-        if graph not in known:
-            raise ValueError(f"`graph` of `{self.protocol.name}` is {graph!r}; it is one of {', '.join(known)}")
-        source, sources = self.protocol.resources_from, get_args(ResourceSource)
-        if source not in sources:
-            raise ValueError(
-                f"`resources_from` of `{self.protocol.name}` is {source!r}; it is one of {', '.join(sources)}"
-            )
+        """What else is set goes with what the protocol says of itself."""
+        check_declared(self.protocol, self.rounds)
         # Where the ring is put in another order, any two may become neighbours.
-        around = "complete" if self.protocol.reorders else graph
+        around = "complete" if self.protocol.reorders else self.protocol.graph
         if pair := unreachable_pair(around, self.ids, self.dial_out):
             raise ValueError(why_not(pair))
         try:
@@ -359,7 +269,7 @@ class Spec(Settings):
         return digests(self.canonical())
 
     def digest(self) -> str:
-        return _sha256(self.canonical())
+        return sha256(self.canonical())
 
     def obstacle(self, digests: Mapping[str, str], rounds: int) -> str | None:
         """Why this spec cannot go on with a run of those digests and rounds; None if it can.
@@ -390,44 +300,3 @@ def why_no_transforms(protocol: Protocol, source: Source) -> str | None:
     """Why a protocol cannot train on samples that these data change at random; None if it can."""
     why = protocol.why_inputs_are_fixed() if source.transforms else None
     return why and f"`{protocol.name}` cannot train on `transforms` of its samples: {why}; leave them out"
-
-
-def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a spec's plain keys what peers must agree on; a key without a value is left out.
-
-    Where code, data, recordings and a file of weights lie, and how many workers read the data, is each machine's own
-    business. Of the ring it is who belongs to it, and in which order: where each is reached may change during a run,
-    and look different from another network; what data of its own a peer has, and where, is for it alone to know. That
-    the data go together (inputs, classes, columns) is compared in the handshake by what they are.
-    """
-    data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download", "workers")}
-    # What a file of weights comes to is compared by digest.
-    model = {key: value for key, value in content["model"].items() if key != "weights"}
-    kept = {key: value for key, value in content.items() if key not in ("code", "recording") and value is not None}
-    return kept | {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
-
-
-def digests(canonical: Mapping[str, Any]) -> dict[str, str]:
-    """sha256 of the JSON of every key that peers must agree on."""
-    return {key: _sha256(value) for key, value in canonical.items()}
-
-
-def _check_kinds(told: str, declared: Any, kind: type) -> None:
-    """ValueError unless what a protocol declares is a tuple of these; `told` names it."""
-    if isinstance(declared, kind):
-        raise ValueError(f"{told} one {kind.__name__} and no tuple; write a comma behind it: `({kind.__name__}(...),)`")
-    if not isinstance(declared, tuple) or not all(isinstance(one, kind) for one in declared):
-        raise ValueError(f"{told} {declared!r}, and must be a tuple of {kind.__name__}, such as `()`")
-
-
-def _check_names(told: str, names: Any) -> None:
-    """ValueError unless these are names in `peer.state`, as a tuple."""
-    if isinstance(names, str):
-        raise ValueError(f"{told} the text {names!r} and no tuple; write a comma behind it: `({names!r},)`")
-    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{told} {names!r}, and must be a tuple of names in `peer.state`, such as `('weights',)`")
-
-
-def _sha256(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

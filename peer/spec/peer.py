@@ -17,7 +17,9 @@ from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
 from peer.spec.document import Document, Location, refuse_nul_in, scalar, validate
-from peer.spec.federation import MAX_PEERS, Address, AnySource, Id, Machine, Spec
+from peer.spec.federation import MAX_PEERS, Spec
+from peer.spec.member import Address, Id, Machine
+from peer.spec.named import AnySource
 from peer.spec.own_code import own_code
 from peer.spec.own_data import own_data
 

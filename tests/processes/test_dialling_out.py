@@ -14,7 +14,7 @@ from launcher.certificates import certificate_files, make_certificates
 from peer import cli as peer
 from peer.runtime.in_process import run_in_process
 from peer.spec.document import dump_yaml
-from peer.spec.federation import Member
+from peer.spec.member import Member
 
 PROTOCOL = {"name": "fibfl+", "head_epochs": 1, "extractor_epochs": 1, "tau": 0.05}
 OUTWARD = "peer1", "peer3"

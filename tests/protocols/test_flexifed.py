@@ -19,7 +19,7 @@ from peer.network.wire.messages import Resources
 from peer.protocols.blocks.resource_links import Capacity, links
 from peer.runtime.in_process import run_in_process
 from peer.runtime.local_peer import LocalPeer
-from peer.spec.federation import Machine
+from peer.spec.member import Machine
 from peer.spec.peer import PeerConfig, load_peer
 from peer.spec.resources import given as given_resources
 

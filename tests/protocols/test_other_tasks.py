@@ -85,7 +85,7 @@ def test_compared_with_training_alone_less_error_is_a_gain(tmp_path: Path, capsy
     runs: dict[str, dict[str, Any]] = {"run": {"name": "fedavg"}, "alone": {"name": "solo", "like": "fedavg"}}
     ring = [{"id": f"peer{i}", "address": f"127.0.0.1:{7700 + i}"} for i in range(2)]
     for name, protocol in runs.items():
-        federate(tmp_path / name, protocol, 2, ring=ring, task="regression")
+        federate(tmp_path / name, protocol, 2, ring=ring, task={"name": "regression"})
         spec = load_spec(tmp_path / name / "federation.yaml")
         write(tmp_path / name / "summary.json", summarise(spec, tmp_path / name, wall_seconds=1.0, restarts=0))
     assert main(["compare", str(tmp_path / "run"), str(tmp_path / "alone"), "--json"]) == 0

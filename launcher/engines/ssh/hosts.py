@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_
 from peer.errors import InputError
 from peer.settings import Settings, Wanted
 from peer.spec.document import Document, Location, validate
-from peer.spec.federation import Address, Id
+from peer.spec.member import Address, Id
 from peer.spec.peer import FIRST_PORT, MAX_PORT
 
 ADDRESS: TypeAdapter[str] = TypeAdapter(Address)

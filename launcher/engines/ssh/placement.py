@@ -8,7 +8,8 @@ from launcher.engines.ssh.connection import named
 from launcher.engines.ssh.hosts import Host
 from peer.errors import InputError, nearest
 from peer.network.transport.addresses import is_loopback
-from peer.spec.federation import Member, Spec
+from peer.spec.federation import Spec
+from peer.spec.member import Member
 from peer.spec.peer import MAX_PORT
 
 

@@ -233,7 +233,7 @@ def test_a_spec_that_no_peer_wrote_is_refused_and_nothing_that_it_names_is_impor
     changes: dict[str, Any], sentence: str, sites: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its digests may be forged to fit, for it is they who are compared."""
-    from peer.spec.federation import agreed, digests
+    from peer.spec.agreement import agreed, digests
 
     for place in sites.iterdir():
         run = json.loads((place / "run.json").read_text())
