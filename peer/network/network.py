@@ -51,7 +51,7 @@ class Network:
         self._heartbeats = Heartbeats(node, callbacks)
         self._fetching = Succession(node.limits, node.timeouts)
         """Streams of neighbours that nobody can dial."""
-        self._report = callbacks.report
+        self._report, self._questions = callbacks.report, callbacks.questions
 
     async def listen(self) -> None:
         """Open the server; InputError when the address is in use."""
@@ -198,6 +198,17 @@ class Network:
                 frames[frame.serial] = frame.data
         return [(receivers[serial], frames[serial]) for serial in sorted(frames)]
 
+    def enter(self, first: int, state: Mapping[str, Any]) -> None:
+        """Begin to live in a view, whose members all have the round before `first` on disk.
+
+        `state` is what `state_dict` gave in an earlier view: of that only what was counted is still of use.
+        """
+        self.begin(first)
+        self.audit.tensor_bytes = state["tensor_bytes"]
+        self.traffic.sent.update(state["sent"])
+        self.traffic.received.update(state["received"])
+        self.durability.remember(dict.fromkeys(self.edges.members, first - 1))
+
     def load_frames(self, frames: Frames) -> None:
         """Put a round's frames back, after those of the rounds before it."""
         for receivers, data in frames:
@@ -244,6 +255,8 @@ class Network:
                 await self._receiver.tensors(pipe)
             elif service == "Fetch":
                 await self._accept_fetching(pipe)
+            elif service == "Views":
+                await self._questions(pipe)
             else:
                 await self._accept_heartbeat(pipe)
         except DisconnectedError:

@@ -1,6 +1,6 @@
 """One peer as all its streams see it."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -10,10 +10,15 @@ from peer.network.membership.edges import Edges, Neighbour
 from peer.network.streams.deliveries import Deliveries
 from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce
 from peer.network.streams.traffic import Counted, Traffic
-from peer.network.transport import Service, Transport
+from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.messages import Refusal, Resources, Welcome
 from peer.telemetry.events import Report
+
+
+async def no_views(_pipe: Pipe) -> None:
+    """Answers no question: the members of the run stay the same."""
+    raise DisconnectedError("the members of this run stay the same")
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,8 @@ class Callbacks:
     state: Callable[[], tuple[str, int]]
     """What it does, and in which round."""
     resources: Callable[[], Resources]
+    questions: Callable[[Pipe], Awaitable[None]] = no_views
+    """Answers one about views."""
 
 
 class Node:

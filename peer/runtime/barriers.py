@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from math import inf
 
 from peer.errors import FailedError
 from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
@@ -64,7 +65,7 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
         return
 
 
-async def drain(network: Network, patience: float) -> list[str]:
+async def drain(network: Network, patience: float = inf) -> list[str]:
     """Wait until the neighbours have all on disk that they may ask for (rule R8); those of whom that was not heard.
 
     The wait ends when those that are behind have given no sign of life for `patience` seconds.
@@ -77,7 +78,7 @@ async def drain(network: Network, patience: float) -> list[str]:
         if left < 0.01:
             return [neighbour.id for neighbour in behind]
         with suppress(TimeoutError):
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(None if left == inf else left):
                 await durability.beyond(durability.version)
     return []
 

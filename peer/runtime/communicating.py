@@ -52,7 +52,7 @@ class Communicating(Peer):
 
     def __init__(self, setup: Setup, network: Network, report: Report, enter: Callable[[Activity], None]) -> None:
         spec, protocol = setup.spec, setup.spec.protocol
-        self.id, self.members, self.graph = setup.config.id, spec.ids, protocol.graph
+        self.id, self.members, self.graph = setup.config.id, setup.view.members, protocol.graph
         self.trained, self.network, self.report = setup.model, network, report
         self.enter = enter
         """Says in which state of its life the peer now is."""
@@ -61,7 +61,7 @@ class Communicating(Peer):
         self.calls = Calls.of(protocol, spec.rounds, setup.model, self.encoding)
         self.misbehaviour = Misbehaviour(spec.behaviour.get(self.id), setup.model, spec.seed, self.id)
         self.departures = Departures(self.id, self.misbehaviour, self.encoding)
-        self.ring_order, self.seconds, self.round = Ring(spec.ids), Seconds(), 0
+        self.ring_order, self.seconds, self.round = Ring(self.members), Seconds(), 0
 
     def begin(self, round: int) -> None:
         """A new round: its messages are numbered from the start."""

@@ -60,7 +60,8 @@ class Runtime:
         self._spec, self._out, self._reminders = setup.spec, setup.out, bounds.reminders
         self._lifecycle = Lifecycle()
         self._declared = self._spec.declarations()
-        peers, names = len(self._spec.ids), setup.shard.names
+        self._seat, self._view = setup.seat, setup.view
+        peers, names = len(self._view.members), setup.shard.names
         plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
         declared = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
         agreement = self._spec.agreement()
@@ -69,11 +70,12 @@ class Runtime:
             digests(agreement),
             declared.digest,
             declared.data,
+            self._view.number,
             rounds=self._spec.rounds,
             settings=agreement,
         )
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
-        self.network = Network(node, declared, Callbacks(telemetry.emit, self._doing, self._resources))
+        self.network = Network(node, declared, Callbacks(telemetry.emit, self._doing, self._resources, self._seat.answer))
         self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
         self._judge = Judge(self.peer, telemetry.emit)
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, self._judge.course, telemetry.emit)
@@ -84,19 +86,24 @@ class Runtime:
         self._seen_serving = asyncio.Event()
 
     def _addresses(self) -> dict[str, str | None]:
-        """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
-        alone = self._spec.protocol.graph == "none"
-        return {id: at for id, at in self._spec.addresses.items() if not alone or id == self.setup.config.id}
+        """Every member's, or only its own where the protocol has no edges: then nobody waits for anybody."""
+        alone, addresses = self._spec.protocol.graph == "none", self._spec.addresses
+        return {id: addresses[id] for id in self._view.members if not alone or id == self.setup.config.id}
 
-    async def run(self) -> None:
-        """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
+    async def run(self) -> bool:
+        """Live until the run is over, or this view is; whether it is the run.
+
+        FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order.
+        """
         await self.network.listen()
         try:
             with memory_errors():
                 async with self.network.running():
-                    await self._live()
-            self._become("done")
-            self.telemetry.emit(Done())
+                    over = await self._live()
+            if over:
+                self._become("done")
+                self.telemetry.emit(Done())
+            return over
         except DivergedError as error:
             raise self._failed(f"{error}{self._by_others()}") from None
         except (FailedError, InputError) as error:
@@ -121,7 +128,7 @@ class Runtime:
         self.telemetry.emit(Failed(message=message))
         return FailedError(message)
 
-    async def _live(self) -> None:
+    async def _live(self) -> bool:
         """In a directory of its own, watching its neighbours."""
         network, emit = self.network, self.telemetry.emit
         with own_directory(self._out, self.setup.config, self._spec):
@@ -129,12 +136,12 @@ class Runtime:
                 watchers.create_task(watch_lost(network.edges, self._spec, self._running, emit, self._reminders))
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
                 try:
-                    await self._live_there()
+                    return await self._live_there()
                 finally:
                     self.peer.trainer.stop()
                     asyncio.get_running_loop().run_in_executor(self.peer.executor, self.setup.shard.close)
 
-    async def _live_there(self) -> None:
+    async def _live_there(self) -> bool:
         close_torn_lines(self._out)
         self.telemetry.write_to(self._out / EVENTS)
         done = await self._checkpointer.resume()
@@ -143,22 +150,41 @@ class Runtime:
             self.telemetry.emit(Misbehaving(peers=in_words(self._spec.behaviour)))
         if self._judge.course.over:
             self.network.end_after(done)
+        self._seat.take(self.network, done)
         if done < self.network.last_round:
             self._complete.unlink(missing_ok=True)
-            if done < 0:
+            if done < self._view.first:
                 self._use_first_edges()
             await join(self.network.edges, self._spec, self.telemetry.emit)
             self._become("ready")
-            while done < self.network.last_round:
+            while done < self.network.last_round and await self._may_start(done + 1):
                 done += 1
                 await (self._round(done) if done else self._start())
+        if done < self._spec.rounds and not self._judge.course.over:
+            await self._pass_on()
+            return False
         await self._finish()
         await self._serve()
+        return True
 
     def _use_first_edges(self) -> None:
-        """Open the links of the spec's ring; a resumed peer has those of its checkpoint."""
-        graph, ring = self.peer.graph, self.peer.ring
-        self.network.use(0, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))
+        """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
+        graph, ring, first = self.peer.graph, self.peer.ring, self._view.first
+        self.network.use(first, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))
+
+    async def _may_start(self, round: int) -> bool:
+        """Wait until that round may begin; False if it belongs to the next view."""
+        if round:
+            emit, late = self.telemetry.emit, self._reminders.behind
+            await await_staleness_bound(self.network.durability, self._spec, round, emit, late)
+            await self.peer.follow_drift(round)
+        await self._seat.may_start(round)
+        return round <= self.network.last_round
+
+    async def _pass_on(self) -> None:
+        """The next view begins when all neighbours have this one's last round on disk, too (rule R8)."""
+        await self._checkpointer.finish()
+        await drain(self.network)
 
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""
@@ -170,9 +196,6 @@ class Runtime:
         await self._close_round(0)
 
     async def _round(self, round: int) -> None:
-        durability, emit = self.network.durability, self.telemetry.emit
-        await await_staleness_bound(durability, self._spec, round, emit, self._reminders.behind)
-        await self.peer.follow_drift(round)
         self.peer.begin(round)
         before = asdict(self.peer.seconds)
         name = self._traced(round)

@@ -117,6 +117,13 @@ class Durability:
         """The least durable round of all, as far as is known here; of present neighbours and this peer never more."""
         return min(self._reckoned().values())
 
+    @property
+    def least(self) -> int:
+        """The least durable round of all members, as far as is known here: of whom there is no word, none."""
+        neighbours = self._edges.current()
+        words = [self._word(peer, neighbours) for peer in self._edges.members]
+        return min(NOTHING if at is None else at for at in words)
+
     async def beyond(self, version: int) -> None:
         """Wait until something has changed since `version`."""
         while self.version == version:

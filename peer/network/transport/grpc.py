@@ -222,5 +222,5 @@ def _name(task: asyncio.Task[Any]) -> str:
 
 
 def _channel_of(service: Service) -> Service:
-    """Tensors of both directions go over one connection."""
-    return "Heartbeat" if service == "Heartbeat" else "Tensors"
+    """Tensors of both directions go over one connection, and all that is small over another."""
+    return "Tensors" if service in ("Tensors", "Fetch") else "Heartbeat"
