@@ -40,7 +40,7 @@ class Network:
         self.links: dict[str, Link] = {}
         self.serials = count()
         """Numbers of the frames that are written."""
-        self._transport = node.transport
+        self.transport = node.transport
         self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
         """Those that this peer keeps open, by neighbour."""
         self._lost: set[str] = set()
@@ -55,7 +55,7 @@ class Network:
 
     async def listen(self) -> None:
         """Open the server; InputError when the address is in use."""
-        await self._transport.listen(self._accept)
+        await self.transport.listen(self._accept)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -65,7 +65,7 @@ class Network:
         """
         try:
             async with background() as self._tasks:
-                self._tasks.create_task(self._transport.run())
+                self._tasks.create_task(self.transport.run())
                 self._tasks.create_task(self._heartbeats.watch())
                 self._tasks.create_task(self._watch_durability())
                 self._tasks.create_task(self._watch_incoming())
@@ -74,7 +74,7 @@ class Network:
                 finally:
                     self._heartbeats.closing = True
         finally:
-            await self._transport.close()
+            await self.transport.close()
 
     def use(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
         """From this round on, messages go to `receivers` and come from `senders`."""

@@ -17,17 +17,17 @@ MAX_NAMED = 8
 """Of a large federation that is started again, everybody waits for everybody."""
 
 
-async def join(edges: Edges, spec: Spec, report: Report) -> None:
+async def join(edges: Edges, report: Report, patience: float) -> None:
     """Wait for a handshake with every neighbour; FailedError after `patience` seconds names who did not come."""
     try:
-        async with asyncio.timeout(spec.patience), background() as group:
+        async with asyncio.timeout(None if patience == inf else patience), background() as group:
             group.create_task(_say_for_whom(edges, report))
             await edges.complete()
     except TimeoutError:
         if not (missing := edges.missing()):
             return  # the last one came in the same moment
         who = "; ".join(f"{neighbour.place}: {why}" for neighbour, why in missing)
-        raise FailedError(f"gave up after {spec.patience:g} s of waiting for {who}{_way_out(missing)}") from None
+        raise FailedError(f"gave up after {patience:g} s of waiting for {who}{_way_out(missing)}") from None
     report(_joining([]))
 
 

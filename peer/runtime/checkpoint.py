@@ -68,6 +68,10 @@ class Checkpoints:
         """Rounds of which a checkpoint was sealed, oldest first, whole or not."""
         return self._numbers("round", "json")
 
+    def newest_whole(self) -> int:
+        """The newest round whose checkpoint is whole; -1 if none is."""
+        return next((round for round in reversed(self.rounds()) if self.damage(round) is None), -1)
+
     def damage(self, round: int) -> str | None:
         """What is wrong with a checkpoint and the messages of its round; None if it is whole.
 

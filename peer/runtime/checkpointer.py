@@ -18,6 +18,10 @@ from peer.telemetry.events import Damaged, Report, Resumed
 from peer.telemetry.results import sync_lines
 
 
+class LostError(FailedError):
+    """What this peer had on disk is gone, and no replay brings it back."""
+
+
 class Checkpointer:
     """Writes a checkpoint while the next round trains; at most one is under way."""
 
@@ -143,9 +147,9 @@ class Checkpointer:
                 raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
             self._report(Damaged(round=at, reason=f"{why}; every neighbour has them"))
 
-    def _lost(self, what: str) -> FailedError:
+    def _lost(self, what: str) -> LostError:
         """What no replay brings back; nothing is deleted, so that a copy can be put in its place."""
-        return FailedError(
+        return LostError(
             f"{self._checkpoints.directory}: {what}, so this peer cannot go on; put a copy of its files there, or "
             "begin the federation again (`dfl-launch run --fresh`)"
         )

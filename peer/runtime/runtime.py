@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict
+from math import inf
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import cannot_write
@@ -20,7 +21,7 @@ from peer.network.wire.messages import Resources
 from peer.plugins import user_code_errors
 from peer.runtime.barriers import await_staleness_bound, drain, join
 from peer.runtime.bounds import Bounds
-from peer.runtime.checkpointer import Checkpointer
+from peer.runtime.checkpointer import Checkpointer, LostError
 from peer.runtime.encodings import encoded, encoding
 from peer.runtime.judge import Judge
 from peer.runtime.lifecycle import Lifecycle, State
@@ -106,6 +107,8 @@ class Runtime:
             return over
         except DivergedError as error:
             raise self._failed(f"{error}{self._by_others()}") from None
+        except LostError as error:
+            raise error if self._spec.on_loss == "bypass" else self._failed(str(error)) from None
         except (FailedError, InputError) as error:
             raise self._failed(str(error)) from None
         except OSError as error:
@@ -155,7 +158,7 @@ class Runtime:
             self._complete.unlink(missing_ok=True)
             if done < self._view.first:
                 self._use_first_edges()
-            await join(self.network.edges, self._spec, self.telemetry.emit)
+            await join(self.network.edges, self.telemetry.emit, self._patience(done))
             self._become("ready")
             while done < self.network.last_round and await self._may_start(done + 1):
                 done += 1
@@ -166,6 +169,11 @@ class Runtime:
         await self._finish()
         await self._serve()
         return True
+
+    def _patience(self, done: int) -> float:
+        """Seconds to wait for neighbours: with views for ever, as who does not come is lost after `absence`."""
+        begun = self._view.number > 0 or done >= 0 or self._spec.start_with
+        return inf if self._spec.on_loss == "bypass" and begun else self._spec.patience
 
     def _use_first_edges(self) -> None:
         """Open the links of the view's ring; a resumed peer has those of its checkpoint."""

@@ -30,6 +30,7 @@ from peer.network.limits import Limits
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.wire.messages import Resources
 from peer.runtime.bounds import Bounds
+from peer.runtime.membership.lives import Lives
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.peer import PeerConfig
@@ -105,7 +106,7 @@ class Simulation:
         self.steps: dict[str, Counter[str]] = {id: Counter() for id in self.spec.ids}
         self.announced = dict.fromkeys(self.spec.ids, -1)
         self.lives: dict[str, Life] = {}
-        self.runtimes: dict[str, Runtime] = {}
+        self.lived: dict[str, Lives] = {}
         self.all: list[Life] = []
         self.done: set[str] = set()
         self.ended = asyncio.Event()
@@ -114,6 +115,10 @@ class Simulation:
         self.began = self.loop.time()
         self.look: Callable[[Simulation], None] = lambda _: None
         """Called each virtual second."""
+
+    @property
+    def runtimes(self) -> dict[str, Runtime]:
+        return {id: lives.runtime for id, lives in self.lived.items()}
 
     def run(self) -> Outcome:
         asyncio.set_event_loop(self.loop)
@@ -178,9 +183,9 @@ class Simulation:
         config = PeerConfig(federation=self.out / "federation.yaml", id=id, device="cpu", out=self.out / id)
         setup = prepare(config, self.spec)
         transport, telemetry = factory(self.wires, member.address, life), Quiet(self.heard[id])
-        runtime = Runtime(setup, transport, None, telemetry, Bounds(limits=Limits(frame=FRAME)))  # type: ignore[arg-type]
-        self.runtimes[id] = runtime
-        running = asyncio.create_task(runtime.run())
+        lives = Lives(setup, transport, None, telemetry, Bounds(limits=Limits(frame=FRAME)))  # type: ignore[arg-type]
+        self.lived[id] = lives
+        running = asyncio.create_task(lives.run())
         await asyncio.wait([running])
         if error := running.exception():
             self._fault(f"{id} failed: {error!r}")

@@ -1,0 +1,94 @@
+"""A peer's place in a view of a run whose members change."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from peer.network.membership.edges import Neighbour
+from peer.network.network import Network
+from peer.network.transport import Pipe, Transport
+from peer.runtime.seat import Seat
+from peer.views.acceptor import Standing
+from peer.views.view import View
+
+
+class MovingSeat(Seat):
+    """Rounds begin here only while no next view is being decided on."""
+
+    def __init__(
+        self, view: View, id: str, answer: Callable[[Pipe], Awaitable[None]], taken: Callable[[], None]
+    ) -> None:
+        super().__init__(view)
+        self._id, self._answer, self._taken = id, answer, taken
+        self.network: Network | None = None
+        """Since the peer has taken part in this view."""
+        self.transport: Transport | None = None
+        """While it does."""
+        self._started = view.first - 1
+        self._last: int | None = None
+        self._free = asyncio.Event()
+
+    def take(self, network: Network, done: int) -> None:
+        self.network, self.transport, self._started = network, network.transport, max(self._started, done)
+        if self._last is not None:
+            network.end_after(self._last)
+        self._taken()
+
+    def hold(self, held: bool) -> None:
+        """No round may begin, or may again."""
+        if held:
+            self._free.clear()
+        else:
+            self._free.set()
+
+    async def may_start(self, round: int) -> None:
+        await self._free.wait()
+        if self._last is None or round <= self._last:
+            self._started = round
+
+    def leave(self) -> None:
+        """The life in this view is over."""
+        self.transport = None
+
+    async def answer(self, pipe: Pipe) -> None:
+        await self._answer(pipe)
+
+    def end_after(self, round: int) -> None:
+        """The next view is planned, and this one is over then."""
+        self._last = round
+        if self.network:
+            self.network.end_after(round)
+
+    def standing(self, current: View) -> Standing | None:
+        """How this peer stands for a decision among the members of the current view; None before it knows."""
+        taken_in = dict(current.entrants).get(self._id)
+        if self.view.number < current.number and taken_in is not None:
+            return Standing(current.first - 1, current.first, current.first - 1, taken_in)
+        if self.network is None:
+            return None
+        durable = self.network.durability.own
+        if self.view.number < current.number:
+            durable = min(durable, current.first - 1)
+        brought = dict(self.view.entrants).get(self._id)
+        if brought is None:
+            return Standing(durable, 0, self._started, -1)
+        return Standing(durable, self.view.first, self._started, brought)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether everybody has been there at some time."""
+        return self.view.number > 0 or self._started >= 0
+
+    @property
+    def misses_somebody(self) -> bool:
+        """Whether a neighbour is away, or has not come yet."""
+        return self.network is not None and any(one.state not in ("up", "left") for one in self._around(self.network))
+
+    def silent(self, seconds: float) -> list[str]:
+        """Neighbours that have given no sign of life for so long, or have not come."""
+        if self.network is None:
+            return []
+        now = asyncio.get_running_loop().time()
+        return [one.id for one in self._around(self.network) if one.state != "left" and now - one.heard > seconds]
+
+    def _around(self, network: Network) -> list[Neighbour]:
+        return [network.edges.neighbours[id] for id in sorted(network.edges.current())]

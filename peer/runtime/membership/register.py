@@ -1,0 +1,44 @@
+"""What a member must never forget of views: those decided, what it has promised, and in which it lives."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from peer.errors import FailedError
+from peer.files import read, sync, write_atomically
+from peer.views.acceptor import Acceptor
+from peer.views.view import Chain, View
+
+VIEWS = "views.json"
+
+
+@dataclass
+class Register:
+    """views.json in a peer's directory. `write` blocks; it runs in a thread."""
+
+    path: Path
+    acceptor: Acceptor
+    entered: int = 0
+    """The number of the view in which this peer lives, or has last lived."""
+
+    @classmethod
+    def open(cls, directory: Path, id: str, first: View) -> Self:
+        """FailedError when it is damaged: a promise that is forgotten could make two federations of one."""
+        path = directory / VIEWS
+        try:
+            kept = json.loads(read(path))
+            return cls(path, Acceptor.load(kept["acceptor"]), int(kept["entered"]))
+        except FileNotFoundError:
+            return cls(path, Acceptor(id, Chain([first])))
+        except (OSError, ValueError, KeyError, TypeError):
+            raise FailedError(
+                f"{path}: is damaged, and what this peer has promised stood there; put a copy in its place, or remove "
+                f"{directory} and start this peer again: then the others take it in anew"
+            ) from None
+
+    def write(self) -> None:
+        """Everything is on disk when this returns."""
+        content = {"acceptor": self.acceptor.state_dict(), "entered": self.entered}
+        write_atomically(self.path, json.dumps(content).encode())
+        sync(self.path.parent)

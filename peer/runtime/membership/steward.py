@@ -1,0 +1,110 @@
+"""Sees that a next view is needed, and has it decided; finds out what was decided without this peer."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from peer.network.streams.handshake import RefusedError
+from peer.network.transport import DisconnectedError, Transport
+from peer.network.views.questions import Questions
+from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.moving_seat import MovingSeat
+from peer.views.messages import Ask, Ballot, Decided, Reply, Request
+from peer.views.proposal import Proposal
+from peer.views.wish import Wish
+
+
+@dataclass(frozen=True)
+class Loss:
+    """When a member counts as lost, and how many may not be."""
+
+    absence: float
+    """Seconds of silence."""
+    at_least: int
+    """Members of every view."""
+    start_with: int | None
+    """Members with which the run may begin; None: all."""
+    order: tuple[str, ...]
+    """Everybody's id, as in the spec."""
+
+
+class Steward:
+    """Of one member. Only how long it waits is drawn at random: what is decided never depends on it."""
+
+    def __init__(self, membership: Membership, questions: Questions, loss: Loss) -> None:
+        self._membership, self._questions, self._loss = membership, questions, loss
+        self._timeouts = questions.timeouts
+        self._clock, self._random = asyncio.get_running_loop().time, Random()
+        self._outdone_by: Ballot | None = None
+        self._held_since: float | None = None
+        self._asked = self._not_before = 0.0
+        """When it asked somebody last, and when it may propose again, by the loop's clock."""
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self._timeouts.poll)
+            seat, membership = self._membership.seat, self._membership
+            if not seat or not seat.transport or membership.id not in membership.chain.current.members:
+                continue
+            if wish := self._wish(seat):
+                await self._propose(wish, seat.transport)
+            elif seat.misses_somebody and self._clock() - self._asked > self._timeouts.ask:
+                self._asked = self._clock()
+                await self._ask_somebody(seat.transport)
+
+    def _wish(self, seat: MovingSeat) -> Wish | None:
+        """What this peer would have decided now, if anything."""
+        now = self._clock()
+        self._held_since = (self._held_since or now) if self._membership.held else None
+        if now < self._not_before:
+            return None
+        if self._held_since is not None:
+            overdue = now - self._held_since > self._timeouts.decide
+            return Wish(at_least=self._loss.at_least, reason="its proposer was lost") if overdue else None
+        silent = seat.silent(self._loss.absence)
+        if silent and (seat.has_begun or self._loss.start_with):
+            at_least = self._loss.at_least if seat.has_begun else self._loss.start_with or 0
+            return Wish(at_least=at_least, reason=f"{', '.join(silent)} silent for {self._loss.absence:g} s")
+        if entering := self._membership.asks_to_enter:
+            return Wish(enter=dict(entering), reason=f"{', '.join(entering)} taken in")
+        return None
+
+    async def _propose(self, wish: Wish, transport: Transport) -> None:
+        """One attempt."""
+        acceptor = self._membership.register.acceptor
+        proposal = Proposal(acceptor.chain, acceptor.next_ballot(self._outdone_by), wish, self._loss.order)
+        while requests := proposal.requests():
+            answers = await self._ask_all(requests, transport)
+            for member, reply in answers.items():
+                if reply is None:
+                    proposal.failed(member)
+                else:
+                    proposal.answered(member, reply)
+        self._outdone_by = proposal.outdone_by
+        if proposal.newer:
+            await self._membership.learn(proposal.newer)
+        self._not_before = self._clock() + self._random.uniform(*self._timeouts.again)
+
+    async def _ask_all(self, requests: Mapping[str, Request], transport: Transport) -> dict[str, Reply | None]:
+        """Everybody's answer; None of whom none came."""
+        async with asyncio.TaskGroup() as group:
+            asking = {id: group.create_task(self._ask(id, one, transport)) for id, one in requests.items()}
+        return {id: task.result() for id, task in asking.items()}
+
+    async def _ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
+        if member == self._membership.id:
+            return await self._membership.hear(request)
+        try:
+            return await self._questions.ask(transport, member, request)
+        except (DisconnectedError, RefusedError):
+            return None
+
+    async def _ask_somebody(self, transport: Transport) -> None:
+        """Whether a view was decided of which this peer has not heard."""
+        others = [id for id in self._loss.order if id != self._membership.id]
+        number = self._membership.chain.current.number
+        reply = await self._ask(self._random.choice(others), Ask(number), transport)
+        if isinstance(reply, Decided) and reply.views:
+            await self._membership.learn(reply.views)
