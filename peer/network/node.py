@@ -79,7 +79,10 @@ class Node:
             pipe.abort()
 
     def _released(self, neighbour: Neighbour, refusal: Refusal) -> None:
-        """Of two that sit elsewhere now, the first to forget their edge says so to the other, and how far it is."""
+        """Who has gone on to a later view, or has forgotten this edge first, says how far it is."""
+        if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):
+            with suppress(ImpossibleError):
+                self.durability.said(neighbour.id, refusal.durable)
         if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.released:
             with suppress(ImpossibleError):
                 self.durability.said(neighbour.id, refusal.durable)

@@ -36,7 +36,7 @@ ANSWERS: dict[type[Request], tuple[type[Reply], ...]] = {
     Release: (Heard,),
     Decided: (Heard, Behind),
     Ask: (Decided, Behind),
-    Enter: (Heard,),
+    Enter: (Heard, Decided),
 }
 STEPS: dict[State, dict[type[Request], tuple[State, ...]]] = {
     "free": {Prepare: ("held",), Accept: ("bound",)},
@@ -117,8 +117,8 @@ class Acceptor:
             case Ask():
                 current = self.chain.current.number
                 return Behind(current) if request.number > current else Decided(self.chain.since(request.number))
-            case Enter():
-                pass
+            case Enter() if request.number < self.chain.current.number:
+                return Decided(self.chain.since(request.number))
         return Heard()
 
     def _elsewhere(self, request: Prepare | Accept) -> Reply | None:

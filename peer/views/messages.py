@@ -67,8 +67,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Enter:
-    """a member of the spec that is in no view, or has lost all it had, asks to be taken in"""
+    """a member of the spec that is not in that view, the last it knows, asks to be taken in"""
 
+    number: int
     id: str
     private: int
     """After which round the private state stands that it brings, or -1."""

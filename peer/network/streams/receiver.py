@@ -51,6 +51,8 @@ class Receiver:
             self.refusals.add(Refused(caller="a stranger", origin=pipe.origin, reason=why))
             raise DisconnectedError(why) from None
         refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello.id, directions)
+        if refusal and refusal.reason == Refusal.VIEW and hello.view < self._identity.view:
+            refusal.durable = self._node.durability.own
         if refusal is None and (lost := self._node.durability.lost(hello.id, hello)):
             refusal = Refusal(reason=Refusal.LOST, detail=lost)
         known = hello.id in self._edges.neighbours
@@ -84,7 +86,8 @@ class Receiver:
         unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.refusal
         if known and (unsaid or refusal.reason == Refusal.VERSION):
             known.refused(self._sayings[caller].hear(f"it was refused: {why}"))
-        self.refusals.add(Refused(caller=caller, origin=pipe.origin, reason=why))
+        if refusal.reason != Refusal.VIEW:  # two that hear of a new view one after the other, which is nothing wrong
+            self.refusals.add(Refused(caller=caller, origin=pipe.origin, reason=why))
         await pipe.send(Reply(refusal=told or refusal).SerializeToString())
 
     async def tensors(self, pipe: Pipe) -> None:

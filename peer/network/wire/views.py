@@ -44,7 +44,8 @@ def ask(asked: Request, question: Question) -> None:
         case Ask(number=number):
             question.number = number
             question.ask.SetInParent()
-        case Enter(id=id, private=private):
+        case Enter(number=number, id=id, private=private):
+            question.number = number
             question.enter.id, question.enter.private = id, private
 
 
@@ -87,7 +88,7 @@ class Reader:
             case "ask":
                 return Ask(question.number)
             case "enter" if question.enter.id == question.id:
-                return Enter(question.id, question.enter.private)
+                return Enter(question.number, question.id, question.enter.private)
         raise BadFrameError("what it asked is no question about views")
 
     def answered(self, answer: Answer, number: int) -> Reply:

@@ -54,7 +54,7 @@ class Lives:
         membership = Membership(register, questions, self._telemetry.emit)
         async with background() as group:
             group.create_task(Steward(membership, questions, self._loss()).run())
-            await self._live_on(membership, Return(membership, questions, self._transport))
+            await self._live_on(membership, Return(membership, questions, self._transport, self._setup.spec.patience))
 
     def _questions(self) -> Questions:
         spec, agreement = self._setup.spec, self._setup.spec.agreement()

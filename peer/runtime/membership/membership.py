@@ -9,7 +9,7 @@ from peer.runtime.membership.moving_seat import MovingSeat
 from peer.runtime.membership.register import Register
 from peer.telemetry.events import Report, ViewDecided
 from peer.views.acceptor import NOWHERE, Standing
-from peer.views.messages import Decided, Enter, Prepare, Reply, Request
+from peer.views.messages import Decided, Enter, Heard, Prepare, Reply, Request
 from peer.views.view import View
 
 
@@ -67,10 +67,10 @@ class Membership:
 
     async def hear(self, request: Request) -> Reply:
         """The answer, once what follows from it is on disk."""
-        if isinstance(request, Enter):
-            self.asks_to_enter[request.id] = request.private
         standing = await self._standing() if isinstance(request, Prepare) else NOWHERE
         reply = self.register.acceptor.hear(request, standing)
+        if isinstance(request, Enter) and isinstance(reply, Heard):
+            self.asks_to_enter[request.id] = request.private
         await self._take_note()
         return reply
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
+from peer.errors import FailedError
 from peer.network.streams.handshake import RefusedError
 from peer.network.transport import DisconnectedError, StatusHandler, Transport
 from peer.network.views.questions import Questions
@@ -17,9 +18,14 @@ class Return:
     """Asks the members, on connections that it opens itself: it listens to nobody before it is a member again."""
 
     def __init__(
-        self, membership: Membership, questions: Questions, transport: Callable[[StatusHandler], Transport]
+        self,
+        membership: Membership,
+        questions: Questions,
+        transport: Callable[[StatusHandler], Transport],
+        patience: float,
     ) -> None:
-        self._membership, self._questions, self._make = membership, questions, transport
+        """patience: seconds for which it asks although nobody answers."""
+        self._membership, self._questions, self._make, self._patience = membership, questions, transport, patience
         self._random = Random()
 
     async def next_view(self, private: int) -> View:
@@ -27,11 +33,21 @@ class Return:
         membership = self._membership
         if following := membership.chain.after(membership.register.entered, membership.id):
             return following
+        clock = asyncio.get_running_loop().time
         async with self._connected() as transport:
+            heard = clock()
             while not (following := membership.chain.after(membership.register.entered, membership.id)):
-                # Who does not reach everybody would only be lost again.
-                if await self._reaches_all(transport):
-                    await self._ask(self._random.choice(self._others), Enter(membership.id, private), transport)
+                answers = await self._ask_everybody(transport)
+                heard = clock() if any(answers) else heard
+                if clock() - heard > self._patience:
+                    raise FailedError(
+                        f"the others have gone on without this peer since round {membership.chain.current.first}, and "
+                        f"none of them has answered for {self._patience:g} s: they have finished, or are away; start "
+                        "it again if they are not done"
+                    )
+                if all(answers):  # who does not reach everybody would only be lost again
+                    enter = Enter(membership.chain.current.number, membership.id, private)
+                    await self._ask(self._random.choice(self._others), enter, transport)
                 await asyncio.sleep(self._questions.timeouts.ask)
         return following
 
@@ -42,12 +58,12 @@ class Return:
                 await self._ask(self._random.choice(self._others), Ask(self._membership.chain.current.number), transport)
                 await asyncio.sleep(self._questions.timeouts.ask)
 
-    async def _reaches_all(self, transport: Transport) -> bool:
-        """Whether every member answers; what they tell of later views is taken up."""
-        members, number = self._membership.chain.current.members, self._membership.chain.current.number
+    async def _ask_everybody(self, transport: Transport) -> list[bool]:
+        """Which members answer; what they tell of later views is taken up."""
+        question = Ask(self._membership.chain.current.number)
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(self._ask(id, Ask(number), transport)) for id in members]
-        return all(task.result() for task in asking)
+            asking = [group.create_task(self._ask(id, question, transport)) for id in self._others]
+        return [task.result() for task in asking]
 
     async def _ask(self, member: str, request: Request, transport: Transport) -> bool:
         """Whether there is an answer."""
