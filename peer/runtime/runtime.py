@@ -171,9 +171,9 @@ class Runtime:
         return True
 
     def _patience(self, done: int) -> float:
-        """Seconds to wait for neighbours: with views for ever, as who does not come is lost after `absence`."""
-        begun = self._view.number > 0 or done >= 0 or self._spec.start_with
-        return inf if self._spec.on_loss == "bypass" and begun else self._spec.patience
+        """Seconds to wait for neighbours; with views for ever, as who does not come is lost after `absence`."""
+        may_begin = done >= 0 or self._spec.start_with
+        return inf if self._spec.on_loss == "bypass" and may_begin else self._spec.patience
 
     def _use_first_edges(self) -> None:
         """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
@@ -288,9 +288,20 @@ class Runtime:
                 way_out = "if one of them waits for this peer, start it again"
                 self.telemetry.emit(Left(sentence=f"ended without hearing that {who} finished; {way_out}"))
             else:
+                await self._wait_for_all()
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
         await self._tell_who_watches()
+
+    async def _wait_for_all(self) -> None:
+        """With views, who has finished is needed until all have: should somebody be lost now, the rest goes back.
+
+        Of who is no neighbour only hearsay tells, which ends where others have left; so not for longer than `patience`.
+        """
+        if self._spec.on_loss == "bypass":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._spec.patience):
+                    await self.network.durability.all_have(self.network.last_round)
 
     async def _tell_who_watches(self) -> None:
         """Whoever asks again and again shall hear of the end, too: from a peer that has gone it could be anything."""

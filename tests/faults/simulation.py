@@ -31,6 +31,7 @@ from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.wire.messages import Resources
 from peer.runtime.bounds import Bounds
 from peer.runtime.membership.lives import Lives
+from peer.runtime.membership.returning import LeftBehindError
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.peer import PeerConfig
@@ -73,6 +74,8 @@ class Outcome:
     """What must not be."""
     seconds: float = 0.0
     """Virtual."""
+    views: list[str] = field(default_factory=list)
+    """Those decided, the last one of whom knows the most."""
 
 
 class Quiet(Telemetry):
@@ -148,6 +151,7 @@ class Simulation:
         watching.cancel()
         for id in self.spec.ids:
             self.outcome.digests[id] = self._ended_in(self.out / id)
+        self._check_views()
 
     def _ended_in(self, directory: Path) -> str | None:
         """The bits of a peer's model; where it keeps the best one, of that too, and after which rounds."""
@@ -162,6 +166,15 @@ class Simulation:
         if digest.hexdigest() != result["best"]["model_sha256"]:
             self._fault(f"{directory.name}'s best model is not the one that its result names")
         return f"{result['model_sha256']} after {result['rounds']} rounds, best {result['best']}"
+
+    def _check_views(self) -> None:
+        """All know the same ones, each of them as far as it was told; and who has the last word is one of them."""
+        chains = {id: lives.views for id, lives in self.lived.items()}
+        longest = max(chains.values(), key=len)
+        for id, views in chains.items():
+            if views != longest[: len(views)]:
+                self._fault(f"{id} knows other views: {views}, not {longest}")
+        self.outcome.views = [str(view) for view in longest]
 
     def _fault(self, what: str) -> None:
         if len(self.outcome.faults) < 20:
@@ -187,7 +200,7 @@ class Simulation:
         self.lived[id] = lives
         running = asyncio.create_task(lives.run())
         await asyncio.wait([running])
-        if error := running.exception():
+        if (error := running.exception()) and not isinstance(error, LeftBehindError):
             self._fault(f"{id} failed: {error!r}")
         self.loop.call_soon(self._over, id, life, context=in_life(None))
 
@@ -263,17 +276,24 @@ class Simulation:
     def _check_words(self, id: str, runtime: Runtime) -> None:
         """What was released or remembered was announced by its peer (R4), and nobody is too far ahead (R6)."""
         network, round = runtime.network, runtime.peer.round
+        # All members of a later view begin with the round before its first one, whatever they had.
+        view = runtime.setup.view
+        announced = {peer: max(at, view.first - 1) for peer, at in self.announced.items()}
+        for peer, other in self.runtimes.items():
+            if other.setup.view.number != view.number:
+                announced[peer] = self.spec.rounds  # it has gone on: what was said in this view is void, or done with
         for peer, at in network.durability.first_hand.items():
-            if at > self.announced[peer]:
-                self._fault(f"{id} believes that round {at} of {peer} is on disk, which is at {self.announced[peer]}")
+            if at > announced[peer]:
+                self._fault(f"{id} believes that round {at} of {peer} is on disk, which is at {announced[peer]}")
         for peer, link in network.links.items():
-            if link.outbox._released > self.announced[peer]:
+            if link.outbox._released > announced[peer]:
                 self._fault(f"{id} has dropped messages that {peer} may ask for")
         older = {peer for (_, peer), span in network.edges._spans.items() if span.last is None and span.first < round}
-        bound = [*older] if self.wires.lies or self.kills else self.spec.ids if older else []
+        members = runtime.setup.view.members
+        bound = [*older] if self.wires.lies or self.kills else members if older else []
         for peer in bound:
-            if round > self.announced[peer] + STALENESS_BOUND:
-                self._fault(f"{id} is in round {round}, and {peer} has {self.announced[peer]} on disk")
+            if round > announced[peer] + STALENESS_BOUND:
+                self._fault(f"{id} is in round {round}, and {peer} has {announced[peer]} on disk")
 
     def _check_stores(self, id: str, runtime: Runtime) -> None:
         network = runtime.network

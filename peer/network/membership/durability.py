@@ -124,6 +124,11 @@ class Durability:
         words = [self._word(peer, neighbours) for peer in self._edges.members]
         return min(NOTHING if at is None else at for at in words)
 
+    async def all_have(self, round: int) -> None:
+        """Wait until every member is known to have that round on disk."""
+        while self.least < round:
+            await self.beyond(self.version)
+
     async def beyond(self, version: int) -> None:
         """Wait until something has changed since `version`."""
         while self.version == version:

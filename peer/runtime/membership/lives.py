@@ -15,7 +15,7 @@ from peer.runtime.checkpointer import LostError
 from peer.runtime.journal import Journal
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.register import Register
-from peer.runtime.membership.returning import Return
+from peer.runtime.membership.returning import LeftBehindError, Return
 from peer.runtime.membership.steward import Loss, Steward
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
@@ -23,6 +23,7 @@ from peer.spec.agreement import digests
 from peer.tasks import background
 from peer.telemetry.events import Returning
 from peer.telemetry.telemetry import Telemetry
+from peer.views.view import View
 
 
 class Lives:
@@ -39,6 +40,12 @@ class Lives:
         self._setup, self._transport, self._executor = setup, transport, executor
         self._telemetry, self._bounds = telemetry, bounds
         self.runtime = self._life(setup)
+        self._membership: Membership | None = None
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """All that were decided, as far as this peer knows."""
+        return self._membership.chain.since(-1) if self._membership else (self._setup.view,)
 
     def _life(self, setup: Setup) -> Runtime:
         return Runtime(setup, self._transport, self._executor, self._telemetry, self._bounds)
@@ -51,7 +58,7 @@ class Lives:
         make_private(self._setup.out)
         questions = self._questions()
         register = Register.open(self._setup.out, self._setup.config.id, self._setup.view)
-        membership = Membership(register, questions, self._telemetry.emit)
+        self._membership = membership = Membership(register, questions, self._telemetry.emit)
         async with background() as group:
             group.create_task(Steward(membership, questions, self._loss()).run())
             await self._live_on(membership, Return(membership, questions, self._transport, self._setup.spec.patience))
@@ -64,7 +71,9 @@ class Lives:
 
     def _loss(self) -> Loss:
         spec = self._setup.spec
-        return Loss(spec.absence, spec.protocol.min_peers, spec.start_with, spec.ids)
+        return Loss(
+            spec.absence, spec.protocol.min_peers, spec.patience, spec.start_with, spec.rounds, spec.ids
+        )
 
     async def _live_on(self, membership: Membership, back: Return) -> None:
         """One life after the other."""
@@ -102,6 +111,8 @@ class Lives:
             await asyncio.to_thread(journal.drop_after, ceiling)
         private = await asyncio.to_thread(checkpoints.newest_whole)
         following = await back.next_view(private)
+        if following.first > self._setup.spec.rounds:
+            raise LeftBehindError(f"the others have finished without this peer, which came back in their last round")
         await membership.enter(following)
         if private < 0:
             load = asyncio.get_running_loop().run_in_executor

@@ -23,12 +23,13 @@ class MovingSeat(Seat):
         """Since the peer has taken part in this view."""
         self.transport: Transport | None = None
         """While it does."""
-        self._started = view.first - 1
+        self.started = view.first - 1
+        """The last round that this peer has begun."""
         self._last: int | None = None
         self._free = asyncio.Event()
 
     def take(self, network: Network, done: int) -> None:
-        self.network, self.transport, self._started = network, network.transport, max(self._started, done)
+        self.network, self.transport, self.started = network, network.transport, max(self.started, done)
         if self._last is not None:
             network.end_after(self._last)
         self._taken()
@@ -43,7 +44,7 @@ class MovingSeat(Seat):
     async def may_start(self, round: int) -> None:
         await self._free.wait()
         if self._last is None or round <= self._last:
-            self._started = round
+            self.started = round
 
     def leave(self) -> None:
         """The life in this view is over."""
@@ -70,13 +71,13 @@ class MovingSeat(Seat):
             durable = min(durable, current.first - 1)
         brought = dict(self.view.entrants).get(self._id)
         if brought is None:
-            return Standing(durable, 0, self._started, -1)
-        return Standing(durable, self.view.first, self._started, brought)
+            return Standing(durable, 0, self.started, -1)
+        return Standing(durable, self.view.first, self.started, brought)
 
     @property
     def has_begun(self) -> bool:
         """Whether everybody has been there at some time."""
-        return self.view.number > 0 or self._started >= 0
+        return self.view.number > 0 or self.started >= 0
 
     @property
     def misses_somebody(self) -> bool:

@@ -14,6 +14,10 @@ from peer.views.messages import Ask, Decided, Enter, Request
 from peer.views.view import View
 
 
+class LeftBehindError(FailedError):
+    """The others have gone on without this peer, and do not take it in."""
+
+
 class Return:
     """Asks the members, on connections that it opens itself: it listens to nobody before it is a member again."""
 
@@ -26,7 +30,7 @@ class Return:
     ) -> None:
         """patience: seconds for which it asks although nobody answers."""
         self._membership, self._questions, self._make, self._patience = membership, questions, transport, patience
-        self._random = Random()
+        self._random = Random(membership.id)
 
     async def next_view(self, private: int) -> View:
         """That in which this peer is to live next; `private`: the round after which the state stands that it has."""
@@ -40,7 +44,7 @@ class Return:
                 answers = await self._ask_everybody(transport)
                 heard = clock() if any(answers) else heard
                 if clock() - heard > self._patience:
-                    raise FailedError(
+                    raise LeftBehindError(
                         f"the others have gone on without this peer since round {membership.chain.current.first}, and "
                         f"none of them has answered for {self._patience:g} s: they have finished, or are away; start "
                         "it again if they are not done"

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from random import Random
 
 from peer.network.streams.handshake import RefusedError
-from peer.network.transport import DisconnectedError, Transport
+from peer.network.transport import REFUSED, DisconnectedError, Transport
 from peer.network.views.questions import Questions
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
+from peer.runtime.membership.returning import LeftBehindError
 from peer.views.messages import Ask, Ballot, Decided, Reply, Request
 from peer.views.proposal import Proposal
 from peer.views.wish import Wish
@@ -23,8 +24,12 @@ class Loss:
     """Seconds of silence."""
     at_least: int
     """Members of every view."""
+    patience: float
+    """Seconds after which a peer ends whose neighbours have done so without it."""
     start_with: int | None
     """Members with which the run may begin; None: all."""
+    rounds: int
+    """Of the run: who comes back after the last one has begun is not taken in."""
     order: tuple[str, ...]
     """Everybody's id, as in the spec."""
 
@@ -35,9 +40,13 @@ class Steward:
     def __init__(self, membership: Membership, questions: Questions, loss: Loss) -> None:
         self._membership, self._questions, self._loss = membership, questions, loss
         self._timeouts = questions.timeouts
-        self._clock, self._random = asyncio.get_running_loop().time, Random()
+        self._clock, self._random = asyncio.get_running_loop().time, Random(membership.id)
         self._outdone_by: Ballot | None = None
+        self._failures: dict[str, str] = {}
+        """Why the last question to a member was not answered."""
         self._held_since: float | None = None
+        self._few_since: float | None = None
+        """Since when too few are left for a decision."""
         self._asked = self._not_before = 0.0
         """When it asked somebody last, and when it may propose again, by the loop's clock."""
 
@@ -67,7 +76,7 @@ class Steward:
         if silent and (seat.has_begun or self._loss.start_with):
             at_least = self._loss.at_least if seat.has_begun else self._loss.start_with or 0
             return Wish(at_least=at_least, reason=f"{', '.join(silent)} silent for {self._loss.absence:g} s")
-        if entering := self._membership.asks_to_enter:
+        if (entering := self._membership.asks_to_enter) and seat.started < self._loss.rounds:
             return Wish(enter=dict(entering), reason=f"{', '.join(entering)} taken in")
         return None
 
@@ -83,9 +92,25 @@ class Steward:
                 else:
                     proposal.answered(member, reply)
         self._outdone_by = proposal.outdone_by
+        self._check_others(proposal)
         if proposal.newer:
             await self._membership.learn(proposal.newer)
         self._not_before = self._clock() + self._random.uniform(*self._timeouts.again)
+
+    def _check_others(self, proposal: Proposal) -> None:
+        """LeftBehindError once so many have ended for so long that no decision can be expected any more."""
+        view = self._membership.chain.current
+        there = [id for id in view.members if self._failures.get(id) != REFUSED]
+        if proposal.state != "short" or view.is_quorum(there):
+            self._few_since = None
+            return
+        self._few_since = self._few_since or self._clock()
+        if self._clock() - self._few_since > self._loss.patience:
+            ended = ", ".join(id for id in view.members if id not in there)
+            raise LeftBehindError(
+                f"nobody listens any more at {ended}, and the rest is too few to go on: they have finished without this "
+                "peer, or were stopped; if they are not done, start them and this peer again"
+            )
 
     async def _ask_all(self, requests: Mapping[str, Request], transport: Transport) -> dict[str, Reply | None]:
         """Everybody's answer; None of whom none came."""
@@ -96,9 +121,11 @@ class Steward:
     async def _ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
         if member == self._membership.id:
             return await self._membership.hear(request)
+        self._failures.pop(member, None)
         try:
             return await self._questions.ask(transport, member, request)
-        except (DisconnectedError, RefusedError):
+        except (DisconnectedError, RefusedError) as error:
+            self._failures[member] = str(error)
             return None
 
     async def _ask_somebody(self, transport: Transport) -> None:

@@ -1,0 +1,68 @@
+"""Members that stay away for longer than `absence`, partitions, and returns: what must hold of views whatever happens.
+
+python -m tests.faults.views fibfl 12345        replays one run and prints what happened
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from faults.scenarios import HEALING
+from faults.simulation import Kill, Outcome, Simulation, simulate, undisturbed
+from faults.wires import Stall, Weather
+
+ABSENCE = 5.0
+"""Seconds, as the scenarios have it."""
+
+
+def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
+    """Some faults, drawn by the seed."""
+    random, scenario = Random(f"views {name} {seed}"), HEALING[name]
+    steps = undisturbed(name).steps
+    kills = []
+    for _ in range(random.choice([0, 1, 1, 2, 3])):
+        victim = random.choice(scenario.ids)
+        kind = random.choice(["callback", "callback", "send", "receive", "disk", "blocking"])
+        also = random.choice([(), (), (), tuple(random.sample(scenario.ids, random.randrange(scenario.peers)))])
+        count = random.randint(1, max(1, int(2 * steps[victim][kind])))
+        away = tuple(random.choice([0.2, 4.0, 12.0, 40.0]) * random.random() for _ in range(scenario.peers))
+        kills.append(Kill(victim, kind, count, also, away, random.random() < 0.2))
+    stalls = [*partitions(random, scenario.ids)] if random.random() < 0.5 or not kills else []
+    return kills, Weather(random.choice([0.002, 0.02, 0.2]), random.choice([0, 0, 0.01]), stalls=tuple(stalls))
+
+
+def partitions(random: Random, ids: tuple[str, ...]) -> Iterator[Stall]:
+    """Of every shape: two halves, one member alone, one way only, of some pairs only."""
+    for _ in range(random.choice([1, 1, 2])):
+        start = random.uniform(0.2, 8)
+        end = start + random.choice([3, 8, 30]) * random.random()
+        one = set(random.sample(ids, random.randint(1, len(ids) - 1)))
+        both, whole = random.random() < 0.7, random.random() < 0.8
+        for a in one:
+            for b in set(ids) - one:
+                if whole or random.random() < 0.5:
+                    yield Stall(a, b, start, end)
+                    if both:
+                        yield Stall(b, a, start, end)
+
+
+def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
+    """Run the plan of a seed; what is wrong with the outcome."""
+    kills, weather = plan(name, seed)
+    outcome = simulate(name, seed, kills, weather)
+    return outcome, [*outcome.faults]
+
+
+def main() -> None:
+    name, seed = sys.argv[1], int(sys.argv[2])
+    kills, weather = plan(name, seed)
+    print(*kills, weather, sep="\n")
+    outcome, wrong = check(name, seed)
+    print(*outcome.kills, f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds", *outcome.views, *wrong, sep="\n")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
