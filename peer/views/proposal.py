@@ -36,7 +36,8 @@ class Proposal:
         self.outdone_by: Ballot | None = None
         self.newer: tuple[View, ...] = ()
         """When outdated: the views that were decided in the meantime."""
-        self._chain, self._present, self._ballot, self._wish = chain, chain.current, ballot, wish
+        self.number, self.ballot = chain.current.number + 1, ballot
+        self._chain, self._present, self._wish = chain, chain.current, wish
         self._order = order
         if ballot.proposer not in self._present.members:
             raise ValueError(f"{ballot.proposer} is no member of view {self._present.number}")
@@ -58,7 +59,7 @@ class Proposal:
         """Takes a member's answer; one to an earlier request, or a repeated one, changes nothing."""
         if isinstance(reply, Behind):
             self._to_send[member] = Decided(self._chain.since(reply.number))
-        elif not self.over and member in self._present.members:
+        elif not self.over and self._counts(member):
             self._judge(member, reply)
 
     def _judge(self, member: str, reply: Reply) -> None:
@@ -67,12 +68,12 @@ class Proposal:
                 self._promised(member, reply)
             case Accepted(number=number, ballot=ballot) if (number, ballot) == self._mine:
                 self._took(member)
-            case Refused(number=number, promised=promised) if number == self._mine[0] and promised > self._ballot:
+            case Refused(number=number, promised=promised) if number == self.number and promised > self.ballot:
                 self.outdone_by = promised
                 self._become("outdone")
-            case Refused(promised=promised) if promised == self._ballot:
+            case Refused(promised=promised) if promised == self.ballot:
                 self.failed(member)
-            case Decided(views=views) if views and views[0].number == self._mine[0]:
+            case Decided(views=views) if views and views[0].number == self.number:
                 self.newer = views
                 self._become("outdated")
             case Heard():
@@ -80,7 +81,7 @@ class Proposal:
 
     def failed(self, member: str) -> None:
         """The member cannot be reached, or takes too long."""
-        if self.over or member not in self._present.members:
+        if self.over or not self._counts(member):
             return
         self._failed.add(member)
         if self.state == "asking":
@@ -93,9 +94,15 @@ class Proposal:
         if self.state == "asking":
             self._choose()
 
+    def _counts(self, member: str) -> bool:
+        return member in self._present.members
+
+    def _all_have_promised(self) -> bool:
+        return self._promises.keys() == set(self._present.members)
+
     @property
     def _mine(self) -> tuple[int, Ballot]:
-        return self._present.number + 1, self._ballot
+        return self.number, self.ballot
 
     @property
     def _asked(self) -> Request:
@@ -105,14 +112,14 @@ class Proposal:
     def _promised(self, member: str, promise: Promise) -> None:
         if self.state != "asking" or member in self._promises:
             return
-        if member == self._ballot.proposer:
+        if member == self.ballot.proposer:
             self._to_send |= {id: self._asked for id in self._present.members if id != member}
         self._promises[member] = promise
         self._failed.discard(member)
         self._count_promises()
 
     def _count_promises(self) -> None:
-        if self._ballot.proposer in self._failed:
+        if self.ballot.proposer in self._failed:
             self._become("short")
         elif self._promises.keys() | self._failed >= set(self._present.members):
             self._choose()
@@ -129,7 +136,7 @@ class Proposal:
             self._failed.clear()
             self._to_send = dict.fromkeys(self._present.members, self._asked)
             self._become("accepting")
-        elif self._promises.keys() == set(self._present.members):
+        elif self._all_have_promised():
             self._to_send = dict.fromkeys(self._present.members, Release(*self._mine))
             self._become("released")
         else:

@@ -34,7 +34,7 @@ def next_view(view: View, promises: Mapping[str, Promise], wish: Wish, order: Se
         return None
     shaken = {id: promise.private for id, promise in promises.items() if not _has_a_place(promise)}
     entrants = {**enter, **shaken}
-    planned = not wish.rollback and not shaken and promises.keys() == set(view.members)
+    planned = _all_go_on(view, promises, wish)
     first = _after_all(view, promises) if planned else _where_all_can_be(promises)
     taken_in = () if first is None else tuple((id, entrants[id]) for id in _in_order(entrants.keys() & members, order))
     return View(view.number + 1, _in_order(members, order), first or 0, planned, taken_in, wish.reason)
@@ -42,6 +42,11 @@ def next_view(view: View, promises: Mapping[str, Promise], wish: Wish, order: Se
 
 def _has_a_place(promise: Promise) -> bool:
     return promise.durable is not None
+
+
+def _all_go_on(view: View, promises: Mapping[str, Promise], wish: Wish) -> bool:
+    """Whether the rounds that have begun can be played to their end by all who play them."""
+    return not wish.rollback and promises.keys() == set(view.members) and all(map(_has_a_place, promises.values()))
 
 
 def _after_all(view: View, promises: Mapping[str, Promise]) -> int:
