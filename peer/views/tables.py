@@ -6,6 +6,11 @@ from collections.abc import Iterable
 from peer.views.states import ACCEPTOR, ANSWERS, PROPOSAL, STEPS, TRANSITIONS
 
 
+def tables() -> str:
+    """All of them, one after the other."""
+    return "\n".join([acceptor_table(), answer_table(), proposal_table()])
+
+
 def answer_table() -> str:
     """What each request says, and what may be answered."""
     rows = [
@@ -35,5 +40,6 @@ def proposal_table() -> str:
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    lines.insert(1, "|---" * len(head) + "|")
+    return "".join(f"{line}\n" for line in lines)

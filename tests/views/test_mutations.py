@@ -53,7 +53,9 @@ def a_lower_ballot_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_released_ballot_counts_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Slot, "release", lambda self, ballot: replace(self, promised=None) if ballot == self.promised else self)
+    patch.setattr(
+        Slot, "release", lambda self, ballot: replace(self, promised=None) if ballot == self.promised else self
+    )
 
 
 def a_release_of_another_ballot_counts(patch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.ids = tuple(f"peer{number}" for number in range(random.randint(2, 7)))
+        self.ids = tuple(f"peer{number}" for number in range(random.choice([2, 3, 3, 3, 4, 4, 5, 6, 7])))
         beginning = View(0, self.ids, 0)
         self.machines = {id: Machine(id, Acceptor(id, Chain([beginning]))) for id in self.ids}
         for machine in self.machines.values():
@@ -104,11 +104,13 @@ class World:
         self.wrong: list[str] = []
         self.ends: dict[str, int] = {}
         self.loss, self.deaths = random.choice([0.0, 0.05, 0.3]), random.choice([0.0, 0.02, 0.1])
+        self.secretive = random.random() < 0.4
+        """Nobody tells what was decided, unless it is asked for something else."""
 
-    def run(self, steps: int = 150) -> list[str]:
+    def run(self) -> list[str]:
         """What was wrong."""
         try:
-            self.live(steps)
+            self.live(self.random.choice([100, 150, 300]))
             if not self.wrong:
                 self.settle()
         except Exception as error:  # noqa: BLE001 - whatever is raised is a finding
@@ -117,9 +119,10 @@ class World:
 
     def live(self, steps: int) -> None:
         actions: list[Callable[[], None]] = [self.play, self.save, self.propose, self.give_up, self.ask, self.fault]
-        weights = [12, 6, 2, 2, 1, 2]
+        weights = self.random.choice([[12, 6, 2, 2, 1, 2], [3, 1, 6, 3, 1, 1], [3, 1, 9, 9, 1, 4]])
+        speed = self.random.choice([0.5, 0.7, 0.9])
         for _ in range(steps):
-            if self.letters and self.random.random() < 0.7:
+            if self.letters and self.random.random() < speed:
                 self.deliver()
             else:
                 self.random.choices(actions, weights)[0]()
@@ -185,7 +188,7 @@ class World:
         if random.random() < 0.1:  # one that has entered in the meantime, or says so
             other = random.choice(self.ids)
             enter[other] = random.randint(-1, 3)
-        return Wish(frozenset(leave), enter, random.choice([1, 1, 1, 2]), random.random() < 0.1)
+        return Wish(frozenset(leave), enter, random.choice([1, 1, 1, len(view.members)]), random.random() < 0.1)
 
     def begin(self, machine: Machine, wish: Wish) -> None:
         ballot = machine.acceptor.next_ballot(machine.above)
@@ -215,6 +218,8 @@ class World:
         assert proposal
         for member, request in proposal.requests().items():
             machine.waiting.add(member)
+            if self.secretive and isinstance(request, Decided):
+                continue
             self.letters.append(Letter(proposal, machine.id, member, request))
             if self.random.random() < 0.05:
                 self.letters.append(Letter(proposal, machine.id, self.random.choice(self.ids), request))
@@ -231,6 +236,9 @@ class World:
             self.judge(proposal.view, voters)
         elif proposal.state == "released":
             self.released.add((number, ballot))
+            members = self.decided[number - 1].members
+            if any(self.promised.get((id, number), Ballot(0, "")) < ballot for id in members):
+                self.wrong.append(f"{ballot} was given back before all had promised: a lower one may yet be accepted")
         elif proposal.state == "outdated":
             self.learn(machine, Decided(proposal.newer))
         elif proposal.state == "outdone":
@@ -311,9 +319,7 @@ class World:
         if isinstance(letter.request, Decided):
             reply = self.learn(machine, letter.request)
         else:
-            reply = machine.acceptor.hear(
-                letter.request, Standing(machine.durable, machine.started, machine.private)
-            )
+            reply = machine.acceptor.hear(letter.request, Standing(machine.durable, machine.started, machine.private))
             machine.write()
         self.note(machine.id, letter.request, reply)
         if dies:
@@ -332,7 +338,7 @@ class World:
     def settle(self) -> None:
         """The network is whole, a quorum of the newest view lives, one of them knows it: it comes to a decision."""
         self.loss = self.deaths = 0.0
-        self.cut = frozenset()
+        self.cut, self.secretive = frozenset(), False
         newest = self.decided[max(self.decided)]
         living = self.survivors(newest)
         for id, machine in self.machines.items():
@@ -361,7 +367,7 @@ class World:
         return set(ids[: next(n for n in range(most, len(ids) + 1) if view.is_quorum(ids[:n]))])
 
     def decide(self, proposer: Machine) -> None:
-        for _ in range(3):
+        for _ in range(len(self.ids) + 1):
             self.begin(proposer, Wish(rollback=self.random.random() < 0.2))
             proposal = proposer.proposal
             while self.letters or proposer.proposal:
