@@ -16,7 +16,7 @@ from peer.views.slot import Slot
 from peer.views.view import View
 
 ENOUGH = 600
-"""Seeds within which each is found; most are within twenty."""
+"""Seeds within which each is found; most are within ten."""
 
 
 def half_is_a_quorum(patch: pytest.MonkeyPatch) -> None:

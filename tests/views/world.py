@@ -4,13 +4,13 @@ One seed determines everything. What a driver is to do is done here in its simpl
 written down in `World.wrong`.
 """
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-from peer.views.acceptor import Acceptor, Standing
+from machine import Machine
+
+from peer.views.acceptor import Acceptor
 from peer.views.messages import Accepted, Ask, Ballot, Decided, Enter, Promise, Reply, Request
 from peer.views.proposal import Proposal
 from peer.views.view import Chain, View
@@ -18,59 +18,6 @@ from peer.views.wish import Wish
 
 STALENESS = 4
 """Rounds that a peer may be ahead of its own checkpoint."""
-
-
-@dataclass
-class Machine:
-    """One member: what it keeps in memory, and what is on its disk."""
-
-    id: str
-    acceptor: Acceptor
-    durable: int | None = -1
-    started: int = -1
-    private: int = -1
-    entered: int = -1
-    """After which round the state stands with which it was taken in."""
-    up: bool = True
-    proposal: Proposal | None = None
-    above: Ballot | None = None
-    waiting: set[str] = field(default_factory=set)
-    """Members whose answers the proposal waits for."""
-    disk: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def chain(self) -> Chain:
-        return self.acceptor.chain
-
-    @property
-    def base(self) -> int:
-        """The last round whose end it has for certain, or will be given."""
-        return self.entered if self.durable is None else self.durable
-
-    @property
-    def inside(self) -> bool:
-        return self.id in self.chain.current.members
-
-    def write(self) -> None:
-        kept = {"durable": self.durable, "entered": self.entered, "private": self.private}
-        self.disk = {"acceptor": self.acceptor.state_dict(), **kept}
-
-    def restart(self) -> None:
-        """Rounds that were played after the last checkpoint are played again."""
-        kept = json.loads(json.dumps(self.disk))
-        self.acceptor = Acceptor.load(kept["acceptor"])
-        self.durable, self.entered, self.private = kept["durable"], kept["entered"], kept["private"]
-        self.started = self.base
-        self.up, self.proposal, self.above = True, None, None
-
-    def enter(self, views: tuple[View, ...]) -> None:
-        """Goes on in views that it did not know."""
-        for view in views:
-            if self.id in dict(view.entrants):
-                self.durable, self.started, self.entered = None, view.first - 1, view.first - 1
-            elif not view.planned and self.id in view.members:
-                self.started = view.first - 1
-                self.durable = min(view.first - 1, -1 if self.durable is None else self.durable)
 
 
 @dataclass(frozen=True)
@@ -221,7 +168,7 @@ class World:
             if self.secretive and isinstance(request, Decided):
                 continue
             self.letters.append(Letter(proposal, machine.id, member, request))
-            if self.random.random() < 0.05:
+            if self.random.random() < 0.2:
                 self.letters.append(Letter(proposal, machine.id, self.random.choice(self.ids), request))
         if proposal.over:
             self.ends[proposal.state] = self.ends.get(proposal.state, 0) + 1
@@ -272,7 +219,7 @@ class World:
 
     def learn(self, machine: Machine, decided: Decided) -> Reply:
         before = machine.chain.current.number
-        reply = machine.acceptor.hear(decided, Standing(machine.durable, machine.started, machine.private))
+        reply = machine.acceptor.hear(decided, machine.standing)
         for view in machine.chain.since(before):
             if self.decided.get(view.number) != view:
                 self.wrong.append(f"{machine.id} was told of {view}, which was not decided")
@@ -319,7 +266,7 @@ class World:
         if isinstance(letter.request, Decided):
             reply = self.learn(machine, letter.request)
         else:
-            reply = machine.acceptor.hear(letter.request, Standing(machine.durable, machine.started, machine.private))
+            reply = machine.acceptor.hear(letter.request, machine.standing)
             machine.write()
         self.note(machine.id, letter.request, reply)
         if dies:
@@ -336,28 +283,39 @@ class World:
     # After the faults.
 
     def settle(self) -> None:
-        """The network is whole, a quorum of the newest view lives, one of them knows it: it comes to a decision."""
+        """The network is whole and a quorum of the newest view lives. At first nobody needs to know of it; in the end
+        one does, and then they come to a decision."""
         self.loss = self.deaths = 0.0
-        self.cut, self.secretive = frozenset(), False
+        self.cut = frozenset()
+        for _ in range(3):
+            self.revive()
+            if inside := [machine for machine in self.machines.values() if machine.up and machine.inside]:
+                self.decide(self.random.choice(inside))
+        self.secretive = False
         newest = self.decided[max(self.decided)]
-        living = self.survivors(newest)
-        for id, machine in self.machines.items():
-            machine.proposal = None
-            machine.up = id in living or (machine.up and self.random.random() < 0.5)
-            if id in living:
-                machine.restart()
-        self.letters.clear()
+        living = self.revive()
         up = [machine for machine in self.machines.values() if machine.up]
         for machine in up:
             views = max((one.chain.since(machine.chain.current.number) for one in up), key=len)
             self.learn(machine, Decided(views))
         proposer = self.machines[self.random.choice(sorted(living))]
-        if proposer.chain.current != newest:
-            return  # nobody who lives knows of it: then a quorum of the one before need not be alive
-        self.decide(proposer)
-        held = [machine.id for machine in up if machine.up and machine.inside and machine.acceptor.held]
-        if held and not self.wrong:
+        if self.wrong or proposer.chain.current != newest:
+            return  # if nobody who lives knows of it, a quorum of the one before need not be alive
+        if not self.decide(proposer):
+            self.wrong.append(f"{proposer.id} comes to no decision after {proposer.chain.current}")
+        elif held := [machine.id for machine in up if machine.inside and machine.acceptor.held]:
             self.wrong.append(f"{held} are held for ever")
+
+    def revive(self) -> set[str]:
+        """Some quorum of the newest view is started again, and perhaps others; nothing is on its way."""
+        living = self.survivors(self.decided[max(self.decided)])
+        for id, machine in self.machines.items():
+            machine.up = id in living or self.random.random() < 0.3
+            machine.proposal = None
+            if machine.up:
+                machine.restart()
+        self.letters.clear()
+        return living
 
     def survivors(self, view: View) -> set[str]:
         """Some quorum of it."""
@@ -366,24 +324,25 @@ class World:
         most = self.random.randint(1, len(ids))
         return set(ids[: next(n for n in range(most, len(ids) + 1) if view.is_quorum(ids[:n]))])
 
-    def decide(self, proposer: Machine) -> None:
+    def decide(self, proposer: Machine) -> bool:
+        """Whether it gets an answer to its question in a few attempts."""
         for _ in range(len(self.ids) + 1):
+            if not proposer.inside:
+                return False
             self.begin(proposer, Wish(rollback=self.random.random() < 0.2))
             proposal = proposer.proposal
-            while self.letters or proposer.proposal:
-                while self.letters:
-                    letter = self.letters.pop(self.random.randrange(len(self.letters)))
-                    if self.machines[letter.member].up:
-                        self.arrive(letter)
-                    elif proposer.proposal:
-                        proposer.proposal.failed(letter.member)
-                        self.go_on(proposer)
-                if proposer.proposal and proposer.proposal is proposal and not self.letters:
-                    break
             assert proposal
+            while self.letters:
+                letter = self.letters.pop(self.random.randrange(len(self.letters)))
+                if self.machines[letter.member].up:
+                    self.arrive(letter)
+                elif proposer.proposal:
+                    proposal.failed(letter.member)
+                    self.go_on(proposer)
             if proposal.state in ("decided", "released"):
-                return
-        self.wrong.append(f"{proposer.id} comes to no decision: {proposal.state} in {proposer.chain.current}")
+                return True
+            proposer.proposal = None
+        return False
 
 
 def violations(seeds: range) -> Iterator[tuple[int, list[str]]]:
