@@ -13,7 +13,7 @@ from machine import Machine
 from peer.views.acceptor import Acceptor
 from peer.views.messages import Accepted, Ask, Ballot, Decided, Enter, Promise, Reply, Request
 from peer.views.proposal import Proposal
-from peer.views.view import Chain, View
+from peer.views.view import Chain, ConflictError, View
 from peer.views.wish import Wish
 
 STALENESS = 4
@@ -60,7 +60,7 @@ class World:
             self.live(self.random.choice([100, 150, 300]))
             if not self.wrong:
                 self.settle()
-        except Exception as error:  # noqa: BLE001 - whatever is raised is a finding
+        except (ConflictError, RuntimeError, ValueError) as error:
             self.wrong.append(f"{type(error).__name__}: {error}")
         return self.wrong
 
