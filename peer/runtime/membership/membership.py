@@ -9,7 +9,7 @@ from peer.runtime.membership.moving_seat import MovingSeat
 from peer.runtime.membership.register import Register
 from peer.telemetry.events import Report, ViewDecided
 from peer.views.acceptor import NOWHERE, Standing
-from peer.views.messages import Decided, Enter, Heard, Prepare, Reply, Request
+from peer.views.messages import Decided, Enter, Heard, Prepare, Promise, Reply, Request
 from peer.views.view import View
 
 
@@ -69,6 +69,8 @@ class Membership:
         """The answer, once what follows from it is on disk."""
         standing = await self._standing() if isinstance(request, Prepare) else NOWHERE
         reply = self.register.acceptor.hear(request, standing)
+        if isinstance(reply, Promise):
+            self.register.promised = reply.durable
         if isinstance(request, Enter) and isinstance(reply, Heard):
             self.asks_to_enter[request.id] = request.private
         await self._take_note()
@@ -98,7 +100,7 @@ class Membership:
 
     def _tell_seat(self) -> None:
         if seat := self.seat:
-            seat.hold(self.held)
+            seat.hold(self.register.promised if self.held else None)
             following = self.chain.since(seat.view.number)[:1]
             if following and following[0].planned:
                 seat.end_after(following[0].first - 1)
