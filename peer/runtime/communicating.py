@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
+from peer.learning.device import fetched
+from peer.learning.model.model import PARTS
 from peer.network.collectives.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
 from peer.network.collectives.pending import Pending
 from peer.network.network import Network
@@ -21,6 +23,7 @@ from peer.runtime.calls import Calls, Exchange
 from peer.runtime.departures import Departures
 from peer.runtime.encodings import encoding
 from peer.runtime.lifecycle import State as Activity
+from peer.runtime.manifest import held_by_all, on_entry
 from peer.runtime.sendable import Of, To
 from peer.runtime.setup import Setup
 from peer.telemetry.events import Report, RingOrdered
@@ -53,7 +56,7 @@ class Communicating(Peer):
     def __init__(self, setup: Setup, network: Network, report: Report, enter: Callable[[Activity], None]) -> None:
         spec, protocol = setup.spec, setup.spec.protocol
         self.id, self.members, self.graph = setup.config.id, setup.view.members, protocol.graph
-        self.trained, self.network, self.report = setup.model, network, report
+        self.trained, self.network, self.report, self._protocol = setup.model, network, report, protocol
         self.enter = enter
         """Says in which state of its life the peer now is."""
         initial = setup.model.vector if spec.init == "shared" else None
@@ -177,6 +180,30 @@ class Communicating(Peer):
         with self._communicating():
             token = await self._collectives.receive_token(self._neighbourhood(), share, length)
         return self._decoded(declared, token)
+
+    async def take_in(self, entrants: Mapping[str, int]) -> None:
+        """Those who enter get what all others have alike, each from its left neighbour.
+
+        entrants: by id, the round after which their private state stands; -1: they have none.
+        """
+        protocol = self._protocol
+        if entrants.get(self.id) == -1:
+            protocol.begin_late(self)
+        for name in held_by_all(protocol) if entrants else ():
+            if self.id in entrants:
+                with self._communicating():
+                    got = await self._collectives.receive_token(self._neighbourhood(), on_entry(name), None)
+                self._take_over(name, got.to(self.trained.device))
+            if self.right in entrants:
+                held = self.state[name] if name in self.state else getattr(self, name)
+                with self._communicating():
+                    await self._collectives.pass_token(self._neighbourhood(), on_entry(name), fetched(held))
+
+    def _take_over(self, name: str, vector: Tensor) -> None:
+        if name in PARTS:
+            getattr(self, name).copy_(vector)
+        else:
+            self.state[name] = vector
 
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
         # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.

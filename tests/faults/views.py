@@ -3,14 +3,12 @@
 python -m tests.faults.views fibfl 12345        replays one run and prints what happened
 """
 
-import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 from faults.scenarios import HEALING
-from faults.simulation import Kill, Outcome, Simulation, simulate, undisturbed
+from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.wires import Stall, Weather
 
 ABSENCE = 5.0
@@ -60,7 +58,9 @@ def main() -> None:
     kills, weather = plan(name, seed)
     print(*kills, weather, sep="\n")
     outcome, wrong = check(name, seed)
-    print(*outcome.kills, f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds", *outcome.views, *wrong, sep="\n")
+    print(
+        *outcome.kills, f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds", *outcome.views, *wrong, sep="\n"
+    )
     sys.exit(1 if wrong else 0)
 
 
