@@ -89,7 +89,7 @@ class Schedule:
             self._round = max(round, self._round)
         self._apply(optimiser)
 
-    def happened(self, what: Every, loss: float | Tensor, optimiser: torch.optim.Optimizer) -> None:
+    def happened(self, what: Every, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
         """An epoch or a step of that mean loss is over."""
         if what == self.settings.every:
             self._loss = loss
