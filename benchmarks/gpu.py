@@ -104,7 +104,7 @@ def contestants(device: torch.device, samples: int, batch: int) -> dict[str, Tur
     loader = DataLoader(TensorDataset(here.x, here.y), batch, shuffle=True, pin_memory=device.type == "cuda")
 
     def by_index() -> Iterable[tuple[Tensor, Tensor]]:
-        for at in torch.randperm(samples, device=device).split(batch):
+        for at in torch.split(torch.randperm(samples, device=device), batch):
             yield there.x[at], there.y[at]
 
     def copied() -> Iterable[tuple[Tensor, Tensor]]:

@@ -6,7 +6,6 @@ There is no GPU where the tests run. `meta` shows what is asked of one.
 import pytest
 import torch
 from meta_device import META, Copy, Device
-from torch import Tensor
 
 from peer.learning.transfer import Transfers, copies, memory_for
 
@@ -59,14 +58,9 @@ def test_what_arrives_in_pinned_memory_goes_to_the_device_by_one_copy() -> None:
 
 @pytest.mark.parametrize("where", [CPU, META])
 def test_what_changes_afterwards_does_not_change_what_left_a_device(where: torch.device) -> None:
-    """A model's own vector is copied on the device before it is fetched; one that lies on the CPU is copied there."""
+    """It is copied where it lies: on the device before it is fetched from there."""
     live = torch.ones(4, device=where)
-    seen: list[Tensor] = []
     with Device() as device:
         fetched = Transfers(META).fetch(live)
-        seen += device.sources
-    if where == CPU:
-        live.zero_()
-        assert fetched.vector.tolist() == [1] * 4
-    else:
-        assert [source is live for source in seen] == [False]
+    for left in [fetched.vector, *device.sources]:
+        assert left.untyped_storage()._cdata != live.untyped_storage()._cdata
