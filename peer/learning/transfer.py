@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+WAITED_FOR = ("cpu", "mps")
+"""Devices without such copies: of Apple's GPUs torch does not say that they are safe."""
 Empty = Callable[[int, torch.dtype], Tensor]
 """Memory on the CPU for so many values, whatever is in it."""
 
 
 def memory_for(device: torch.device) -> Empty:
     """Where a vector is put together that is to go to that device, or has come from it: pinned for a GPU."""
-    # Of Apple's GPUs torch does not say that a copy which nobody waits for is safe.
-    pinned = device.type not in ("cpu", "mps")
+    pinned = device.type not in WAITED_FOR
     return lambda size, dtype: torch.empty(size, dtype=dtype, pin_memory=pinned)
 
 
@@ -41,7 +42,7 @@ class Transfers:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._empty = device, memory_for(device)
-        self._apart = device.type not in ("cpu", "mps")
+        self._apart = device.type not in WAITED_FOR
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def fetch(self, vector: Tensor) -> Fetched:
