@@ -41,7 +41,7 @@ class Checkpointer:
         """Take the state as it is now and write it in the background, after the checkpoint before it."""
         await self.settle()
         unchanging, new = await self._persistence.unchanging()
-        tensors, facts = self._persistence.state_dict()
+        tensors, facts = await asyncio.to_thread(self._persistence.state_dict)
         facts = {"peer": facts, "network": self._peer.network.state_dict()}
         if course := self._course.state_dict():
             facts["course"] = course

@@ -13,6 +13,7 @@ from peer.files import cannot_write
 from peer.learning.device import memory_errors
 from peer.learning.export import save_model
 from peer.learning.training.phase import Phase
+from peer.learning.transfer import memory_for
 from peer.network.network import Network
 from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
@@ -77,9 +78,9 @@ class Runtime:
             settings=agreement,
         )
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
-        self.network = Network(
-            node, declared, Callbacks(telemetry.emit, self._doing, self._resources, self._seat.answer)
-        )
+        memory = memory_for(setup.model.device)
+        callbacks = Callbacks(telemetry.emit, self._doing, self._resources, memory, self._seat.answer)
+        self.network = Network(node, declared, callbacks)
         self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
         self._judge = Judge(self.peer, telemetry.emit)
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, self._judge.course, telemetry.emit)
