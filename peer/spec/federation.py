@@ -81,13 +81,13 @@ class Spec(Settings):
     mix, on the whole test set, or on the test split of the papers, which is drawn independently of the training
     split."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
-    """What a peer does when a neighbour is gone: wait for ever; stop after `patience`; or, after `absence`, go on without
-    it and take it in again when it is back. See [views.md](views.md)."""
+    """What a peer does when a neighbour is gone: wait for ever; stop after `patience`; or, after `absence`, go on
+    without it and take it in again when it is back. See [views.md](views.md)."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer counts as lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
-    """How many peers are enough to begin with `on_loss: bypass`, more than half of all: who has not come after `absence`
-    may come later. Not given: all."""
+    """How many peers are enough to begin with `on_loss: bypass`, more than half of all: who has not come after
+    `absence` may come later. Not given: all."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
     plaintext: bool = False

@@ -118,8 +118,8 @@ class Steward:
         if self._clock() - self._few_since > self._loss.patience:
             ended = ", ".join(id for id in view.members if id not in there)
             raise LeftBehindError(
-                f"nobody listens any more at {ended}, and the rest is too few to go on: they have finished without this "
-                "peer, or were stopped; if they are not done, start them and this peer again"
+                f"nobody listens any more at {ended}, and the rest is too few to go on: they have finished without "
+                "this peer, or were stopped; if they are not done, start them and this peer again"
             )
 
     async def _ask_all(self, requests: Mapping[str, Request], transport: Transport) -> dict[str, Reply | None]:
