@@ -1,6 +1,7 @@
 """A peer's life from its files to its result: join, (train, communicate, evaluate)*, serve."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -17,7 +18,7 @@ from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
 from peer.network.transport import StatusHandler, Transport
 from peer.network.wire.messages import Resources
-from peer.plugins import user_code_errors
+from peer.plugins import UserCodeError, user_code_errors
 from peer.runtime.barriers import await_staleness_bound, drain, join
 from peer.runtime.bounds import Bounds
 from peer.runtime.checkpointer import Checkpointer
@@ -99,6 +100,9 @@ class Runtime:
             self.telemetry.emit(Done())
         except DivergedError as error:
             raise self._failed(f"{error}{self._by_others()}") from None
+        except UserCodeError as error:
+            logging.getLogger("dfl").error("code of the user's failed", exc_info=error.__cause__)
+            raise self._failed(str(error)) from None
         except (FailedError, InputError) as error:
             raise self._failed(str(error)) from None
         except OSError as error:

@@ -82,6 +82,11 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no such training step": (content(training={"step": "nowhere:f"}), "`nowhere:f`: no module `nowhere`"),
     "step that fails": (content(training={"step": "math:sqrt"}), "`math:sqrt` failed: TypeError"),
+    "step of the user's that fails": (
+        content(training={"step": "late:step"}),
+        "`late:step` failed: ZeroDivisionError: division by zero (",
+    ),
+    "line of a step that fails": (content(training={"step": "late:step"}), "late.py:30)"),
     "unknown key of training": (content(training={"presision": "float16"}), "did you mean `precision`?"),
     "unknown parameter": (protocol(gama=0.3), "unknown key `gama`; did you mean `gamma`?"),
     "parameter of another protocol": (protocol(momentum=0.3), "unknown key `momentum`"),
@@ -339,6 +344,10 @@ def norm(shape, classes):
 
 def load():
     raise OSError("no tape")
+
+
+def step(step, batch):
+    return 1 / 0
 """,
 }
 """A user's own modules: what is wrong with each is said with file and line."""
