@@ -18,6 +18,7 @@ from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.learning.tasks import TASKS, LanguageModel, Multilabel, Regression, Segmentation, Task
 from peer.runtime.in_process import run_in_process
+from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
 from peer.telemetry.results import read_result
 
@@ -124,7 +125,49 @@ class Detached(Regression):
 
 
 def test_a_loss_without_a_gradient_is_told_before_anything_is_trained() -> None:
-    told = Detached(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
-    assert told
-    assert "its `loss` must be calculated by torch, without detaching" in told
+    with pytest.raises(InputError, match=r"^the task `regression`: its `loss` must be calculated by torch, without"):
+        Detached(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
     assert Regression(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1) is None
+
+
+OWN = """
+from peer import Figure, Task
+
+class Failing(Task):
+    figures = (Figure("error", better="down"),)
+    least: int = 2
+
+    def loss(self, outputs, targets):
+        if len(targets) >= self.least:
+            raise KeyError("weights")
+        return (outputs[:, 0] - targets).square().mean()
+
+    def tally(self, outputs, targets):
+        return (outputs[:, :1] - targets[:, None]).abs()
+"""
+
+
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> Spec:
+    """A federation of one whose task fails at batches of so many."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "failing_task.py").write_text(OWN)
+    task = f"task: {{name: 'failing_task:Failing', least: {least}}}"
+    (tmp_path / "fed.yaml").write_text(f"protocol: solo\ndata: {{name: digits, limit: 90}}\n{task}\n")
+    return load_spec(tmp_path / "fed.yaml", peers=1)
+
+
+def test_a_loss_that_fails_is_the_task_s_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError) as told:
+        asyncio.run(run_in_process(failing(tmp_path, monkeypatch, least=2), tmp_path / "run"))
+    assert re.match(r"`failing_task:Failing` failed: KeyError: 'weights' \(.*failing_task.py:10\)", str(told.value))
+    assert "given outputs (2, 1) of float32 and targets (2,) of int64; correct the task, or" in str(told.value)
+    assert "mlp" not in str(told.value)
+
+
+def test_a_loss_that_fails_in_training_ends_the_run_in_a_sentence_and_is_traced_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ExceptionGroup) as told:
+        asyncio.run(run_in_process(failing(tmp_path, monkeypatch, least=3), tmp_path / "run"))
+    assert re.match("`failing_task:Failing` failed: KeyError: 'weights' ", str(told.value.exceptions[0]))
+    assert 'raise KeyError("weights")' in caplog.text
