@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.reading import Read, Reading, Refused, Wanted
+from peer.learning.data.sent import check_sendable, not_sendable
 from peer.plugins import in_words
 
 PRELOADED = ["torch", "numpy", "peer.learning.data.reading"]
@@ -46,13 +47,16 @@ class Stream:
         return self._shape(self.pair)
 
     def check(self) -> None:
-        """InputError unless training and test inputs are alike, where they are all of one shape."""
+        """InputError unless training and test inputs are alike, where they are all of one shape, and the workers can
+        be given what they read."""
         tested = self._shape(self._two("test", drawn=False))
         if self.reading.collate is None and tested != self.shape:
             raise InputError(
                 f"{self.reading.name}: training inputs are {self.shape} and test inputs {tested} after their "
                 "transforms; make them alike by `test_transforms`"
             )
+        if self.workers:
+            check_sendable(self.reading)  # after it was read from, which may have opened a file
 
     def read(self, wanted: Wanted) -> Read:
         """One batch, read here."""
@@ -110,10 +114,7 @@ class Stream:
         try:
             iter(loader)
         except Exception as error:  # whatever an object of the user's raises that cannot be sent to another process
-            raise InputError(
-                f"{self.reading.name} cannot be given to `workers`: {in_words(error)}; use no lambda and no open file "
-                "in it, or set `workers: 0`"
-            ) from error
+            raise not_sendable(self.reading, error) from error
         return loader
 
     def _two(self, part: str, drawn: bool) -> Read:
