@@ -27,6 +27,7 @@ from peer.runtime.disk import check_disk, disk_needed, rehearse
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec, why_no_transforms
+from peer.spec.learnt import check_learnt
 from peer.spec.peer import PeerConfig
 from peer.spec.resources import given
 from peer.spec.run import Run
@@ -66,6 +67,7 @@ def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.de
     stream = config.id if spec.init == "independent" else "shared"
     example = Example.of(shard.train, shard.classes, shard.task)
     model = build(spec.model, example, spec.seed, stream, device)
+    check_learnt(spec, model)
     spec.protocol.check_samples(config.id, len(shard.train))
     check_batches(model, spec.phases, len(shard.train), config.id)
     check_length(model, spec.protocol.local(), len(shard.train), spec.training, spec.rounds)

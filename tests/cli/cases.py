@@ -87,6 +87,14 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
         "`late:step` failed: ZeroDivisionError: division by zero (",
     ),
     "line of a step that fails": (content(training={"step": "late:step"}), "late.py:30)"),
+    "fine-tuning of a frozen head": (
+        content(protocol="fedavg", model={"name": "mlp", "freeze": ["head.*"]}, finetune={"part": "head"}),
+        "`finetune` trains the head, and nothing in that of model mlp is learnt; write `part: model`, or leave",
+    ),
+    "training of a frozen head": (
+        content(protocol="fedrep", model={"name": "mlp", "freeze": ["head.*"]}),
+        "`fedrep` trains the head, and nothing in that of model mlp is learnt; freeze less of it",
+    ),
     "unknown key of training": (content(training={"presision": "float16"}), "did you mean `precision`?"),
     "unknown parameter": (protocol(gama=0.3), "unknown key `gama`; did you mean `gamma`?"),
     "parameter of another protocol": (protocol(momentum=0.3), "unknown key `momentum`"),
