@@ -87,6 +87,14 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
         "`late:step` failed: ZeroDivisionError: division by zero (",
     ),
     "line of a step that fails": (content(training={"step": "late:step"}), "late.py:30)"),
+    "two precisions": (
+        content(model={"name": "mlp", "dtype": "float16"}, training={"precision": "bfloat16"}),
+        "`training.precision` is bfloat16 and `model.dtype` float16, which do not mix; write the same in both, or",
+    ),
+    "two precisions the other way round": (
+        content(model={"name": "mlp", "dtype": "bfloat16"}, training={"precision": "float16"}),
+        "`training.precision` is float16 and `model.dtype` bfloat16, which do not mix",
+    ),
     "fine-tuning of a frozen head": (
         content(protocol="fedavg", model={"name": "mlp", "freeze": ["head.*"]}, finetune={"part": "head"}),
         "`finetune` trains the head, and nothing in that of model mlp is learnt; write `part: model`, or leave",
