@@ -48,6 +48,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         '`trace`: input should be a valid boolean (given: "yes")',
     ),
     "1e3 is no integer": ("protocol: fibfl\nrounds: 1e3\nring: []\n", "`rounds`: input should be a valid integer"),
+    "an empty block": (
+        "protocol: fibfl\ntraining:\nring: []\n",
+        "fed.yaml:2: `training` is empty; write its settings there, or leave it out",
+    ),
     "a tab": ("rounds: 2\n\tprotocol: fibfl\n", "not valid YAML"),
     "unclosed": ("rounds: [2\n", "not valid YAML"),
     "two documents": ("rounds: 2\n---\nrounds: 3\n", "not valid YAML"),
@@ -87,6 +91,14 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
         "`late:step` failed: ZeroDivisionError: division by zero (",
     ),
     "line of a step that fails": (content(training={"step": "late:step"}), "late.py:30)"),
+    "transforms that are none": (
+        data(transforms=[{"RandomCrop": 8}]),
+        "`data.transforms` wants a list of transforms, such as [RandomHorizontalFlip, {RandomCrop: {size: 28}}]",
+    ),
+    "a task that is none": (
+        content(task="json:dumps"),
+        "`json:dumps` is not a subclass of peer.Task; write `class dumps(Task)`",
+    ),
     "two precisions": (
         content(model={"name": "mlp", "dtype": "float16"}, training={"precision": "bfloat16"}),
         "`training.precision` is bfloat16 and `model.dtype` float16, which do not mix; write the same in both, or",

@@ -26,7 +26,7 @@ def task_class(name: str) -> type[Task]:
         raise InputError(f"unknown task `{name}`; {nearest(name, [*TASKS, 'module:Name'])}")
     found = load_object(name) if ":" in name else TASKS[name]
     if not (isinstance(found, type) and issubclass(found, Task)):
-        raise InputError(f"`{name}` is not a subclass of peer.learning.tasks.Task")
+        raise InputError(f"`{name}` is not a subclass of peer.Task; write `class {name.partition(':')[2]}(Task)`")
     if missing := sorted(found.__abstractmethods__):
         raise InputError(f"`{name}` does not define {', '.join(f'`{method}`' for method in missing)}; add it")
     if not getattr(found, "figures", ()):

@@ -328,7 +328,12 @@ def test_a_target_that_may_be_a_mask_is_not_left_behind() -> None:
     ("settings", "message"),
     [
         ({"transforms": ["RandomHorizontalFlop"]}, "unknown transform `RandomHorizontalFlop`.*RandomHorizontalFlip"),
-        ({"transforms": [{"RandomCrop": {"sise": 3}}]}, "the transform `RandomCrop` does not take .*sise"),
+        (
+            {"transforms": [{"RandomCrop": {"sise": 3}}]},
+            "`transforms`: the transform `RandomCrop` has no argument `sise`; did you mean `size`?",
+        ),
+        ({"test_transforms": ["CenterCrop"]}, "`test_transforms`: the transform `CenterCrop` needs `size`; write"),
+        ({"transforms": [{"RandomHorizontalFlip": {"p": 3}}]}, "`transforms`: .* does not take .* `p` should be"),
         ({"transforms": ["own_sets:absent"]}, "`own_sets` has no `absent`"),
         ({"transforms": [{"Pad": {"padding": 1}}]}, r"training inputs are \(1, 10, 10\) and test inputs \(1, 8, 8\)"),
         ({"workers": 2}, "all samples are in memory, and `workers` would do nothing"),
