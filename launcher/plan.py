@@ -96,8 +96,8 @@ def plan(spec: Spec) -> Plan:
     stages = [{id: _trained(spec, id, shard) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
-    few = first.train(np.arange(2)).first(2)  # those are read without workers
-    example = Example.of(few, first.classes, spec.task)
+    few, tested = first.few()  # those are read without workers
+    example = Example.of(few, first.classes, spec.task, tested)
     model = build(spec.model, example, spec.seed)
     check_learnt(spec, model)
     for shards in stages:

@@ -65,7 +65,7 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
 def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.device) -> Model:
     """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
-    example = Example.of(shard.train, shard.classes, shard.task)
+    example = Example.of(shard.train, shard.classes, shard.task, shard.test)
     model = build(spec.model, example, spec.seed, stream, device)
     check_learnt(spec, model)
     spec.protocol.check_samples(config.id, len(shard.train))

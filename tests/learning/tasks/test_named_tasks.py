@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import peer
+from launcher.plan import plan
 from peer.errors import InputError
 from peer.learning.export import load_model
 from peer.learning.model.dry_pass import Example
@@ -171,3 +172,36 @@ def test_a_loss_that_fails_in_training_ends_the_run_in_a_sentence_and_is_traced_
         asyncio.run(run_in_process(failing(tmp_path, monkeypatch, least=3), tmp_path / "run"))
     assert re.match("`failing_task:Failing` failed: KeyError: 'weights' ", str(told.value.exceptions[0]))
     assert 'raise KeyError("weights")' in caplog.text
+
+
+WORDS = """
+import numpy as np
+from torch import nn
+
+def words(train=10, tested=10):
+    x = np.full((40, 6), 3)
+    x[17, 2], x[33, 5] = train, tested
+    y = np.zeros_like(x)
+    return x[:30], y[:30], x[30:], y[30:]
+
+def model(shape, classes):
+    return nn.Embedding(classes, 4), nn.Linear(4, classes)
+"""
+
+
+@pytest.mark.parametrize("where", ["train", "tested"])
+def test_a_token_that_the_model_has_not_is_found_wherever_it_lies_in_memory(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "some_words.py").write_text(WORDS)
+    (tmp_path / "fed.yaml").write_text(
+        f"protocol: solo\ndata: {{name: 'some_words:words', options: {{{where}: 70}}}}\nmodel: some_words:model\n"
+        "task: {name: language-model, vocabulary: 64}\nrounds: 1\n"
+    )
+    spec = load_spec(tmp_path / "fed.yaml", peers=1)
+    said = r"does not take inputs of shape \(6,\) with tokens from 3 to 70 \(the task has 64 tokens\): IndexError"
+    with pytest.raises(InputError, match=said):
+        plan(spec)
+    with pytest.raises(InputError, match=said):
+        asyncio.run(run_in_process(spec, tmp_path / "run"))
