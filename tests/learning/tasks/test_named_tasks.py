@@ -17,7 +17,7 @@ from peer.errors import InputError
 from peer.learning.export import load_model
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
-from peer.learning.tasks import TASKS, LanguageModel, Multilabel, Regression, Segmentation, Task
+from peer.learning.tasks import TASKS, Figure, LanguageModel, Multilabel, Regression, Segmentation, Task, task_class
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
@@ -205,3 +205,33 @@ def test_a_token_that_the_model_has_not_is_found_wherever_it_lies_in_memory(
         plan(spec)
     with pytest.raises(InputError, match=said):
         asyncio.run(run_in_process(spec, tmp_path / "run"))
+
+
+class Lossy(Regression):
+    figures = (Figure("rmse", better="down"), Figure("loss", better="down"))
+
+
+class Twice(Regression):
+    figures = (Figure("rmse", better="down"), Figure("rmse", better="down"))
+
+
+class Bare(Regression):
+    figures = Figure("rmse", better="down")  # type: ignore[assignment]
+
+
+class Untaken(Regression):
+    figures = (Figure("error", better="down"), Figure("accuracy"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Lossy", "has a figure `loss`, which tables or summaries have already; rename it"),
+        ("Twice", "has two figures that are called `rmse`; give each its own name"),
+        ("Bare", "has no figures; write figures = "),
+    ],
+)
+def test_figures_that_cannot_stand_beside_others_are_refused(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=rf"^`test_named_tasks:{name}` {said}"):
+        task_class(f"test_named_tasks:{name}")
+    assert task_class("test_named_tasks:Untaken") is Untaken
