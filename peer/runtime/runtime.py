@@ -23,6 +23,7 @@ from peer.runtime.barriers import await_staleness_bound, drain, join
 from peer.runtime.bounds import Bounds
 from peer.runtime.checkpointer import Checkpointer
 from peer.runtime.encodings import encoded, encoding
+from peer.runtime.fine_tuned import take_fine_tuned
 from peer.runtime.judge import Judge
 from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer
@@ -218,6 +219,9 @@ class Runtime:
         """The last checkpoint counts only once it has been read back; then the model and the result."""
         await self._checkpointer.finish()
         await self.peer.follow_drift(self.network.last_round)
+        if await asyncio.to_thread(take_fine_tuned, self.setup.model, self._out, self.network.last_round):
+            await self._evaluate()
+            return
         known = self._judge.evaluation
         found = judged(known, self._judge.validation) if known else await self._evaluate()
         await self._write(found, None)

@@ -24,6 +24,7 @@ from peer.ownership import make_private, refuse_links
 from peer.protocols.peer import Resources
 from peer.runtime.behaviour import flip_labels
 from peer.runtime.disk import check_disk, disk_needed, rehearse
+from peer.runtime.fine_tuned import forget_other
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec, why_no_transforms
@@ -133,6 +134,7 @@ def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
     """Create the directory, say in it whose it is, and keep every other process out of it inside the block."""
     make_private(out)
     with sole_use(out):
+        forget_other(out, spec)
         Run.of(spec, config.id, VERSION).write(out)
         write_atomically(out / "pid", f"{os.getpid()}\n".encode())
         yield
