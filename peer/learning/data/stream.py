@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from peer.errors import FailedError, InputError
-from peer.learning.data.reading import Read, Reading, Refused, Wanted
+from peer.learning.data.reading import BatchRequest, Read, Reading, Refused
 from peer.learning.data.sent import check_sendable, not_sendable
 from peer.plugins import in_words
 
@@ -58,11 +58,11 @@ class Stream:
         if self.workers:
             check_sendable(self.reading)  # after it was read from, which may have opened a file
 
-    def read(self, wanted: Wanted) -> Read:
+    def read(self, wanted: BatchRequest) -> Read:
         """One batch, read here."""
         return self.reading.read(wanted)
 
-    def batches(self, wanted: Iterable[Wanted], *, alone: bool, device: torch.device) -> Generator[Read]:
+    def batches(self, wanted: Iterable[BatchRequest], *, alone: bool, device: torch.device) -> Generator[Read]:
         """One batch after the other; with `alone` without workers. Pinned in memory for a GPU, where workers read."""
         if alone or self._busy or not self.workers:
             yield from map(self.reading.read, wanted)
@@ -82,7 +82,7 @@ class Stream:
         if loader is not None and loader._iterator is not None:
             loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
 
-    def _loaded(self, wanted: Iterable[Wanted], device: torch.device) -> Iterator[Read | Refused]:
+    def _loaded(self, wanted: Iterable[BatchRequest], device: torch.device) -> Iterator[Read | Refused]:
         if self._loader is None:
             self._loader = self._opened(device)
         self._order.wanted = wanted
@@ -119,7 +119,7 @@ class Stream:
 
     def _two(self, part: str, drawn: bool) -> Read:
         count = len(self.reading.parts[part])
-        return self.reading.read(Wanted(part, np.array([0, min(1, count - 1)]), np.arange(2), 0, drawn))
+        return self.reading.read(BatchRequest(part, np.array([0, min(1, count - 1)]), np.arange(2), 0, drawn))
 
     def _shape(self, read: Read) -> Any:
         return tree_map(lambda x: tuple(x.shape[1:]), read.inputs)
@@ -128,9 +128,9 @@ class Stream:
 class _Order:
     """What is to be read next; torch's loader goes through it anew each time."""
 
-    wanted: Iterable[Wanted] = ()
+    wanted: Iterable[BatchRequest] = ()
 
-    def __iter__(self) -> Iterator[Wanted]:
+    def __iter__(self) -> Iterator[BatchRequest]:
         return iter(self.wanted)
 
 
