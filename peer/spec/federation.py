@@ -209,6 +209,16 @@ class Spec(Settings):
             raise ValueError(f"`{self.protocol.name}` cannot stop early: {why}; leave out `stop_early`")
         return self
 
+    @model_validator(mode="after")
+    def _rounds_once(self) -> Self:
+        dtype, precision = self.model.dtype, self.training.precision
+        if {dtype, precision} == {"bfloat16", "float16"}:
+            raise ValueError(
+                f"`training.precision` is {precision} and `model.dtype` {dtype}, which do not mix; write the same in "
+                "both, or leave one of them out"
+            )
+        return self
+
     @field_serializer("code")
     def _code(self, code: Path | None) -> str | None:
         return str(code) if code else None
