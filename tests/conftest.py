@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # the first optimiser imports it anyway, but after the freeze below
 from hypothesis import settings
 from interpreter import Commands
 from proxies import Proxies
