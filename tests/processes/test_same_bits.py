@@ -3,7 +3,6 @@
 And the theory's bytes.
 """
 
-import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -69,18 +68,19 @@ def run_with_deaths(federation: SmallFederation, trained: Collection[str] = ()) 
 
 @pytest.mark.parametrize("name", CASES)
 async def test_every_protocol(name: str, federation: Build, tmp_path: Path) -> None:
-    """Once in process, in peace; once as processes, with deaths of those that share anything."""
+    """Once in peace, once with deaths of those that share anything, once in process."""
     peers, sent = CASES[name]
     data = {"name": "digits", "limit": 300, "partition": {"kind": "dirichlet", "alpha": 0.5}, "validation": 0.2}
     protocol, beside = {"name": name, **SETTINGS[name]}, keys(name, [f"peer{i}" for i in range(peers)])
-    made = federation(protocol, peers, data=data, rounds=ROUNDS, **beside)
-    await run_in_process(made.spec, tmp_path)
-    results = {id: json.loads((tmp_path / id / "result.json").read_text()) for id in made.ids}
-    if sent is not None:
-        assert {id: result["tensor_bytes_sent"] for id, result in results.items()} == dict.fromkeys(made.ids, sent)
+    first, second = (federation(protocol, peers, data=data, rounds=ROUNDS, **beside) for _ in range(2))
+    results = first.run()
     trained = [id for id, result in results.items() if any(one["loss"] is not None for one in result["history"])]
-    again = run_with_deaths(made, trained) if peers > 2 else made.run()
+    again = run_with_deaths(second, trained) if peers > 2 else second.run()
     assert digests(again) == digests(results)
+    runtimes = await run_in_process(first.spec, tmp_path / "memory")
+    assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
+    if sent is not None:
+        assert {id: result["tensor_bytes_sent"] for id, result in results.items()} == dict.fromkeys(first.ids, sent)
 
 
 async def test_deaths_where_the_noise_is_secret(federation: Build) -> None:
@@ -102,9 +102,10 @@ async def test_deaths_where_resources_are_measured(federation: Build, tmp_path: 
 
 async def test_every_call_of_the_interface(federation: Build, tmp_path: Path) -> None:
     protocol, data = {"name": "callers:EveryCall", "epochs": 1}, {"name": "digits", "limit": 300}
-    made = federation(protocol, 4, data=data, rounds=ROUNDS, code=str(FAULTS))
-    results = made.run()
-    runtimes = await run_in_process(made.spec, tmp_path / "memory")
+    first, second = (federation(protocol, 4, data=data, rounds=ROUNDS, code=str(FAULTS)) for _ in range(2))
+    results = first.run()
+    assert digests(second.run()) == digests(results)
+    runtimes = await run_in_process(first.spec, tmp_path / "memory")
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
     assert len({result["replicated"]["total"] for result in results.values()}) == 1
     for result in results.values():
