@@ -1,5 +1,6 @@
-"""A model of a few numbers, a data set of a few samples, and a protocol that orders the ring anew every few rounds."""
+"""A model of a few numbers, a data set of a few samples, and protocols for tests: of changing edges, of long rounds."""
 
+import time
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -76,3 +77,17 @@ class Talkative(FibFL):
         for _ in range(12):
             received = await peer.exchange("extractor")
             blend(peer.extractor, 0.5, [(0.25, received[peer.left].vector), (0.25, received[peer.right].vector)])
+
+
+class Paced(FibFL):
+    """FibFL with a pause in each round, so that a run lasts on little CPU; two peers are enough for it."""
+
+    name: Literal["tiny:Paced"] = "tiny:Paced"  # type: ignore[assignment]
+    pause: float = 0.1
+    """Seconds."""
+
+    min_peers: ClassVar[int] = 2
+
+    async def round(self, peer: Peer) -> None:
+        await peer.compute(time.sleep, self.pause)
+        await super().round(peer)

@@ -1,0 +1,137 @@
+"""`on_loss: bypass` with real processes: members that die for good, come back, sleep for too long, or never came."""
+
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+
+from healing import ABSENCE, await_view, chain, healing, judge
+from real_peers import Build, SmallFederation
+
+from launcher.certificates import certificate_files, make_certificates
+from peer.views.view import View
+
+ROUNDS = 60
+
+
+def begin(federation: SmallFederation, *ids: str) -> None:
+    """Start them, and wait until they are under way."""
+    federation.start(*ids)
+    for id in ids or federation.ids:
+        federation.await_event(id, "round", 40, round=3)
+
+
+def kill(federation: SmallFederation, *ids: str) -> None:
+    for id in ids:
+        federation.peers[id].signal(signal.SIGKILL)
+    for id in ids:
+        federation.peers.pop(id).wait(10)
+
+
+def end(federation: SmallFederation, *ids: str, wiped: Sequence[str] = ()) -> tuple[View, ...]:
+    """The views that all of them know, when they have come to the end."""
+    codes = federation.wait()
+    assert codes == dict.fromkeys(ids or federation.ids, 0), federation.account()
+    return judge(federation, ids or federation.ids, wiped)
+
+
+def members(views: Sequence[View]) -> list[tuple[str, ...]]:
+    return [view.members for view in views]
+
+
+def test_one_dies_for_good(federation: Build) -> None:
+    one = healing(federation, rounds=30)
+    begin(one)
+    kill(one, "peer2")
+    views = end(one, "peer0", "peer1", "peer3")
+    assert members(views) == [one.ids, ("peer0", "peer1", "peer3")]
+    assert views[1].reason == f"peer2 silent for {ABSENCE} s"
+    assert views[1].first > 0
+
+
+def test_two_of_five_die_at_once(federation: Build) -> None:
+    one = healing(federation, 5, rounds=30)
+    begin(one)
+    kill(one, "peer1", "peer2")
+    assert members(end(one, "peer0", "peer3", "peer4"))[-1] == ("peer0", "peer3", "peer4")
+
+
+def test_one_comes_back_with_its_directory_and_another_without(federation: Build) -> None:
+    one = healing(federation, rounds=ROUNDS)
+    begin(one)
+    kill(one, "peer1")
+    await_view(one, "peer0", ("peer0", "peer2", "peer3"))
+    one.start("peer1")
+    back = await_view(one, "peer0", one.ids)
+    [[who, private]] = back["entrants"]
+    assert who == "peer1"
+    assert private >= 0
+    one.await_event("peer1", "round", round=back["first"])
+    kill(one, "peer3")
+    shutil.rmtree(one.directory / "peer3")
+    await_view(one, "peer0", ("peer0", "peer1", "peer2"))
+    one.start("peer3")
+    views = end(one, wiped=["peer3"])
+    assert views[-1].members == one.ids
+    assert ("peer3", -1) in views[-1].entrants
+
+
+def test_one_sleeps_for_longer_than_absence(federation: Build) -> None:
+    """It wakes up as a member of a view that is over, and comes back by itself."""
+    one = healing(federation, rounds=ROUNDS)
+    begin(one)
+    one.peers["peer2"].signal(signal.SIGSTOP)
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
+    one.await_event("peer0", "round", round=15)
+    one.peers["peer2"].signal(signal.SIGCONT)
+    views = end(one)
+    assert members(views)[:3] == [one.ids, ("peer0", "peer1", "peer3"), one.ids]
+
+
+def test_half_of_four_goes_on_if_it_has_the_first(federation: Build) -> None:
+    one = healing(federation, rounds=30)
+    begin(one)
+    kill(one, "peer1", "peer3")
+    assert members(end(one, "peer0", "peer2"))[-1] == ("peer0", "peer2")
+
+
+def test_the_other_half_waits(federation: Build) -> None:
+    one = healing(federation, rounds=30)
+    begin(one)
+    kill(one, "peer0", "peer2")
+    time.sleep(2 * ABSENCE)  # how long nothing may be decided, not for how long something is awaited
+    assert [len(chain(one, id)) for id in one.ids] == [1] * 4
+    one.start("peer0", "peer2")
+    end(one)
+
+
+def test_a_second_one_dies_while_the_first_is_being_left_out(federation: Build) -> None:
+    one = healing(federation, 5, rounds=30)
+    begin(one)
+    kill(one, "peer2")
+    time.sleep(ABSENCE)  # when the others begin to decide
+    kill(one, "peer4")
+    views = end(one, "peer0", "peer1", "peer3")
+    assert views[-1].members == ("peer0", "peer1", "peer3")
+
+
+def test_one_never_came(federation: Build) -> None:
+    one = healing(federation, rounds=30, start_with=3)
+    one.start("peer0", "peer1", "peer3")
+    views = end(one, "peer0", "peer1", "peer3")
+    assert members(views) == [one.ids, ("peer0", "peer1", "peer3")]
+    assert views[1].first == 0
+
+
+def test_with_certificates(federation: Build) -> None:
+    one = healing(federation, rounds=ROUNDS)
+    make_certificates(one.spec, one.directory / "certs", days=2)
+    for id in one.ids:
+        files = certificate_files(one.directory / "certs", id)
+        one.configure(id, tls={name: str(path) for name, path in files.items()})
+    begin(one)
+    kill(one, "peer0")
+    await_view(one, "peer1", ("peer1", "peer2", "peer3"))
+    one.start("peer0")
+    views = end(one)
+    assert members(views) == [one.ids, ("peer1", "peer2", "peer3"), one.ids]
