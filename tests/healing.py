@@ -2,6 +2,7 @@
 
 import ast
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,18 +27,51 @@ SPEC: dict[str, Any] = {
     "trace": True,
     "code": str(Path(__file__).parent / "faults"),
 }
-GAMMA = 0.5
+GAMMA, PAUSE, HURRY = 0.5, 0.25, "hurry"
 
 
-def healing(build: Build, peers: int = 4, pause: float = 0.1, **spec: Any) -> SmallFederation:
-    """Small, and paced: its rounds take at least `pause` seconds."""
-    protocol = {"name": "tiny:Paced", "head_epochs": 1, "extractor_epochs": 1, "gamma": GAMMA, "pause": pause}
-    return build(protocol, peers, **SPEC | spec)
+def healing(build: Build, peers: int = 4, rounds: int = 60, **spec: Any) -> SmallFederation:
+    """Small ones, whose rounds take `PAUSE` seconds until `hurry` is called."""
+    protocol = {"name": "tiny:Paced", "head_epochs": 1, "extractor_epochs": 1, "gamma": GAMMA, "pause": PAUSE}
+    made = build(protocol, peers, rounds=rounds, **SPEC | spec)
+    made.env = {id: {"HURRY": str(made.directory / HURRY)} for id in made.ids}
+    return made
+
+
+def hurry(federation: SmallFederation) -> None:
+    """What was to be seen has been seen."""
+    (federation.directory / HURRY).touch()
+
+
+def begin(federation: SmallFederation, *ids: str) -> None:
+    """Start these peers, or all of them, and wait until they are under way."""
+    federation.start(*ids)
+    for id in ids or federation.ids:
+        federation.await_event(id, "round", 40, round=3)
+
+
+def kill(federation: SmallFederation, *ids: str) -> None:
+    """At once; what they were started for is forgotten."""
+    for id in ids:
+        federation.peers[id].signal(signal.SIGKILL)
+    for id in ids:
+        federation.peers.pop(id).wait(10)
+
+
+def end(federation: SmallFederation, *ids: str, wiped: Sequence[str] = ()) -> tuple[View, ...]:
+    """The views that these, or all, have lived in when they have come to the end. `wiped`: who has lost its directory."""
+    hurry(federation)
+    codes = federation.wait()
+    assert codes == dict.fromkeys(ids or federation.ids, 0), federation.account()
+    return judge(federation, ids or federation.ids, wiped)
 
 
 def chain(federation: SmallFederation, id: str) -> tuple[View, ...]:
-    """The views that a peer knows."""
-    kept = json.loads((federation.directory / id / VIEWS).read_text())
+    """The views that a peer knows: that of the spec alone before it has written any down."""
+    path = federation.directory / id / VIEWS
+    if not path.exists():
+        return (View(0, federation.ids, 0),)
+    kept = json.loads(path.read_text())
     return Chain.load(kept["acceptor"]["chain"]).since(-1)
 
 
@@ -77,7 +111,10 @@ def _check_round(federation: SmallFederation, views: Sequence[View], round: int,
         left, right = view.members[at - 1], view.members[(at + 1) % len(view.members)]
         if left in traces and right in traces:
             expected = vectors["before"].clone()
-            shares = [((1 - GAMMA) * ALPHA, traces[left][1]["before"]), ((1 - GAMMA) * BETA, traces[right][1]["before"])]
+            shares = [
+                ((1 - GAMMA) * ALPHA, traces[left][1]["before"]),
+                ((1 - GAMMA) * BETA, traces[right][1]["before"]),
+            ]
             blend(expected, GAMMA, shares)
             assert torch.equal(expected, vectors["after"]), (id, round, view)
 

@@ -5,34 +5,11 @@ import signal
 import time
 from collections.abc import Sequence
 
-from healing import ABSENCE, await_view, chain, healing, judge
-from real_peers import Build, SmallFederation
+from healing import ABSENCE, await_view, begin, end, healing, kill
+from real_peers import Build
 
 from launcher.certificates import certificate_files, make_certificates
 from peer.views.view import View
-
-ROUNDS = 60
-
-
-def begin(federation: SmallFederation, *ids: str) -> None:
-    """Start them, and wait until they are under way."""
-    federation.start(*ids)
-    for id in ids or federation.ids:
-        federation.await_event(id, "round", 40, round=3)
-
-
-def kill(federation: SmallFederation, *ids: str) -> None:
-    for id in ids:
-        federation.peers[id].signal(signal.SIGKILL)
-    for id in ids:
-        federation.peers.pop(id).wait(10)
-
-
-def end(federation: SmallFederation, *ids: str, wiped: Sequence[str] = ()) -> tuple[View, ...]:
-    """The views that all of them know, when they have come to the end."""
-    codes = federation.wait()
-    assert codes == dict.fromkeys(ids or federation.ids, 0), federation.account()
-    return judge(federation, ids or federation.ids, wiped)
 
 
 def members(views: Sequence[View]) -> list[tuple[str, ...]]:
@@ -40,9 +17,10 @@ def members(views: Sequence[View]) -> list[tuple[str, ...]]:
 
 
 def test_one_dies_for_good(federation: Build) -> None:
-    one = healing(federation, rounds=30)
+    one = healing(federation)
     begin(one)
     kill(one, "peer2")
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
     views = end(one, "peer0", "peer1", "peer3")
     assert members(views) == [one.ids, ("peer0", "peer1", "peer3")]
     assert views[1].reason == f"peer2 silent for {ABSENCE} s"
@@ -50,14 +28,20 @@ def test_one_dies_for_good(federation: Build) -> None:
 
 
 def test_two_of_five_die_at_once(federation: Build) -> None:
-    one = healing(federation, 5, rounds=30)
+    one = healing(federation, 5)
     begin(one)
     kill(one, "peer1", "peer2")
+    await_view(one, "peer0", ("peer0", "peer3", "peer4"))
     assert members(end(one, "peer0", "peer3", "peer4"))[-1] == ("peer0", "peer3", "peer4")
 
 
 def test_one_comes_back_with_its_directory_and_another_without(federation: Build) -> None:
-    one = healing(federation, rounds=ROUNDS)
+    """With certificates."""
+    one = healing(federation)
+    make_certificates(one.spec, one.directory / "certs", days=2)
+    for id in one.ids:
+        files = certificate_files(one.directory / "certs", id)
+        one.configure(id, tls={name: str(path) for name, path in files.items()})
     begin(one)
     kill(one, "peer1")
     await_view(one, "peer0", ("peer0", "peer2", "peer3"))
@@ -71,6 +55,7 @@ def test_one_comes_back_with_its_directory_and_another_without(federation: Build
     shutil.rmtree(one.directory / "peer3")
     await_view(one, "peer0", ("peer0", "peer1", "peer2"))
     one.start("peer3")
+    one.await_event("peer0", "view", number=4)
     views = end(one, wiped=["peer3"])
     assert views[-1].members == one.ids
     assert ("peer3", -1) in views[-1].entrants
@@ -78,60 +63,51 @@ def test_one_comes_back_with_its_directory_and_another_without(federation: Build
 
 def test_one_sleeps_for_longer_than_absence(federation: Build) -> None:
     """It wakes up as a member of a view that is over, and comes back by itself."""
-    one = healing(federation, rounds=ROUNDS)
+    one = healing(federation)
     begin(one)
     one.peers["peer2"].signal(signal.SIGSTOP)
     await_view(one, "peer0", ("peer0", "peer1", "peer3"))
-    one.await_event("peer0", "round", round=15)
+    one.await_event("peer0", "round", round=12)
     one.peers["peer2"].signal(signal.SIGCONT)
+    one.await_event("peer0", "view", number=2)
     views = end(one)
     assert members(views)[:3] == [one.ids, ("peer0", "peer1", "peer3"), one.ids]
 
 
 def test_half_of_four_goes_on_if_it_has_the_first(federation: Build) -> None:
-    one = healing(federation, rounds=30)
+    one = healing(federation)
     begin(one)
     kill(one, "peer1", "peer3")
+    await_view(one, "peer0", ("peer0", "peer2"))
     assert members(end(one, "peer0", "peer2"))[-1] == ("peer0", "peer2")
 
 
 def test_the_other_half_waits(federation: Build) -> None:
-    one = healing(federation, rounds=30)
+    one = healing(federation)
     begin(one)
     kill(one, "peer0", "peer2")
     time.sleep(2 * ABSENCE)  # how long nothing may be decided, not for how long something is awaited
-    assert [len(chain(one, id)) for id in one.ids] == [1] * 4
+    assert not one.events("peer1", "view")
+    assert not one.events("peer3", "view")
     one.start("peer0", "peer2")
     end(one)
 
 
 def test_a_second_one_dies_while_the_first_is_being_left_out(federation: Build) -> None:
-    one = healing(federation, 5, rounds=30)
+    one = healing(federation, 5)
     begin(one)
     kill(one, "peer2")
     time.sleep(ABSENCE)  # when the others begin to decide
     kill(one, "peer4")
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
     views = end(one, "peer0", "peer1", "peer3")
     assert views[-1].members == ("peer0", "peer1", "peer3")
 
 
 def test_one_never_came(federation: Build) -> None:
-    one = healing(federation, rounds=30, start_with=3)
+    one = healing(federation, start_with=3)
     one.start("peer0", "peer1", "peer3")
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
     views = end(one, "peer0", "peer1", "peer3")
     assert members(views) == [one.ids, ("peer0", "peer1", "peer3")]
     assert views[1].first == 0
-
-
-def test_with_certificates(federation: Build) -> None:
-    one = healing(federation, rounds=ROUNDS)
-    make_certificates(one.spec, one.directory / "certs", days=2)
-    for id in one.ids:
-        files = certificate_files(one.directory / "certs", id)
-        one.configure(id, tls={name: str(path) for name, path in files.items()})
-    begin(one)
-    kill(one, "peer0")
-    await_view(one, "peer1", ("peer1", "peer2", "peer3"))
-    one.start("peer0")
-    views = end(one)
-    assert members(views) == [one.ids, ("peer1", "peer2", "peer3"), one.ids]
