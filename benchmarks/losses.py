@@ -68,7 +68,8 @@ class Ring:
                 await asyncio.sleep(0.05)  # another process writes
                 for id in members - done.keys():
                     views = [e for e in peers.events(self._directory, id, "view") if e["time"] > since]
-                    decided |= {id: e["time"] for e in views if {*e["members"]} == {*members}}
+                    for known in [e["time"] for e in views if {*e["members"]} == {*members}]:
+                        decided[id] = known
                     rounds = [e["time"] for e in peers.events(self._directory, id, "round")]
                     if id in decided and rounds and rounds[-1] > decided[id]:
                         done[id] = next(at for at in rounds if at > decided[id])

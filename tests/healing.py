@@ -59,7 +59,7 @@ def kill(federation: SmallFederation, *ids: str) -> None:
 
 
 def end(federation: SmallFederation, *ids: str, wiped: Sequence[str] = ()) -> tuple[View, ...]:
-    """The views that these, or all, have lived in when they have come to the end. `wiped`: who has lost its directory."""
+    """The views of these peers, or of all, when they have come to the end. `wiped`: who has lost its directory."""
     hurry(federation)
     codes = federation.wait()
     assert codes == dict.fromkeys(ids or federation.ids, 0), federation.account()

@@ -2,9 +2,9 @@
 
     python -m tests.faults.chaos_views --minutes 5 --seed 1
 
-`make chaos` does it, too. In each federation of six one peer at most dies for good, now and then one comes back without its
-directory, several are away at once. At the end all who are alive must be members, know the same views, and have played
-every round as these say (healing.judge).
+`make chaos` does it, too. In each federation of six one peer at most dies for good, now and then one comes back without
+its directory, several are away at once. At the end all who are alive must be members, know the same views, and have
+played every round as these say (healing.judge).
 """
 
 import argparse

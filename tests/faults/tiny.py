@@ -91,6 +91,9 @@ class Paced(FibFL):
     min_peers: ClassVar[int] = 2
 
     async def round(self, peer: Peer) -> None:
-        if not Path(os.environ.get("HURRY", "")).is_file():
-            await peer.compute(time.sleep, self.pause)
+        await peer.compute(self._rest)
         await super().round(peer)
+
+    def _rest(self) -> None:
+        if not Path(os.environ.get("HURRY", "")).is_file():
+            time.sleep(self.pause)

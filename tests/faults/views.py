@@ -60,9 +60,7 @@ def main() -> None:
     kills, weather = plan(name, seed)
     print(*kills, weather, sep="\n")
     outcome, wrong = check(name, seed)
-    print(
-        *outcome.kills, f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds", *outcome.views, *wrong, sep="\n"
-    )
+    print(*outcome.kills, f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds", *outcome.views, *wrong, sep="\n")
     sys.exit(1 if wrong else 0)
 
 
