@@ -28,7 +28,7 @@ from launcher.certificates import certificate_files, make_certificates
 from peer.spec.peer import load_spec
 from peer.views.view import View
 
-PEERS, ROUNDS = 6, 600
+PEERS, ROUNDS = 6, 250
 FIRST_PORT = 21_500
 STRIKES = 40.0
 """Seconds of a federation in which peers are struck."""

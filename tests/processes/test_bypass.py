@@ -111,3 +111,16 @@ def test_one_never_came(federation: Build) -> None:
     views = end(one, "peer0", "peer1", "peer3")
     assert members(views) == [one.ids, ("peer0", "peer1", "peer3")]
     assert views[1].first == 0
+
+
+def test_one_is_back_at_once_without_its_directory(federation: Build) -> None:
+    """Nobody has what it would ask for, so the others go on without it and take it in anew."""
+    one = healing(federation)
+    begin(one)
+    kill(one, "peer2")
+    shutil.rmtree(one.directory / "peer2")
+    one.start("peer2")
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
+    await_view(one, "peer0", one.ids)
+    views = end(one, wiped=["peer2"])
+    assert ("peer2", -1) in views[-1].entrants
