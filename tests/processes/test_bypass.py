@@ -5,8 +5,8 @@ import signal
 import time
 from collections.abc import Sequence
 
-from healing import ABSENCE, await_view, begin, end, healing, kill
-from real_peers import Build
+from healing import ABSENCE, await_view, begin, end, healing, hurry, judge, kill
+from real_peers import Build, digests
 
 from launcher.certificates import certificate_files, make_certificates
 from peer.views.view import View
@@ -14,6 +14,15 @@ from peer.views.view import View
 
 def members(views: Sequence[View]) -> list[tuple[str, ...]]:
     return [view.members for view in views]
+
+
+def test_nobody_is_lost(federation: Build) -> None:
+    """Then it is the run that it would have been, to the bit."""
+    one, other = healing(federation, 3, rounds=5), healing(federation, 3, rounds=5, on_loss="wait")
+    for made in (one, other):
+        hurry(made)
+    assert digests(one.run()) == digests(other.run())
+    assert members(judge(one, one.ids)) == [one.ids]
 
 
 def test_one_dies_for_good(federation: Build) -> None:
