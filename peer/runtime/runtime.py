@@ -34,7 +34,7 @@ from peer.runtime.resources import measure
 from peer.runtime.round_reports import Ending, judged, result, round_done, trace_facts
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
-from peer.runtime.watchdog import watch_lost, watch_stalled
+from peer.runtime.watchdog import watch_forgotten, watch_lost, watch_stalled
 from peer.spec.agreement import digests
 from peer.spec.behaviour import in_words
 from peer.tasks import background
@@ -147,6 +147,8 @@ class Runtime:
             async with self._checkpointer.writing(), background() as watchers:
                 watchers.create_task(watch_lost(network.edges, self._spec, self._running, emit, self._reminders))
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
+                if self._spec.on_loss == "bypass":
+                    watchers.create_task(watch_forgotten(network.edges, self._joining))
                 try:
                     return await self._live_there()
                 finally:
@@ -326,6 +328,9 @@ class Runtime:
 
     def _running(self) -> bool:
         return self._lifecycle.state not in ("joining", "serving")
+
+    def _joining(self) -> bool:
+        return self._lifecycle.state == "joining"
 
     def _become(self, state: State) -> None:
         if state != self._lifecycle.state:
