@@ -8,6 +8,7 @@ from rich.table import Table
 
 from launcher.formatting import duration, plural, quantity
 from launcher.headline import Headline
+from launcher.reports.changes import changes
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.table import fitting
 from peer.errors import InputError
@@ -68,6 +69,7 @@ def lines(summary: Summary, spec: Spec) -> list[str]:
     if before is not None:
         said.append(f"ring cost: {number(before)} before, {number(after)} after ordering")
     said += verdict(summary.privacy)
+    said += changes(summary, spec)
     if differing := [name for name, same in summary.replicated.items() if not same]:
         said.append(f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal")
     said += [f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items()]

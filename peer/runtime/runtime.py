@@ -76,7 +76,9 @@ class Runtime:
             settings=agreement,
         )
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
-        self.network = Network(node, declared, Callbacks(telemetry.emit, self._doing, self._resources, self._seat.answer))
+        self.network = Network(
+            node, declared, Callbacks(telemetry.emit, self._doing, self._resources, self._seat.answer)
+        )
         self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
         self._judge = Judge(self.peer, telemetry.emit)
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, self._judge.course, telemetry.emit)
@@ -141,6 +143,7 @@ class Runtime:
                 try:
                     return await self._live_there()
                 finally:
+                    self._close_interrupted()
                     self.peer.trainer.stop()
                     asyncio.get_running_loop().run_in_executor(self.peer.executor, self.setup.shard.close)
 
@@ -240,6 +243,12 @@ class Runtime:
         await self._checkpointer.save(round)
         if round < self.network.last_round:
             self._become("ready")
+
+    def _close_interrupted(self) -> None:
+        """With views a round that is cut off may never be played again, and what has left in it has left."""
+        if self._spec.on_loss == "bypass":
+            for line in self.network.audit.interrupt(self.network.edges):
+                append_audit(self._audit, line)
 
     async def _finish(self) -> None:
         """The last checkpoint counts only once it has been read back; then the model and the result."""
