@@ -18,8 +18,10 @@ from peer.telemetry.events import (
     Refused,
     Regressed,
     Resumed,
+    Returning,
     RoundDone,
     StateChanged,
+    ViewDecided,
     Waiting,
 )
 
@@ -68,6 +70,8 @@ class PeerView:
     links: dict[str, str] = field(default_factory=dict, init=False)
     failure: str | None = field(default=None, init=False)
     restarts: int = field(default=0, init=False)
+    view: int = field(default=0, init=False)
+    """The number of the last view of which it has heard."""
 
     def start(self) -> None:
         """Its process is started, perhaps again: of what it does now nothing is known yet."""
@@ -111,6 +115,10 @@ class PeerView:
                     self.waits = {}
             case RoundDone():
                 self.history[event.round] = event
+            case ViewDecided():
+                self._hear_view(event)
+            case Returning():
+                return f"{self.id}: {event}"
             case Waiting():
                 self.waits[event.cause] = self.waits.get(event.cause, Wait((), event.time)).after(event)
             case LinkChanged():
@@ -135,6 +143,12 @@ class PeerView:
         due = {cause: wait for cause, wait in self.waits.items() if cause != "stalled" or not somebody_works}
         named = [str(one) for wait in due.values() for one in wait.tell(now)]
         return f"{self.id} waits for {', '.join(named)}" if named else None
+
+    def _hear_view(self, event: ViewDecided) -> None:
+        """What it has done in an earlier view from that round on is void; its links are made anew."""
+        self.view = max(self.view, event.number)
+        self.history = {round: done for round, done in self.history.items() if round < event.first}
+        self.waits = {}
 
     def _hear_link(self, event: LinkChanged) -> str | None:
         before, state = self.links.get(event.neighbour), event.state

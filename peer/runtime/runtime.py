@@ -340,4 +340,4 @@ class Runtime:
         if self._lifecycle.state == "serving":
             self._seen_serving.set()
         found, state = self._judge.evaluation, self._lifecycle.state
-        return status_reply(self.network, self._spec, state, self.peer, found, self._resources())
+        return status_reply(self.network, self._judge.course, state, self.peer, found, self._resources())
