@@ -6,7 +6,7 @@ from pathlib import Path
 from launcher.headline import Headline, mean
 from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.monitor.tail import Tail
-from launcher.views import change, told
+from launcher.views import Views, change, told
 from peer.telemetry.events import Event, LinkChanged, StoppedEarly, ViewDecided, read_event
 from peer.telemetry.results import objects
 from peer.text import printable
@@ -24,8 +24,8 @@ class FederationView:
     def __init__(self, ids: Sequence[str], rounds: int, headline: Headline):
         self.rounds, self.headline, self.ending = rounds, headline, False
         self.peers = {id: PeerView(id) for id in ids}
-        self.view = View(0, tuple(ids), first=0)
-        """The last that was decided, as far as anybody has told."""
+        self._later: list[View] = []
+        """The views after the first of which somebody has told."""
         self._since: tuple[float, int] | None = None
 
     def take(self, news: Iterable[News], now: float) -> list[str]:
@@ -46,6 +46,15 @@ class FederationView:
         return told + changes + self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
 
     @property
+    def views(self) -> Views:
+        return Views(tuple(self.peers), self.rounds, tuple(self._later))
+
+    @property
+    def view(self) -> View:
+        """The last that was decided, as far as anybody has told."""
+        return self._later[-1] if self._later else View(0, tuple(self.peers), first=0)
+
+    @property
     def present(self) -> Sequence[PeerView]:
         """The members of the view."""
         return [self.peers[id] for id in self.view.members if id in self.peers]
@@ -62,7 +71,8 @@ class FederationView:
         lines = []
         for event in sorted(decided, key=lambda event: event.number):
             if event.number > self.view.number:
-                before, self.view = self.view, told(event)
+                before = self.view
+                self._later.append(told(event))
                 what = change(before, self.view) or "what was played of them is void"
                 why = f" ({event.reason})" if event.reason else ""
                 lines.append(printable(f"from round {event.first} on: {what}{why}; view {event.number}"))

@@ -59,6 +59,7 @@ def lines(summary: Summary, spec: Spec) -> list[str]:
         f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds{early} "
         f"in {duration(summary.wall_seconds)}{restarts}",
         *quality(summary, Headline.of(spec)),
+        *changes(summary, spec),
     ]
     if summary.behaviour:
         who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
@@ -69,7 +70,6 @@ def lines(summary: Summary, spec: Spec) -> list[str]:
     if before is not None:
         said.append(f"ring cost: {number(before)} before, {number(after)} after ordering")
     said += verdict(summary.privacy)
-    said += changes(summary, spec)
     if differing := [name for name, same in summary.replicated.items() if not same]:
         said.append(f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal")
     said += [f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items()]
