@@ -43,7 +43,7 @@ class FederationView:
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].hear(event))]
         # A refused caller chooses its own words.
         told = [printable(line) for id, event, line in heard if not self._expected(id, event)]
-        return told + changes + self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
+        return changes + told + self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
 
     @property
     def views(self) -> Views:

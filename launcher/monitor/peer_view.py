@@ -72,6 +72,8 @@ class PeerView:
     restarts: int = field(default=0, init=False)
     view: int = field(default=0, init=False)
     """The number of the last view of which it has heard."""
+    _moves: bool = field(default=False, init=False)
+    """Whether it is on its way into that view."""
 
     def start(self) -> None:
         """Its process is started, perhaps again: of what it does now nothing is known yet."""
@@ -113,6 +115,7 @@ class PeerView:
                 self.state, self.round = event.state, event.round or self.round
                 if event.state == "joining":  # started by hand, after a life in which it waited
                     self.waits = {}
+                    self._join_anew()
             case RoundDone():
                 self.history[event.round] = event
             case ViewDecided():
@@ -129,6 +132,8 @@ class PeerView:
                 return f"{self.id} failed: {event}"
             case Done():
                 self.end("done")
+            case Resumed() if self._moves:
+                return None  # as all do: the change of view was told
             case Resumed() | Refused():
                 return f"{self.id} {event}"
             case Lost() | Left() | CertificatesChanged() | Damaged() | Conflict() | Regressed():
@@ -148,7 +153,12 @@ class PeerView:
         """What it has done in an earlier view from that round on is void; its links are made anew."""
         self.view = max(self.view, event.number)
         self.history = {round: done for round, done in self.history.items() if round < event.first}
-        self.waits = {}
+        self.waits, self.links, self._moves = {}, {}, True
+
+    def _join_anew(self) -> None:
+        """In the next view: that the links of the one before went down is no news."""
+        if self._moves:
+            self.links, self._moves = {}, False
 
     def _hear_link(self, event: LinkChanged) -> str | None:
         before, state = self.links.get(event.neighbour), event.state
