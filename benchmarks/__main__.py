@@ -6,7 +6,7 @@ import time
 
 from benchmarks.measure import machine
 
-ALL = ("links", "epoch", "federation", "checkpoints", "startup")
+ALL = ("links", "epoch", "federation", "checkpoints", "startup", "gpu")
 
 
 def main() -> int:

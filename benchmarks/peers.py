@@ -39,14 +39,14 @@ def images(path: Path, samples: int) -> None:
     np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
-def write(directory: Path, peers: int, **spec: Any) -> list[str]:
+def write(directory: Path, peers: int, device: str = "cpu", **spec: Any) -> list[str]:
     """federation.yaml and a config a peer; the peers' ids."""
     directory.mkdir(parents=True)
     ids = [f"peer{i}" for i in range(peers)]
     ring = [{"id": id, "address": f"127.0.0.1:{port}"} for id, port in zip(ids, free_ports(peers), strict=True)]
     (directory / "federation.yaml").write_text(json.dumps({"name": "bench", "ring": ring, "patience": 120, **spec}))
     for id in ids:
-        config = {"federation": "federation.yaml", "id": id, "device": "cpu"}
+        config = {"federation": "federation.yaml", "id": id, "device": device}
         (directory / f"{id}.yaml").write_text(dump_yaml(config))
     return ids
 

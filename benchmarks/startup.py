@@ -53,8 +53,8 @@ async def all_ready(directory: Path, ids: list[str]) -> float:
 
 async def start_all(directory: Path, count: int) -> tuple[float, int, int]:
     """Seconds until all are ready, the bytes they have then, and those they have after some rounds."""
-    spec = {"rounds": 100_000, "protocol": {"name": "fedisp"}, "model": {"name": "mlp"}, "data": {"name": "digits"}}
-    ids = peers.write(directory, count, **spec)
+    data, model = {"name": "digits"}, {"name": "mlp"}
+    ids = peers.write(directory, count, rounds=100_000, protocol={"name": "fedisp"}, model=model, data=data)
     began = time.time()
     async with ForkServer() as server:
         processes = await peers.start(server, directory, ids[::-1])

@@ -15,7 +15,7 @@ FLOORS = (
     {"peer.spec"},
     {"peer.protocols"},
     {"peer.learning", "peer.network"},
-    {"peer.topology", "peer.telemetry"},
+    {"peer.topology", "peer.telemetry", "peer.views"},
     {"peer.files", "peer.ownership", "peer.peer_paths", "peer.reading", "peer.plugins", "peer.process", "peer.tasks"},
     {"peer.errors", "peer.settings", "peer.text"},
 )

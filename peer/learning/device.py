@@ -1,11 +1,10 @@
 """Where a model and its samples lie, and what is said when there is no room for them."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
 from peer.errors import FailedError, InputError
 
@@ -39,24 +38,6 @@ def limit_memory(device: torch.device, share: float | None) -> None:
     """Let this process keep no more than that share of a CUDA device's memory, beside what CUDA itself takes."""
     if share is not None and device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(share, device)
-
-
-def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What they are now, on the CPU and each in one piece. From a GPU all are under way at once, into pinned memory."""
-    found = {
-        name: torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda).copy_(
-            tensor.detach(), non_blocking=True
-        )
-        for name, tensor in tensors.items()
-    }
-    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
-        torch.cuda.current_stream(device).synchronize()
-    return found
-
-
-def fetched(vector: Tensor) -> Tensor:
-    """A vector on the CPU and in one piece: the same memory where it lies so already."""
-    return copies({"": vector})[""] if vector.is_cuda else vector.detach().cpu().contiguous()
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class Network:
         """Of whom was told that they have lost rounds."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """What went wrong in an incoming stream."""
-        self._receiver = Receiver(node, manifest, self.audit, callbacks.report)
+        self._receiver = Receiver(node, manifest, self.audit, callbacks.report, callbacks.memory)
         self._heartbeats = Heartbeats(node, callbacks)
         self._fetching = Succession(node.limits, node.timeouts)
         """Streams of neighbours that nobody can dial."""

@@ -9,6 +9,7 @@ from peer.network.membership.durability import Durability, ImpossibleError
 from peer.network.membership.edges import Edges, Neighbour
 from peer.network.streams.deliveries import Deliveries
 from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce
+from peer.network.streams.inbox import Memory, pageable
 from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire.foreign import Foreign
@@ -29,6 +30,7 @@ class Callbacks:
     state: Callable[[], tuple[str, int]]
     """What it does, and in which round."""
     resources: Callable[[], Resources]
+    memory: Memory = pageable
     questions: Callable[[Pipe], Awaitable[None]] = no_views
     """Answers one about views."""
 

@@ -41,7 +41,7 @@ class Checkpointer:
         """Take the state as it is now and write it in the background, after the checkpoint before it."""
         await self.settle()
         unchanging, new = await self._persistence.unchanging()
-        tensors, facts = self._persistence.state_dict()
+        tensors, facts = await asyncio.to_thread(self._persistence.state_dict)
         facts = {"peer": facts, "network": self._peer.network.state_dict()}
         if course := self._course.state_dict():
             facts["course"] = course
@@ -59,11 +59,14 @@ class Checkpointer:
         await asyncio.to_thread(self._checkpoints.save, snapshot, frames)
         whole = self._checkpoints.rounds()
         if len(whole) > 1:
-            self._peer.network.announce(whole[-2])
+            self._announce(whole[-2])
         network = self._peer.network
         wanted = {snapshot.round, *network.wanted()}  # the newest go with the next checkpoint
         await asyncio.to_thread(self._checkpoints.prune, self._low_watermark, wanted)
         await asyncio.to_thread(self._peer.journal.prune, self._checkpoints.rounds()[0])
+
+    def _announce(self, durable: int) -> None:
+        self._peer.network.announce(self._peer.setup.seat.tellable(durable))
 
     @property
     def _low_watermark(self) -> int:
@@ -78,7 +81,7 @@ class Checkpointer:
         why = await asyncio.to_thread(self._checkpoints.damage, last)
         if why:
             raise FailedError(f"the last checkpoint was not written well: {why}; start this peer again")
-        self._peer.network.announce(last)
+        self._announce(last)
 
     async def resume(self) -> int:
         """Go back to the newest whole checkpoint; its round, or -1 when there is none.
@@ -114,7 +117,7 @@ class Checkpointer:
             self._peer.network.load_frames(messages[at])
         # With no older one left, nothing before the newest can be asked for again; and a peer that announced
         # less than W rounds before its own would wait for itself.
-        self._peer.network.announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1))
+        self._announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1))
         self._report(Resumed(round=whole[0]))
         return whole[0]
 

@@ -2,15 +2,16 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
+from peer.learning.model.model import PARTS
+from peer.learning.transfer import Fetched, Transfers
 from peer.network.collectives.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
 from peer.network.collectives.pending import Pending
 from peer.network.network import Network
@@ -21,7 +22,9 @@ from peer.runtime.calls import Calls, Exchange
 from peer.runtime.departures import Departures
 from peer.runtime.encodings import encoding
 from peer.runtime.lifecycle import State as Activity
+from peer.runtime.manifest import held_by_all, on_entry
 from peer.runtime.sendable import Of, To
+from peer.runtime.sending import Sending
 from peer.runtime.setup import Setup
 from peer.telemetry.events import Report, RingOrdered
 
@@ -53,14 +56,15 @@ class Communicating(Peer):
     def __init__(self, setup: Setup, network: Network, report: Report, enter: Callable[[Activity], None]) -> None:
         spec, protocol = setup.spec, setup.spec.protocol
         self.id, self.members, self.graph = setup.config.id, setup.view.members, protocol.graph
-        self.trained, self.network, self.report = setup.model, network, report
+        self.trained, self.network, self.report, self._protocol = setup.model, network, report, protocol
         self.enter = enter
         """Says in which state of its life the peer now is."""
         initial = setup.model.vector if spec.init == "shared" else None
         self.encoding = encoding(spec.wire, setup.model.sizes, initial)
         self.calls = Calls.of(protocol, spec.rounds, setup.model, self.encoding)
         self.misbehaviour = Misbehaviour(spec.behaviour.get(self.id), setup.model, spec.seed, self.id)
-        self.departures = Departures(self.id, self.misbehaviour, self.encoding)
+        self._transfers, self._sending = Transfers(setup.model.device), Sending()
+        self.departures = Departures(self.id, self.misbehaviour, self.encoding, self._transfers)
         self.ring_order, self.seconds, self.round = Ring(self.members), Seconds(), 0
 
     def begin(self, round: int) -> None:
@@ -102,12 +106,18 @@ class Communicating(Peer):
         asked = self.calls.exchange(self, share, to, of, scalars, pending=pending)
         self.departures.exchanges(share, lambda: self._live(asked.share), asked.numbers)
         with self._communicating():
-            leaving = self.departures.each_encoded(asked.share, asked.vectors, asked.each_its_own)
-            arriving = self._collectives.exchange(
-                asked.around, share, Outgoing(leaving, asked.numbers), self._expected(asked, to, of)
-            )
-        self._exchanges.append(Pending(lambda: self._received(asked.share, arriving, tuple(asked.numbers))))
+            leaving = self.departures.fetch_each(asked.share, asked.vectors)
+            expected = self._expected(asked, to, of)
+            sent = self._sending.when_here(leaving.values(), lambda: self._send(asked, leaving, expected))
+        self._exchanges.append(Pending(lambda: self._received(asked.share, sent, tuple(asked.numbers))))
         return self._exchanges[-1]
+
+    def _send(
+        self, asked: Exchange, leaving: Mapping[str, Fetched], expected: Expected
+    ) -> Awaitable[dict[str, Arrived]]:
+        encoded = self.departures.each_encoded(asked.share, leaving, asked.each_its_own)
+        outgoing = Outgoing(encoded, asked.numbers)
+        return self._collectives.exchange(asked.around, asked.share.vector, outgoing, expected)
 
     def _expected(self, asked: Exchange, to: To, of: Of) -> Expected:
         length, everyone = self._bytes(asked.share), asked.around.senders
@@ -116,37 +126,43 @@ class Communicating(Peer):
         return Expected(length, everyone if to is None else (), everyone)
 
     async def _received(
-        self, share: Share, arriving: Coroutine[Any, Any, dict[str, Arrived]], names: Sequence[str]
+        self, share: Share, sent: Awaitable[Awaitable[dict[str, Arrived]]], names: Sequence[str]
     ) -> dict[str, Received]:
         with self._communicating():
-            arrived = await arriving
+            arrived = await (await sent)
         return {
             sender: Received(self._decoded(share, one.vector), dict(zip(names, one.scalars, strict=True)))
             for sender, one in arrived.items()
         }
 
     def _decoded(self, share: Share, arrived: Tensor) -> Tensor:
-        return self.encoding.decode(share, arrived, lambda: self._live(share)).to(self.trained.device)
+        return self.encoding.decode(share, arrived, lambda: self._live(share), self._transfers.placed)
 
     async def weighted_mean(self, share: str, weight: float) -> None:
         declared, live = self.calls.weighted_mean(self, share, weight)
-        vector = self.departures.plain(declared, live)
-        rounding = self.encoding.rounding(declared, vector)
+        leaving = self.departures.fetch(declared, live)
         with self._communicating():
+            vector = await self._sending.when_here([leaving], lambda: self.departures.plain(declared, leaving))
+            rounding = self.encoding.rounding(declared, vector)
             await self._collectives.weighted_mean(self._neighbourhood(), share, vector, float(weight), rounding)
-            live.copy_(vector)
+            self._transfers.put(vector, live)
 
     async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
         declared, live, numbers = self.calls.all_gather(self, share, scalars)
-        vector = self.departures.encoded("all_gather", declared, live)
-        arriving = self._collectives.all_gather(self._neighbourhood(), share, vector, numbers, self._bytes(declared))
-        received = await self._received(declared, arriving, tuple(numbers))
+        leaving = self.departures.fetch(declared, live)
+        sent = self._sending.when_here([leaving], lambda: self._send_to_all(declared, leaving, numbers))
+        received = await self._received(declared, sent, tuple(numbers))
         return {member: received[member] for member in self.members}
+
+    def _send_to_all(
+        self, share: Share, leaving: Fetched, numbers: Mapping[str, float]
+    ) -> Awaitable[dict[str, Arrived]]:
+        vector, length = self.departures.encoded("all_gather", share, leaving), self._bytes(share)
+        return self._collectives.all_gather(self._neighbourhood(), share.vector, vector, numbers, length)
 
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
         numbers = self.calls.gather(self, record, values)
-        with self._communicating():
-            records = await self._collectives.gather(self._neighbourhood(), record, tuple(numbers))
+        records = await self._gathered(record, tuple(numbers))
         return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
 
     async def agree(self, record: str, decision: Tensor | None) -> None:
@@ -161,14 +177,21 @@ class Communicating(Peer):
 
     async def tell(self, record: str, number: float) -> list[float]:
         """Everybody's number, in the order of the spec: of a record of the runtime's own, which no protocol names."""
-        with self._communicating():
-            told = await self._collectives.gather(self._neighbourhood(), record, (number,))
+        told = await self._gathered(record, (number,))
         return [told[peer][0] for peer in self.members]
+
+    async def _gathered(self, record: str, numbers: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
+        with self._communicating():
+            sent = self._sending.when_here((), lambda: self._collectives.gather(self._neighbourhood(), record, numbers))
+            return await (await sent)
 
     async def pass_token(self, share: str) -> None:
         declared, live = self.calls.pass_token(self, share)
-        vector = self.departures.encoded("token", declared, live)
+        leaving = self.departures.fetch(declared, live)
         with self._communicating():
+            vector = await self._sending.when_here(
+                [leaving], lambda: self.departures.encoded("token", declared, leaving)
+            )
             await self._collectives.pass_token(self._neighbourhood(), share, vector)
 
     async def receive_token(self, share: str) -> Tensor:
@@ -177,6 +200,35 @@ class Communicating(Peer):
         with self._communicating():
             token = await self._collectives.receive_token(self._neighbourhood(), share, length)
         return self._decoded(declared, token)
+
+    async def take_in(self, entrants: Mapping[str, int]) -> None:
+        """Those who enter get what all others have alike, each from its left neighbour.
+
+        entrants: by id, the round after which their private state stands; -1: they have none.
+        """
+        protocol = self._protocol
+        if entrants.get(self.id) == -1:
+            protocol.begin_late(self)
+        for name in held_by_all(protocol) if entrants else ():
+            if self.id in entrants:
+                with self._communicating():
+                    got = await self._collectives.receive_token(self._neighbourhood(), on_entry(name), None)
+                self._take_over(name, self._transfers.placed(got))
+            if self.right in entrants:
+                await self._hand_over(name)
+
+    async def _hand_over(self, name: str) -> None:
+        """To the right neighbour, which enters."""
+        leaving = self._transfers.fetch(getattr(self, name) if name in PARTS else self.state[name])
+        with self._communicating():
+            vector = await self._sending.when_here([leaving], lambda: leaving.vector)
+            await self._collectives.pass_token(self._neighbourhood(), on_entry(name), vector)
+
+    def _take_over(self, name: str, vector: Tensor) -> None:
+        if name in PARTS:
+            getattr(self, name).copy_(vector)
+        else:
+            self.state[name] = vector
 
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
         # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.

@@ -68,7 +68,9 @@ class Journal:
 
     def _values(self) -> list[tuple[Path, int]]:
         """The files that are this journal's, and the round of each."""
-        found = ((path, re.fullmatch(r"round-(\d{4,})-\d+", path.stem)) for path in self.directory.glob("*.safetensors"))
+        found = (
+            (path, re.fullmatch(r"round-(\d{4,})-\d+", path.stem)) for path in self.directory.glob("*.safetensors")
+        )
         return [(path, int(ours[1])) for path, ours in found if ours]
 
     def _path(self, round: int, number: int) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
-from peer.learning.device import copies
+from peer.learning.transfer import copies
 from peer.plugins import in_words
 from peer.protocols.state import State
 from peer.runtime.communicating import Ring, Seconds

@@ -13,6 +13,7 @@ from peer.files import cannot_write
 from peer.learning.device import memory_errors
 from peer.learning.export import save_model
 from peer.learning.training.phase import Phase
+from peer.learning.transfer import memory_for
 from peer.network.network import Network
 from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
@@ -26,7 +27,7 @@ from peer.runtime.encodings import encoded, encoding
 from peer.runtime.judge import Judge
 from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer
-from peer.runtime.manifest import manifest
+from peer.runtime.manifest import manifest, with_entries
 from peer.runtime.resources import measure
 from peer.runtime.round_reports import Ending, judged, result, round_done, trace_facts
 from peer.runtime.setup import Setup, own_directory
@@ -64,7 +65,8 @@ class Runtime:
         self._seat, self._view = setup.seat, setup.view
         peers, names = len(self._view.members), setup.shard.names
         plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
-        declared = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
+        travelling = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
+        declared = with_entries(travelling, plain, self._spec.protocol, self._view)
         agreement = self._spec.agreement()
         identity = Identity(
             setup.config.id,
@@ -76,9 +78,9 @@ class Runtime:
             settings=agreement,
         )
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
-        self.network = Network(
-            node, declared, Callbacks(telemetry.emit, self._doing, self._resources, self._seat.answer)
-        )
+        memory = memory_for(setup.model.device)
+        callbacks = Callbacks(telemetry.emit, self._doing, self._resources, memory, self._seat.answer)
+        self.network = Network(node, declared, callbacks)
         self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
         self._judge = Judge(self.peer, telemetry.emit)
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, self._judge.course, telemetry.emit)
@@ -214,6 +216,8 @@ class Runtime:
         if self._spec.trace:
             self.peer.departures.trace = Trace(self._out / "trace", round, name, shared)
         with user_code_errors(self._spec.protocol.name), memory_errors():
+            if round == self._view.first:
+                await self.peer.take_in(dict(self._view.entrants))
             await self._spec.protocol.round(self.peer)
             self.peer.end()
             self._spec.protocol.check_state(self.peer)

@@ -15,6 +15,10 @@ class Seat:
     def take(self, network: Network, done: int) -> None:
         """The peer has found on its disk what it had after round `done`, and begins to live in this view."""
 
+    def tellable(self, durable: int) -> int:
+        """Up to which round others may hear that this peer's are on disk."""
+        return durable
+
     async def may_start(self, round: int) -> None:
         """Wait until this peer may begin that round: not while a view is being decided on."""
 

@@ -81,13 +81,13 @@ class Spec(Settings):
     mix, on the whole test set, or on the test split of the papers, which is drawn independently of the training
     split."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
-    """What a peer does when a neighbour is gone: wait for ever; stop after `patience`; or, after `absence`, go on without
-    it and take it in again when it is back. See [views.md](views.md)."""
+    """What a peer does when a neighbour is gone: wait for ever; stop after `patience`; or, after `absence`, go on
+    without it and take it in again when it is back. See [views.md](views.md)."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer counts as lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
-    """How many peers are enough to begin with `on_loss: bypass`, more than half of all: who has not come after `absence`
-    may come later. Not given: all."""
+    """How many peers are enough to begin with `on_loss: bypass`, more than half of all: who has not come after
+    `absence` may come later. Not given: all."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
     plaintext: bool = False
@@ -214,6 +214,35 @@ class Spec(Settings):
         if why := self.protocol.why_figures_stay():
             raise ValueError(f"`{self.protocol.name}` cannot stop early: {why}; leave out `stop_early`")
         return self
+
+    @model_validator(mode="after")
+    def _can_go_on_without_some(self) -> Self:
+        if self.on_loss != "bypass":
+            if self.start_with is not None:
+                raise ValueError("`start_with` goes with `on_loss: bypass`; write that, or leave `start_with` out")
+            return self
+        if obstacle := next(self._against_bypass(), None):
+            why, way_out = obstacle
+            raise ValueError(f"`on_loss: bypass` cannot be: {why}; {way_out}, or write `on_loss: wait`")
+        return self
+
+    def _against_bypass(self) -> Iterator[tuple[str, str]]:
+        """Why nobody can be lost or taken in during the run, and the way out."""
+        protocol, most = self.protocol, len(self.ring)
+        if most < 3:
+            yield f"of {most} peers no majority is left when one is lost", "add peers"
+        if protocol.graph == "none":
+            yield f"the peers of `{protocol.name}` are not connected, so none is missed", "choose another protocol"
+        if why := protocol.why_members_are_fixed():
+            yield f"`{protocol.name}` needs all its members: {why}", "choose another protocol"
+        if self.dial_out:
+            yield f"`{self.dial_out[0]}` dials out, and members must reach each other", "give it an `address`"
+        if self.stop_early:
+            yield "`stop_early` counts on everybody's figures of all rounds", "leave out `stop_early`"
+        if self.wire.kind == "top-k":
+            yield "`wire: top-k` counts on all that was sent before", "choose another `wire`"
+        if self.start_with is not None and not most < 2 * self.start_with <= 2 * most:
+            yield f"`start_with: {self.start_with}` is not more than half of {most} peers", "choose a number that is"
 
     @field_serializer("code")
     def _code(self, code: Path | None) -> str | None:

@@ -308,6 +308,14 @@ class ViewDecided(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ViewConflict(Worded):
+    """A member has told of another view than the one that this peer knows to be decided, which must never be."""
+
+    name = "view_conflict"
+    level = logging.ERROR
+
+
+@dataclass(frozen=True, kw_only=True)
 class Returning(Worded):
     """The peer has nothing left from which it could go on as a member, and waits to be taken in anew."""
 

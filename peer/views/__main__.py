@@ -1,6 +1,6 @@
 """Prints how the next view is decided: `python -m peer.views`."""
 
-from peer.views.tables import acceptor_table, answer_table, proposal_table
+from peer.views.tables import tables
 
 if __name__ == "__main__":
-    print("\n".join([acceptor_table(), answer_table(), proposal_table()]), end="")
+    print(tables(), end="")

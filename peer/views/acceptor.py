@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from peer.views.messages import (
     Accept,
@@ -22,28 +22,8 @@ from peer.views.messages import (
     Vote,
 )
 from peer.views.slot import Slot
+from peer.views.states import ANSWERS, STEPS, AcceptorState
 from peer.views.view import Chain, View
-
-State = Literal["free", "held", "bound"]
-MEANING: dict[State, str] = {
-    "free": "no promise is outstanding: rounds may be started",
-    "held": "has promised: starts no round until the next view is decided, or the promise is given back",
-    "bound": "has accepted a view: starts no round until one is decided",
-}
-ANSWERS: dict[type[Request], tuple[type[Reply], ...]] = {
-    Prepare: (Promise, Refused, Behind, Decided),
-    Accept: (Accepted, Refused, Behind, Decided),
-    Release: (Heard,),
-    Decided: (Heard, Behind),
-    Ask: (Decided, Behind),
-    Enter: (Heard, Decided),
-}
-STEPS: dict[State, dict[type[Request], tuple[State, ...]]] = {
-    "free": {Prepare: ("held",), Accept: ("bound",)},
-    "held": {Accept: ("bound",), Release: ("free",), Decided: ("free",)},
-    "bound": {Decided: ("free",)},
-}
-"""The states that a request can lead to; any request can also change nothing."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +59,7 @@ class Acceptor:
         return self._kept if self._kept.number == number else Slot(number)
 
     @property
-    def state(self) -> State:
+    def state(self) -> AcceptorState:
         if self.slot.accepted:
             return "bound"
         return "held" if self.slot.held else "free"

@@ -82,8 +82,8 @@ class Promise:
     number: int
     ballot: Ballot
     durable: int
-    """The last round to whose end it can go back for sure, -1 for the beginning; the round before its view's first
-    one if it was taken in there and has no checkpoint yet."""
+    """The last round to whose end it can go back, -1 for the beginning; of one that was taken in, at least the round
+    before its view's first one. Nobody is told of a later one until the decision."""
     oldest: int
     """It can be in no round before this one: that in which it was taken in, else 0."""
     started: int

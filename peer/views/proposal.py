@@ -5,7 +5,6 @@ after a crash the same ballot is not used again for something else.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from peer.views.messages import (
     Accept,
@@ -21,28 +20,9 @@ from peer.views.messages import (
     Reply,
     Request,
 )
+from peer.views.states import TRANSITIONS, ProposalState
 from peer.views.view import Chain, View
 from peer.views.wish import Wish, next_view
-
-State = Literal["asking", "accepting", "decided", "outdone", "outdated", "released", "short"]
-TRANSITIONS: dict[State, tuple[State, ...]] = {
-    "asking": ("accepting", "released", "outdone", "outdated", "short"),
-    "accepting": ("decided", "outdone", "outdated", "short"),
-    "decided": (),
-    "outdone": (),
-    "outdated": (),
-    "released": (),
-    "short": (),
-}
-MEANING: dict[State, str] = {
-    "asking": "collecting promises, first the proposer's own",
-    "accepting": "asking all members to accept one view",
-    "decided": "a quorum has accepted it",
-    "outdone": "another ballot came before: try again later, with a higher counter",
-    "outdated": "the number was decided without this proposer",
-    "released": "a false alarm, or too few would be left: all have promised, and go on as before",
-    "short": "no quorum answers, or too few members would be left: try again later",
-}
 
 
 class Proposal:
@@ -50,13 +30,14 @@ class Proposal:
 
     def __init__(self, chain: Chain, ballot: Ballot, wish: Wish, order: Sequence[str]) -> None:
         """`order`: all ids of the spec, as it orders them. ValueError if the proposer is no member of the view."""
-        self.state: State = "asking"
+        self.state: ProposalState = "asking"
         self.view: View | None = None
         """The one that is to be accepted, and then is decided."""
         self.outdone_by: Ballot | None = None
         self.newer: tuple[View, ...] = ()
         """When outdated: the views that were decided in the meantime."""
-        self._chain, self._present, self._ballot, self._wish = chain, chain.current, ballot, wish
+        self.number, self.ballot = chain.current.number + 1, ballot
+        self._chain, self._present, self._wish = chain, chain.current, wish
         self._order = order
         if ballot.proposer not in self._present.members:
             raise ValueError(f"{ballot.proposer} is no member of view {self._present.number}")
@@ -76,29 +57,31 @@ class Proposal:
 
     def answered(self, member: str, reply: Reply) -> None:
         """Takes a member's answer; one to an earlier request, or a repeated one, changes nothing."""
-        if self.over or member not in self._present.members:
-            return
+        if isinstance(reply, Behind):
+            self._to_send[member] = Decided(self._chain.since(reply.number))
+        elif not self.over and self._counts(member):
+            self._judge(member, reply)
+
+    def _judge(self, member: str, reply: Reply) -> None:
         match reply:
             case Promise(number=number, ballot=ballot) if (number, ballot) == self._mine:
                 self._promised(member, reply)
             case Accepted(number=number, ballot=ballot) if (number, ballot) == self._mine:
                 self._took(member)
-            case Refused(number=number, promised=promised) if number == self._mine[0] and promised > self._ballot:
+            case Refused(number=number, promised=promised) if number == self.number and promised > self.ballot:
                 self.outdone_by = promised
                 self._become("outdone")
-            case Refused(promised=promised) if promised == self._ballot:
+            case Refused(promised=promised) if promised == self.ballot:
                 self.failed(member)
-            case Decided(views=views) if views and views[0].number == self._mine[0]:
+            case Decided(views=views) if views and views[0].number == self.number:
                 self.newer = views
                 self._become("outdated")
-            case Behind(number=number):
-                self._to_send[member] = Decided(self._chain.since(number))
             case Heard():
                 self._to_send[member] = self._asked
 
     def failed(self, member: str) -> None:
         """The member cannot be reached, or takes too long."""
-        if self.over or member not in self._present.members:
+        if self.over or not self._counts(member):
             return
         self._failed.add(member)
         if self.state == "asking":
@@ -111,9 +94,15 @@ class Proposal:
         if self.state == "asking":
             self._choose()
 
+    def _counts(self, member: str) -> bool:
+        return member in self._present.members
+
+    def _all_have_promised(self) -> bool:
+        return self._promises.keys() == set(self._present.members)
+
     @property
     def _mine(self) -> tuple[int, Ballot]:
-        return self._present.number + 1, self._ballot
+        return self.number, self.ballot
 
     @property
     def _asked(self) -> Request:
@@ -123,14 +112,14 @@ class Proposal:
     def _promised(self, member: str, promise: Promise) -> None:
         if self.state != "asking" or member in self._promises:
             return
-        if member == self._ballot.proposer:
+        if member == self.ballot.proposer:
             self._to_send |= {id: self._asked for id in self._present.members if id != member}
         self._promises[member] = promise
         self._failed.discard(member)
         self._count_promises()
 
     def _count_promises(self) -> None:
-        if self._ballot.proposer in self._failed:
+        if self.ballot.proposer in self._failed:
             self._become("short")
         elif self._promises.keys() | self._failed >= set(self._present.members):
             self._choose()
@@ -147,7 +136,7 @@ class Proposal:
             self._failed.clear()
             self._to_send = dict.fromkeys(self._present.members, self._asked)
             self._become("accepting")
-        elif self._promises.keys() == set(self._present.members):
+        elif self._all_have_promised():
             self._to_send = dict.fromkeys(self._present.members, Release(*self._mine))
             self._become("released")
         else:
@@ -167,7 +156,7 @@ class Proposal:
         elif self._accepted | self._failed >= set(self._present.members):
             self._become("short")
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: ProposalState) -> None:
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a proposal that is {self.state} cannot become {state}")
         self.state = state

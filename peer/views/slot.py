@@ -1,7 +1,7 @@
 """What an acceptor has promised and accepted for the view of one number."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from peer.views.messages import Ballot, Vote
@@ -42,7 +42,13 @@ class Slot:
         return replace(self, released=True)
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        promised, accepted = self.promised, self.accepted
+        return {
+            "number": self.number,
+            "promised": {**vars(promised)} if promised else None,
+            "released": self.released,
+            "accepted": {"ballot": {**vars(accepted.ballot)}, "view": accepted.view.as_json()} if accepted else None,
+        }
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Self:

@@ -1,7 +1,7 @@
 """Views: who is a member from which round on, and the chain of all that were decided."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from peer.errors import FailedError
@@ -34,7 +34,7 @@ class View:
         return twice > len(self.members) or (twice == len(self.members) and self.members[0] in those)
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**vars(self)}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Self:

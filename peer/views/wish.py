@@ -13,13 +13,15 @@ class Wish:
 
     leave: frozenset[str] = frozenset()
     enter: Mapping[str, int] = field(default_factory=dict)
-    """Each with the round after which the private state stands that it brings, or -1. Of a member that promises and
-    has a durable round, nothing comes of it: what it says itself is newer."""
+    """Each with the round after which the private state stands that it brings, or -1. Of a member that promises nothing
+    comes of it: what it says itself is newer."""
     at_least: int = 1
     """Fewer members are never proposed."""
+    unanimous: bool = False
+    """Nothing is proposed unless everybody promises: nobody counts as lost yet."""
     rollback: bool = False
     """All go back even if everybody promises: the rounds that have begun cannot be finished, because one that is no
-    member any more was lost, or one that has no checkpoint yet has forgotten them."""
+    member any more was lost."""
     reason: str = ""
 
 
@@ -28,15 +30,17 @@ def next_view(view: View, promises: Mapping[str, Promise], wish: Wish, order: Se
 
     `order`: all ids of the spec, as it orders them.
     """
-    members = (promises.keys() - wish.leave) | wish.enter.keys()
-    planned = not wish.rollback and promises.keys() == set(view.members) and not wish.enter.keys() & set(view.members)
-    if planned and members == set(view.members):
+    enter = {id: private for id, private in wish.enter.items() if id not in promises}
+    members = (promises.keys() - wish.leave) | enter.keys()
+    everybody = promises.keys() == set(view.members)
+    if (wish.unanimous and not everybody) or (not wish.rollback and members == set(view.members)):
         return None
+    planned = everybody and not wish.rollback
     first = _after_all(view, promises) if planned else _where_all_can_be(promises)
-    # Who was taken in and cannot go back so far begins there once more.
+    # Who was taken in and cannot go back so far is taken in there once more.
     shaken = {id: promise.private for id, promise in promises.items() if first <= promise.oldest}
-    entrants = {} if first == 0 else {**shaken, **wish.enter}
-    taken_in = tuple((id, entrants[id] if entrants[id] < first else -1) for id in _in_order(entrants.keys() & members, order))
+    entrants = {**enter, **shaken} if first else {}
+    taken_in = tuple((id, _counting(entrants[id], first)) for id in _in_order(entrants.keys() & members, order))
     return View(view.number + 1, _in_order(members, order), first, planned, taken_in, wish.reason)
 
 
@@ -48,6 +52,11 @@ def _after_all(view: View, promises: Mapping[str, Promise]) -> int:
 def _where_all_can_be(promises: Mapping[str, Promise]) -> int:
     """The round after the last one to whose end all who promise can go back."""
     return min(promise.durable + 1 for promise in promises.values())
+
+
+def _counting(private: int, first: int) -> int:
+    """A private state that would be void in that view is none."""
+    return private if private < first else -1
 
 
 def _in_order(ids: Collection[str], order: Sequence[str]) -> tuple[str, ...]:

@@ -149,8 +149,10 @@ HEALING = {
     scenario.name: scenario
     for scenario in (
         Scenario("healing fibfl", {"name": "fibfl", **ONCE}, peers=5, rounds=12, keys=BYPASS),
-        Scenario("healing fedavg", {"name": "fedavg", "epochs": 1, "participation": 0.6}, peers=5, rounds=12, keys=BYPASS),
-        Scenario("healing fedisp", {"name": "fedisp"}, peers=4, rounds=10, keys=BYPASS),
+        Scenario("healing fedavg", {"name": "fedavg", "epochs": 1, "participation": 0.6}, 5, 12, BYPASS),
+        Scenario("healing scaffold", {"name": "scaffold", "epochs": 1}, 4, 12, BYPASS),
+        Scenario("healing secrets", {"name": "callers:Secrets", **ONE_EPOCH}, 4, 10, BYPASS, secret=True),
+        Scenario("healing restless", {"name": "tiny:Restless", "every": 3, **ONCE}, 5, 12, BYPASS),
         Scenario("healing gossip", {"name": "gossip-sgd"}, peers=4, rounds=12, keys=BYPASS),
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )

@@ -3,14 +3,12 @@
 python -m tests.faults.views fibfl 12345        replays one run and prints what happened
 """
 
-import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
-from faults.scenarios import HEALING
-from faults.simulation import Kill, Outcome, Simulation, simulate, undisturbed
+from faults.scenarios import HEALING, specification
+from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.wires import Stall, Weather
 
 ABSENCE = 5.0
@@ -52,7 +50,13 @@ def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
     """Run the plan of a seed; what is wrong with the outcome."""
     kills, weather = plan(name, seed)
     outcome = simulate(name, seed, kills, weather)
-    return outcome, [*outcome.faults]
+    ended = {digest for digest in outcome.digests.values() if digest}
+    wrong = [*outcome.faults]
+    if not ended:
+        wrong.append("nobody has finished")
+    if specification(name).protocol.common == "model" and len(ended) > 1:
+        wrong.append(f"the global model is not the same at all members: {outcome.digests}")
+    return outcome, wrong
 
 
 def main() -> None:
@@ -60,7 +64,8 @@ def main() -> None:
     kills, weather = plan(name, seed)
     print(*kills, weather, sep="\n")
     outcome, wrong = check(name, seed)
-    print(*outcome.kills, f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds", *outcome.views, *wrong, sep="\n")
+    said = f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds"
+    print(*outcome.kills, said, *outcome.views, *wrong, sep="\n")
     sys.exit(1 if wrong else 0)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from peer.errors import FailedError, InputError
-from peer.learning.device import choose_device, copies, fetched, in_turn, limit_memory, memory_errors
+from peer.learning.device import choose_device, in_turn, limit_memory, memory_errors
 
 
 @pytest.mark.parametrize(("gpus", "chosen"), [(0, "cpu"), (2, "cuda")])
@@ -57,16 +57,3 @@ def test_only_a_full_gpu_is_told_as_one() -> None:
         raise RuntimeError(
             "MPS backend out of memory (MPS allocated: 5 GB, max allowed: 6 GB). Tried to allocate 2 GB."
         )
-
-
-def test_copies_are_in_one_piece_and_no_views() -> None:
-    """From a GPU they would go into pinned memory: of that nothing is tried here."""
-    turned = torch.arange(6.0).view(2, 3).T
-    made = copies({"turned": turned, "flag": torch.tensor(True)})
-    assert torch.equal(made["turned"], turned)
-    assert made["turned"].is_contiguous()
-    turned.zero_()
-    assert made["turned"].sum() == 15
-    vector = torch.ones(3, requires_grad=True)
-    assert fetched(vector).data_ptr() == vector.data_ptr()
-    assert not fetched(vector).requires_grad

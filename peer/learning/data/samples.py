@@ -138,8 +138,7 @@ class InMemory(Samples):
 
     def in_order(self, size: int) -> Iterator[Batch]:
         everywhere = torch.arange(len(self), device=self.x.device)
-        for at in torch.split(everywhere, size):
-            yield Batch(self.x[at[0] : at[-1] + 1], self.y[at[0] : at[-1] + 1], at)
+        yield from map(Batch, *(torch.split(of_all, size) for of_all in (self.x, self.y, everywhere)))
 
     def drawn(self, order: Iterable[Tensor], seed: int) -> Generator[Batch]:
         yield from map(self.batch, order)

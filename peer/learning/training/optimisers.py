@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from peer.errors import InputError
-from peer.learning.device import copies
 from peer.learning.model.layout import Entry, joined
 from peer.learning.model.model import Model, Part
 from peer.learning.training.optimiser import AnyOptimiser, Optimiser, kind_of, options_of, plain
+from peer.learning.transfer import copies
 
 ELEMENTWISE = frozenset(
     {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}

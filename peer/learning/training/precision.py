@@ -26,12 +26,13 @@ class MixedPrecision:
         scaled: Tensor = self.scaler.scale(loss) if self.scaler else loss
         return scaled
 
-    def unscale(self, optimiser: torch.optim.Optimizer, gradient: Tensor) -> bool:
-        """Take the scale out of the gradient; whether it is finite. The optimiser leaves out a step that is not."""
+    def unscale(self, optimiser: torch.optim.Optimizer, gradient: Tensor) -> bool | Tensor:
+        """Take the scale out of the gradient; whether it is finite, perhaps of shape (): who reads that waits for it.
+        The optimiser leaves out a step that is not."""
         if self.scaler is None:
             return True
         self.scaler.unscale_(optimiser)
-        return bool(torch.isfinite(gradient.sum()))
+        return torch.isfinite(gradient.sum())
 
     def step(self, optimiser: torch.optim.Optimizer) -> None:
         if self.scaler is None:

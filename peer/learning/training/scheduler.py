@@ -76,7 +76,8 @@ class Schedule:
             self._scheduler = settings.over(self._stand_in)
         except ValueError as error:
             raise InputError(f"scheduler `{settings.name}`: {error}; correct `training.scheduler`") from None
-        self._round, self._loss, self._heard = 1, float("nan"), False
+        self._round, self._heard = 1, False
+        self._loss: float | Tensor = float("nan")  # read when it counts: on a GPU that waits for all that is computed
 
     def begin(self, round: int, optimiser: torch.optim.Optimizer) -> None:
         """A phase of that round begins, with that optimiser. Rounds without training count, too, but not for a plateau,
@@ -88,10 +89,10 @@ class Schedule:
             self._round = max(round, self._round)
         self._apply(optimiser)
 
-    def happened(self, what: Every, loss: float | Tensor, optimiser: torch.optim.Optimizer) -> None:
+    def happened(self, what: Every, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
         """An epoch or a step of that mean loss is over."""
         if what == self.settings.every:
-            self._loss = float(loss)
+            self._loss = loss
             self._advance()
             self._apply(optimiser)
 
@@ -114,7 +115,7 @@ class Schedule:
     def state(self) -> dict[str, Any]:
         """Plain JSON."""
         groups = [{key: group[key] for key in ("initial_lr", *SCHEDULED) if key in group} for group in self._groups]
-        course = {"round": self._round, "loss": self._loss, "heard": self._heard}
+        course = {"round": self._round, "loss": float(self._loss), "heard": self._heard}
         return {**course, "groups": groups, "scheduler": _plain(self._scheduler)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -133,7 +134,7 @@ class Schedule:
         self._stand_in.step()  # does nothing, and torch warns of a scheduler that goes before its optimiser
         try:
             if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
-                self._scheduler.step(self._loss)
+                self._scheduler.step(float(self._loss))
             else:
                 self._scheduler.step()
         except ValueError as error:

@@ -32,9 +32,9 @@ class Steps:
         """What `since` counts from."""
         return self.total.clone(), self.seen
 
-    def since(self, then: tuple[Tensor, int]) -> float:
-        """The mean over all batches since then."""
-        return float(self.total - then[0]) / (self.seen - then[1])
+    def since(self, then: tuple[Tensor, int]) -> Tensor:
+        """The mean over all batches since then, of shape ()."""
+        return (self.total - then[0]) / (self.seen - then[1])
 
     def take(self, batches: Iterable[Batch], forward: Forward) -> Tensor:
         """Learn from some batches, at most `accumulate`; the last one's mean loss before the step, of shape ()."""

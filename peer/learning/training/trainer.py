@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from peer.errors import DivergedError, InputError
 from peer.learning.data.samples import Batch, InMemory, Samples
-from peer.learning.device import copies
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, global_stream, torch_generator
 from peer.learning.training.batches import check_batches, cut, normalises
@@ -26,6 +25,7 @@ from peer.learning.training.precision import MixedPrecision
 from peer.learning.training.scheduler import Schedule, Scheduler, Schedules, key_of
 from peer.learning.training.settings import AS_IT_IS, Training
 from peer.learning.training.step import Steps
+from peer.learning.transfer import copies
 
 __all__ = ["SGD", "Adam", "GradientHook", "Optimiser", "Phase", "Scheduler", "Stopped", "Trainer"]
 
@@ -200,13 +200,13 @@ class Trainer:
     def _mean_loss(self, phase: Phase, batches: Iterable[Batch]) -> float:
         """In evaluation mode, in float32, as the model is."""
         self.model.train(False)
-        total, seen = 0.0, 0
+        total, seen = torch.zeros((), dtype=torch.float64, device=self.model.device), 0
         with torch.no_grad():
             for batch in batches:
                 outputs = self.model.forward(batch.inputs)
-                total += float(phase.mean_loss(self.model.task, outputs, batch)) * len(batch.positions)
+                total.add_(phase.mean_loss(self.model.task, outputs, batch), alpha=len(batch.positions))
                 seen += len(batch.positions)
-        return total / seen
+        return float(total) / seen
 
     def _check_finite(self, phase: Phase, round: int, loss: float) -> None:
         lr = phase.optimiser.lr

@@ -1,6 +1,7 @@
 """What one neighbour has sent: frames assembled into messages, the first of a key and index wins (rule R5)."""
 
 import asyncio
+from collections.abc import Callable
 from math import isfinite
 from typing import Literal
 
@@ -12,16 +13,23 @@ from peer.network.limits import Limits
 from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, frame_count, vector_bytes
 from peer.network.wire.manifest import DTYPES, NotDeclaredError, Payload
 
+Memory = Callable[[int, torch.dtype], Tensor]
+"""Where an arriving vector of so many values is put together, on the CPU, whatever was in it."""
 Fate = Literal["new", "repeat", "conflict"]
 """What became of a frame: kept, here already, or here already with other content (the first one counts)."""
+
+
+def pageable(size: int, dtype: torch.dtype) -> Tensor:
+    """Memory as any other."""
+    return torch.empty(size, dtype=dtype)
 
 
 class Message:
     """A message that is arriving: float64 scalars with frame 0, and the vector's values frame by frame."""
 
-    def __init__(self, heading: Heading, payload: Payload, frame: int) -> None:
+    def __init__(self, heading: Heading, payload: Payload, frame: int, memory: Memory) -> None:
         self.heading, self._payload, self._frame = heading, payload, frame
-        self.values = torch.empty(heading.length // payload.width, dtype=DTYPES[payload.kind])
+        self.values = memory(heading.length // payload.width, DTYPES[payload.kind])
         self.scalars: tuple[float, ...] = ()
         self._bytes = vector_bytes(self.values)
         self._digests: list[int] = []
@@ -90,8 +98,8 @@ class Message:
 class Inbox:
     """All messages of one sender from this peer's present round on."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits, memory: Memory) -> None:
+        self._limits, self._memory = limits, memory
         self.messages: dict[Key, Message] = {}
         self.awaited: Key | None = None
         """The message that the protocol waits for now."""
@@ -113,7 +121,7 @@ class Inbox:
         if message is None:
             if frame.index:
                 raise BadFrameError(f"frame {frame.index} came before frame 0")
-            message = Message(frame.heading, payload, self._limits.frame)
+            message = Message(frame.heading, payload, self._limits.frame, self._memory)
         fate = message.add(frame)
         if frame.key not in self.messages:  # not before: what is refused must leave room for what is right
             self.messages[frame.key] = message

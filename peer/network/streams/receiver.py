@@ -9,7 +9,7 @@ from peer.network.membership.edges import Direction
 from peer.network.node import Node
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import UNTOLD
-from peer.network.streams.inbox import Inbox
+from peer.network.streams.inbox import Inbox, Memory, pageable
 from peer.network.streams.refusals import Refusals, Sayings
 from peer.network.streams.succession import Succession
 from peer.network.streams.traffic import Counted
@@ -24,8 +24,8 @@ from peer.telemetry.events import Conflict, Refused, Report
 class Receiver:
     """Receives the tensor streams of all senders."""
 
-    def __init__(self, node: Node, manifest: Manifest, audit: Audit, report: Report) -> None:
-        self._node, self._manifest, self._audit = node, manifest, audit
+    def __init__(self, node: Node, manifest: Manifest, audit: Audit, report: Report, memory: Memory = pageable) -> None:
+        self._node, self._manifest, self._audit, self._memory = node, manifest, audit, memory
         self._identity, self._edges = node.identity, node.edges
         self._streams = Succession(node.limits, node.timeouts)
         self.refusals = Refusals(report, node.limits, node.edges.neighbours)
@@ -37,7 +37,7 @@ class Receiver:
         """Bytes from one sender that may wait; a healthy one is at most two messages ahead."""
 
     def inbox(self, sender: str) -> Inbox:
-        return self.inboxes.setdefault(sender, Inbox(self._node.limits))
+        return self.inboxes.setdefault(sender, Inbox(self._node.limits, self._memory))
 
     async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> Counted | None:
         """Read the hello of an incoming stream; the pipe as the caller's, or None if it was refused."""

@@ -20,7 +20,11 @@ class Questions:
     """Asks, and reads what is asked."""
 
     def __init__(
-        self, identity: Identity, addresses: Mapping[str, str], limits: Limits = Limits(), timeouts: Timeouts = Timeouts()
+        self,
+        identity: Identity,
+        addresses: Mapping[str, str],
+        limits: Limits = Limits(),
+        timeouts: Timeouts = Timeouts(),
     ) -> None:
         self._identity, self._addresses, self.timeouts = identity, addresses, timeouts
         self._foreign = Foreign(limits, len(addresses))

@@ -1,6 +1,7 @@
 """Questions and answers about views, between `peer.views` and the messages of the wire contract."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from peer.network.limits import Limits
 from peer.network.wire import messages
@@ -80,11 +81,13 @@ class Reader:
             case "prepare":
                 return Prepare(question.number, self._ballot(question.ballot))
             case "accept":
-                return Accept(question.number, self._ballot(question.ballot), self._view(question.accept))
+                return Accept(
+                    question.number, self._ballot(question.ballot), self._next(question.accept, question.number)
+                )
             case "release":
                 return Release(question.number, self._ballot(question.ballot))
             case "decided":
-                return Decided(tuple(map(self._view, question.decided.views)))
+                return self._decided(question.decided)
             case "ask":
                 return Ask(question.number)
             case "enter" if question.enter.id == question.id:
@@ -101,7 +104,7 @@ class Reader:
             case "outdone":
                 return Refused(number, self._ballot(answer.outdone))
             case "decided":
-                return Decided(tuple(map(self._view, answer.decided.views)))
+                return self._decided(answer.decided)
             case "behind":
                 return Behind(answer.behind)
             case "heard":
@@ -111,7 +114,7 @@ class Reader:
     def _promise(self, promise: messages.Promise, number: int) -> Promise:
         accepted = None
         if promise.HasField("view"):
-            accepted = Vote(self._ballot(promise.accepted), self._view(promise.view))
+            accepted = Vote(self._ballot(promise.accepted), self._next(promise.view, number))
         return Promise(
             number,
             self._ballot(promise.ballot),
@@ -121,6 +124,17 @@ class Reader:
             private=promise.private,
             accepted=accepted,
         )
+
+    def _decided(self, told: messages.Views) -> Decided:
+        views = tuple(map(self._view, told.views))
+        if any(after.number != before.number + 1 for before, after in pairwise(views)):
+            raise BadFrameError("it left out views between others")
+        return Decided(views)
+
+    def _next(self, view: messages.View, number: int) -> View:
+        if view.number != number:
+            raise BadFrameError(f"it told of view {view.number}, and {number} was asked about")
+        return self._view(view)
 
     def _ballot(self, ballot: messages.Ballot) -> Ballot:
         self._known(ballot.proposer)

@@ -10,6 +10,9 @@ from peer.network.wire.manifest import Payload
 from peer.protocols.declarations import Share
 
 Collective = Literal["exchange", "weighted_mean", "all_gather", "token"]
+Placed = Callable[[Tensor], Tensor]
+"""A tensor from the CPU where the model lies."""
+
 FLOAT32 = 4
 """Bytes."""
 
@@ -45,6 +48,6 @@ class Encoding:
         """
         return vector
 
-    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor]) -> Tensor:
+    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor], placed: Placed) -> Tensor:
         """What arrived as a vector again; `own` is this peer's present one of that name."""
-        return arrived
+        return placed(arrived)

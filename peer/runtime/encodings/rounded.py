@@ -9,7 +9,7 @@ from torch import Tensor
 from peer.network.collectives.rounding import Rounding
 from peer.network.wire.manifest import Payload
 from peer.protocols.declarations import Share
-from peer.runtime.encodings.base import Collective, Encoding
+from peer.runtime.encodings.base import Collective, Encoding, Placed
 
 BFLOAT16 = 2
 """Bytes."""
@@ -45,5 +45,5 @@ class Bfloat16(Encoding):
             raise OverflowError("beyond bfloat16")
         return rounded
 
-    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor]) -> Tensor:
-        return arrived if share.bytes else arrived.float()
+    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor], placed: Placed) -> Tensor:
+        return placed(arrived) if share.bytes else placed(arrived).float()

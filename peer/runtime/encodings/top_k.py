@@ -12,7 +12,7 @@ from peer.network.wire.manifest import Payload
 from peer.network.wire.sparse import Block, pack, unpack
 from peer.protocols.blocks.largest import places_of_largest
 from peer.protocols.declarations import Share
-from peer.runtime.encodings.base import Collective, Encoding
+from peer.runtime.encodings.base import Collective, Encoding, Placed
 from peer.spec.wire import TopK
 
 
@@ -94,14 +94,14 @@ class Largest(Encoding):
         end = self._sizes["model"] if share.part == "head" else len(vector)
         return self._initial[end - len(vector) : end].clone()
 
-    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor]) -> Tensor:
+    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor], placed: Placed) -> Tensor:
         if not self._wire.shortens(share):
-            return arrived
+            return placed(arrived)
         blocks = self._blocks(share).values()
         size = sum(block.size for block in blocks)
-        vector = torch.zeros(size) if share.update else own().detach().cpu().clone()
+        vector = placed(torch.zeros(size)) if share.update else placed(own().detach()).clone()
         start = 0
         for block, (places, values) in zip(blocks, unpack([*blocks], vector_bytes(arrived)), strict=True):
-            vector[start + torch.from_numpy(places)] = torch.from_numpy(values.copy())
+            vector[placed(start + torch.from_numpy(places))] = placed(torch.from_numpy(values.copy()))
             start += block.size
         return vector

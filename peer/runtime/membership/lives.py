@@ -8,8 +8,8 @@ from dataclasses import replace
 from peer.network.streams.handshake import Identity
 from peer.network.transport import StatusHandler, Transport
 from peer.network.views.questions import Questions
-from peer.runtime.bounds import Bounds
 from peer.ownership import make_private
+from peer.runtime.bounds import Bounds
 from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.checkpointer import LostError
 from peer.runtime.journal import Journal
@@ -71,9 +71,7 @@ class Lives:
 
     def _loss(self) -> Loss:
         spec = self._setup.spec
-        return Loss(
-            spec.absence, spec.protocol.min_peers, spec.patience, spec.start_with, spec.rounds, spec.ids
-        )
+        return Loss(spec.absence, spec.protocol.min_peers, spec.patience, spec.start_with, spec.rounds, spec.ids)
 
     async def _live_on(self, membership: Membership, back: Return) -> None:
         """One life after the other."""
@@ -112,7 +110,7 @@ class Lives:
         private = await asyncio.to_thread(checkpoints.newest_whole)
         following = await back.next_view(private)
         if following.first > self._setup.spec.rounds:
-            raise LeftBehindError(f"the others have finished without this peer, which came back in their last round")
+            raise LeftBehindError("the others have finished without this peer, which came back in their last round")
         await membership.enter(following)
         if private < 0:
             load = asyncio.get_running_loop().run_in_executor

@@ -7,10 +7,10 @@ from peer.network.transport import Pipe
 from peer.network.views.questions import Questions
 from peer.runtime.membership.moving_seat import MovingSeat
 from peer.runtime.membership.register import Register
-from peer.telemetry.events import Report, ViewDecided
+from peer.telemetry.events import Report, ViewConflict, ViewDecided
 from peer.views.acceptor import NOWHERE, Standing
-from peer.views.messages import Decided, Enter, Heard, Prepare, Reply, Request
-from peer.views.view import View
+from peer.views.messages import Decided, Enter, Heard, Prepare, Promise, Reply, Request
+from peer.views.view import ConflictError, View
 
 
 class Membership:
@@ -63,16 +63,26 @@ class Membership:
 
     async def answer(self, pipe: Pipe) -> None:
         """Serve a stream with a question."""
-        await self._questions.answer(pipe, self.hear)
+        await self._questions.answer(pipe, self._hear_another)
 
     async def hear(self, request: Request) -> Reply:
         """The answer, once what follows from it is on disk."""
         standing = await self._standing() if isinstance(request, Prepare) else NOWHERE
         reply = self.register.acceptor.hear(request, standing)
+        if isinstance(reply, Promise):
+            self.register.promised = reply.durable
         if isinstance(request, Enter) and isinstance(reply, Heard):
             self.asks_to_enter[request.id] = request.private
         await self._take_note()
         return reply
+
+    async def _hear_another(self, request: Request) -> Reply:
+        """The same of a question that has come in: what contradicts what is known here is told, and not believed."""
+        try:
+            return await self.hear(request)
+        except ConflictError as error:
+            self._report(ViewConflict(sentence=str(error)))
+            return Heard()
 
     async def learn(self, views: tuple[View, ...]) -> None:
         """Views that were decided, in the order of their numbers."""
@@ -98,7 +108,7 @@ class Membership:
 
     def _tell_seat(self) -> None:
         if seat := self.seat:
-            seat.hold(self.held)
+            seat.hold(self.register.promised if self.held else None)
             following = self.chain.since(seat.view.number)[:1]
             if following and following[0].planned:
                 seat.end_after(following[0].first - 1)

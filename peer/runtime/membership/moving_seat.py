@@ -25,6 +25,9 @@ class MovingSeat(Seat):
         """While it does."""
         self.started = view.first - 1
         """The last round that this peer has begun."""
+        self._durable = view.first - 1
+        """The last round that is on disk for good."""
+        self._promised: int | None = None
         self._last: int | None = None
         self._free = asyncio.Event()
 
@@ -34,12 +37,22 @@ class MovingSeat(Seat):
             network.end_after(self._last)
         self._taken()
 
-    def hold(self, held: bool) -> None:
-        """No round may begin, or may again."""
-        if held:
+    def hold(self, promised: int | None) -> None:
+        """No round may begin, and nobody hears of later ones on disk than the one promised; None: both may be again.
+
+        Whoever heard of a later one might do away with the state to which all are to go back.
+        """
+        self._promised = promised
+        if promised is not None:
             self._free.clear()
-        else:
-            self._free.set()
+            return
+        self._free.set()
+        if self.transport and self.network:
+            self.network.announce(self._durable)
+
+    def tellable(self, durable: int) -> int:
+        self._durable = max(self._durable, durable)
+        return durable if self._promised is None else min(durable, self._promised)
 
     async def may_start(self, round: int) -> None:
         await self._free.wait()

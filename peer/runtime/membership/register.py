@@ -21,6 +21,8 @@ class Register:
     acceptor: Acceptor
     entered: int = 0
     """The number of the view in which this peer lives, or has last lived."""
+    promised: int = -1
+    """The round to which it has last promised to be able to go back."""
 
     @classmethod
     def open(cls, directory: Path, id: str, first: View) -> Self:
@@ -28,7 +30,7 @@ class Register:
         path = directory / VIEWS
         try:
             kept = json.loads(read(path))
-            return cls(path, Acceptor.load(kept["acceptor"]), int(kept["entered"]))
+            return cls(path, Acceptor.load(kept["acceptor"]), int(kept["entered"]), int(kept["promised"]))
         except FileNotFoundError:
             return cls(path, Acceptor(id, Chain([first])))
         except (OSError, ValueError, KeyError, TypeError):
@@ -39,6 +41,6 @@ class Register:
 
     def write(self) -> None:
         """Everything is on disk when this returns."""
-        content = {"acceptor": self.acceptor.state_dict(), "entered": self.entered}
+        content = {"acceptor": self.acceptor.state_dict(), "entered": self.entered, "promised": self.promised}
         write_atomically(self.path, json.dumps(content).encode())
         sync(self.path.parent)

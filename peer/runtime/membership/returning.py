@@ -59,7 +59,9 @@ class Return:
         """Until the others have gone on without this peer, which has nothing left to go on from as a member."""
         async with self._connected() as transport:
             while self._membership.id in self._membership.chain.current.members:
-                await self._ask(self._random.choice(self._others), Ask(self._membership.chain.current.number), transport)
+                await self._ask(
+                    self._random.choice(self._others), Ask(self._membership.chain.current.number), transport
+                )
                 await asyncio.sleep(self._questions.timeouts.ask)
 
     async def _ask_everybody(self, transport: Transport) -> list[bool]:

@@ -45,6 +45,8 @@ class Steward:
         self._failures: dict[str, str] = {}
         """Why the last question to a member was not answered."""
         self._held_since: float | None = None
+        self._mine = False
+        """Whether the last attempt was this peer's, and came to nothing."""
         self._few_since: float | None = None
         """Since when too few are left for a decision."""
         self._asked = self._not_before = 0.0
@@ -69,16 +71,24 @@ class Steward:
         self._held_since = (self._held_since or now) if self._membership.held else None
         if now < self._not_before:
             return None
-        if self._held_since is not None:
-            overdue = now - self._held_since > self._timeouts.decide
-            return Wish(at_least=self._loss.at_least, reason="its proposer was lost") if overdue else None
-        silent = seat.silent(self._loss.absence)
-        if silent and (seat.has_begun or self._loss.start_with):
+        held = 0.0 if self._held_since is None else now - self._held_since
+        if held and not self._mine and held < self._timeouts.decide:
+            return None  # somebody else is at it
+        if (lost := self._lost(seat)) or held > self._loss.absence:
+            # Who is no member any more, and was to play the last rounds before a view that is decided.
+            stuck = any(id not in self._membership.chain.current.members for id in lost)
             at_least = self._loss.at_least if seat.has_begun else self._loss.start_with or 0
-            return Wish(at_least=at_least, reason=f"{', '.join(silent)} silent for {self._loss.absence:g} s")
+            reason = f"{', '.join(lost)} silent for {self._loss.absence:g} s" if lost else "who was deciding is silent"
+            return Wish(at_least=at_least, rollback=stuck, reason=reason)
+        if held:
+            return Wish(unanimous=True)
         if (entering := self._membership.asks_to_enter) and seat.started < self._loss.rounds:
-            return Wish(enter=dict(entering), reason=f"{', '.join(entering)} taken in")
+            return Wish(enter=dict(entering), unanimous=True, reason=f"{', '.join(entering)} taken in")
         return None
+
+    def _lost(self, seat: MovingSeat) -> list[str]:
+        """Who counts as lost: before the run has begun nobody, unless it may begin without some."""
+        return seat.silent(self._loss.absence) if seat.has_begun or self._loss.start_with else []
 
     async def _propose(self, wish: Wish, transport: Transport) -> None:
         """One attempt."""
@@ -91,7 +101,7 @@ class Steward:
                     proposal.failed(member)
                 else:
                     proposal.answered(member, reply)
-        self._outdone_by = proposal.outdone_by
+        self._mine, self._outdone_by = proposal.state == "short", proposal.outdone_by
         self._check_others(proposal)
         if proposal.newer:
             await self._membership.learn(proposal.newer)
@@ -108,8 +118,8 @@ class Steward:
         if self._clock() - self._few_since > self._loss.patience:
             ended = ", ".join(id for id in view.members if id not in there)
             raise LeftBehindError(
-                f"nobody listens any more at {ended}, and the rest is too few to go on: they have finished without this "
-                "peer, or were stopped; if they are not done, start them and this peer again"
+                f"nobody listens any more at {ended}, and the rest is too few to go on: they have finished without "
+                "this peer, or were stopped; if they are not done, start them and this peer again"
             )
 
     async def _ask_all(self, requests: Mapping[str, Request], transport: Transport) -> dict[str, Reply | None]:
