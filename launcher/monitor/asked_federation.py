@@ -6,7 +6,7 @@ from launcher.headline import Headline, mean
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.status_feed import events
 from peer.network.transport.asking import Answer, PeerStatus
-from peer.telemetry.events import Event, ViewDecided
+from peer.telemetry.events import Event, LinkChanged, StateChanged, ViewDecided
 from peer.text import printable
 
 SILENCE = 10.0
@@ -104,9 +104,11 @@ class AskedFederation(FederationView):
         if status.view <= self.peers[id].view:
             return told
         members = tuple(id for id in self.peers if id not in status.outside)
+        there = [one for one in told if not (isinstance(one, LinkChanged) and one.state == "joining")]
         return [
             ViewDecided(number=status.view, members=members, first=status.first, planned=True, entrants=(), reason=""),
-            *told,
+            StateChanged(state="joining", round=status.round, time=now),
+            *there,
         ]
 
     def _hear_of(self, id: str) -> None:

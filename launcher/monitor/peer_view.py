@@ -163,6 +163,6 @@ class PeerView:
     def _hear_link(self, event: LinkChanged) -> str | None:
         before, state = self.links.get(event.neighbour), event.state
         self.links[event.neighbour] = state
-        if state in (before, "left") or (before in (None, "left") and state == "up"):
+        if self._moves or state in (before, "left") or (before in (None, "left") and state == "up"):
             return None
         return f"link {self.id} - {event.neighbour} is {state}" + (f" ({event.reason})" if event.reason else "")
