@@ -152,6 +152,7 @@ class Runtime:
                 try:
                     return await self._live_there()
                 finally:
+                    self._close_interrupted()
                     self.peer.trainer.stop()
                     asyncio.get_running_loop().run_in_executor(self.peer.executor, self.setup.shard.close)
 
@@ -254,6 +255,12 @@ class Runtime:
         if round < self.network.last_round:
             self._become("ready")
 
+    def _close_interrupted(self) -> None:
+        """With views a round that is cut off may never be played again, and what has left in it has left."""
+        if self._spec.on_loss == "bypass":
+            for line in self.network.audit.interrupt(self.network.edges):
+                append_audit(self._audit, line)
+
     async def _finish(self) -> None:
         """The last checkpoint counts only once it has been read back; then the model and the result."""
         await self._checkpointer.finish()
@@ -350,4 +357,4 @@ class Runtime:
         if self._lifecycle.state == "serving":
             self._seen_serving.set()
         found, state = self._judge.evaluation, self._lifecycle.state
-        return status_reply(self.network, self._spec, state, self.peer, found, self._resources())
+        return status_reply(self.network, self._judge.course, state, self.peer, found, self._resources())
