@@ -59,6 +59,11 @@ class Machine:
         return self.chain.after(self.lives, self.id) if self.lives < self.chain.current.number else None
 
     @property
+    def tells(self) -> bool:
+        """Whether others hear anything of it in its view."""
+        return not self.is_over
+
+    @property
     def is_over(self) -> bool:
         """Whether what it begins in its view is void, or done without it."""
         if self.lives == self.chain.current.number:
@@ -97,9 +102,19 @@ class Machine:
             before = following.first - 1
             return Standing(before, following.first, before, dict(following.entrants)[self.id])
         durable = min(self.told, self.ceiling)
-        if (private := dict(self.view.entrants).get(self.id)) is None:
+        if not (entry := self.entry):
             return Standing(durable, 0, self.started, -1)
-        return Standing(durable, self.view.first, self.started, private)
+        return Standing(durable, entry.first, self.started, dict(entry.entrants)[self.id])
+
+    @property
+    def entry(self) -> View | None:
+        """The view by which it was last taken in: it lives in that one still, or in a later one."""
+        return max((view for view in self.past if self.id in dict(view.entrants)), key=lambda view: view.number, default=None)
+
+    @property
+    def past(self) -> tuple[View, ...]:
+        """The views to the one in which it lives."""
+        return self.chain.since(-1)[: self.lives + 1]
 
     # Playing.
 
@@ -151,19 +166,22 @@ class Machine:
         if not following or (not self.is_over and self.durable < following.first - 1):
             return
         entrants = dict(following.entrants)
-        last = entrants[self.id] if self.id in entrants else self.ceiling
+        last = entrants.get(self.id, self.ceiling)
         self.kept = {round for round in self.kept if round <= last}
         fresh, self.lives = self.is_over, following.number
         self.started = self.durable = following.first - 1
         if fresh:
             self.told = self.durable
-        self.heard = {} if following.planned else self.known(following)
+        self.heard = self.known_before()
         self.announce()
         self.write()
 
-    def known(self, view: View) -> dict[str, int]:
-        """What is told by the view itself: in one that is not planned, all have the round before it on disk."""
-        return dict.fromkeys((id for id in view.members if id != self.id), view.first - 1)
+    def known_before(self) -> dict[str, int]:
+        """What the view itself tells: only of one that is not planned all have the round before it on disk."""
+        return {} if self.view.planned else self.all_have()
+
+    def all_have(self) -> dict[str, int]:
+        return dict.fromkeys((id for id in self.view.members if id != self.id), self.view.first - 1)
 
     # Dying and starting again.
 
@@ -175,9 +193,9 @@ class Machine:
         kept = json.loads(json.dumps(self.disk))
         self.acceptor = Acceptor.load(kept["acceptor"])
         self.lives, self.promised = kept["lives"], kept["promised"]
-        if damaged and self.newest > self.durable:
+        if damaged and self.inside and self.newest > self.durable:
             self.kept.discard(self.newest)
         self.durable = self.read_back()
         self.started, self.told = self.newest, self.tellable()
-        self.heard, self.asks = {} if self.view.planned else self.known(self.view), {}
+        self.heard, self.asks = self.known_before(), {}
         self.up, self.proposal, self.above = True, None, None

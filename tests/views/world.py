@@ -34,7 +34,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self.ids = tuple(f"peer{number}" for number in range(random.choice([2, 3, 3, 3, 4, 4, 5, 6, 7])))
-        beginning = View(0, self.ids, 0)
+        outside = random.choice(["", "", self.ids[-1], random.choice(self.ids)])
+        beginning = View(0, tuple(id for id in self.ids if id != outside), 0)
         self.machines = {id: Machine(id, Acceptor(id, Chain([beginning]))) for id in self.ids}
         begun = random.choice([0, 5, 9])
         for machine in self.machines.values():
@@ -67,9 +68,7 @@ class World:
     def live(self, steps: int) -> None:
         actions: list[Callable[[], None]] = [self.play, self.save, self.gossip, self.move]
         actions += [self.propose, self.give_up, self.ask, self.fault]
-        weights = self.random.choice(
-            [[12, 12, 12, 6, 2, 2, 3, 2], [8, 8, 8, 4, 4, 3, 3, 1], [3, 3, 3, 3, 9, 9, 3, 4]]
-        )
+        weights = self.random.choice([[12, 12, 12, 4, 2, 2, 3, 2], [8, 8, 8, 1, 4, 3, 3, 1], [3, 3, 3, 1, 9, 9, 3, 4]])
         speed = self.random.choice([0.5, 0.7, 0.9])
         for _ in range(steps):
             if self.letters and self.random.random() < speed:
@@ -98,17 +97,18 @@ class World:
     def save(self) -> None:
         """Somebody's checkpoint is on disk."""
         machine = self.any_up()
-        if machine and not machine.is_over:
+        if machine and machine.inside and not machine.is_over:
             machine.save()
 
     def gossip(self) -> None:
         """Somebody hears what another has told, and has heard, of what is on disk."""
         teller, listener = self.any_up(), self.any_up()
-        if not (teller and listener) or teller is listener or teller.lives != listener.lives or teller.is_over:
+        if not (teller and listener) or teller is listener or teller.lives != listener.lives or not teller.tells:
             return
         for id, told in {**teller.heard, teller.id: teller.told}.items():
             if id in listener.view.members and id != listener.id:
                 listener.heard[id] = max(told, listener.heard.get(id, -1))
+        listener.prune()
 
     def move(self) -> None:
         """Somebody begins to live in its next view, if it can."""
@@ -218,6 +218,9 @@ class World:
             self.wrong.append(f"{view} is not in the order of the spec")
         for machine in self.machines.values():
             self.judge_life(machine)
+        for one in [self.machines[id] for id in before]:
+            if view.planned and one.lives == view.number - 1 and one.started >= view.first:
+                self.wrong.append(f"{one.id} has begun round {one.started}, but {view} is planned")
 
     def judge_life(self, machine: Machine) -> None:
         """Whether it can go on as it is to, by all that was decided."""
@@ -228,7 +231,7 @@ class World:
             return
         entrants = dict(view.entrants)
         if machine.id in entrants:
-            if entrants[machine.id] not in {-1, *machine.kept}:
+            if entrants[machine.id] not in {-1, *machine.kept} or entrants[machine.id] >= view.first:
                 self.wrong.append(f"{machine.id} has no private state with which it could be taken in by {view}")
         elif view.planned:
             if machine.started >= view.first:
@@ -239,9 +242,8 @@ class World:
     def learn(self, machine: Machine, decided: Decided) -> Reply:
         before = machine.chain.current.number
         reply = machine.acceptor.hear(decided, machine.standing)
-        if news := machine.chain.since(before):
-            machine.asks = {}
-        for view in news:
+        machine.asks = {id: at for id, at in machine.asks.items() if id not in machine.chain.current.members}
+        for view in machine.chain.since(before):
             if self.decided.get(view.number) != view:
                 self.wrong.append(f"{machine.id} was told of {view}, which was not decided")
         self.judge_life(machine)
