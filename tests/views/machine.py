@@ -109,7 +109,9 @@ class Machine:
     @property
     def entry(self) -> View | None:
         """The view by which it was last taken in: it lives in that one still, or in a later one."""
-        return max((view for view in self.past if self.id in dict(view.entrants)), key=lambda view: view.number, default=None)
+        return max(
+            (view for view in self.past if self.id in dict(view.entrants)), key=lambda view: view.number, default=None
+        )
 
     @property
     def past(self) -> tuple[View, ...]:
@@ -196,6 +198,6 @@ class Machine:
         if damaged and self.inside and self.newest > self.durable:
             self.kept.discard(self.newest)
         self.durable = self.read_back()
-        self.started, self.told = self.newest, self.tellable()
+        self.started, self.told = self.newest, min(self.tellable(), self.ceiling)
         self.heard, self.asks = self.known_before(), {}
         self.up, self.proposal, self.above = True, None, None
