@@ -20,8 +20,15 @@ from peer.views.wish import Wish, next_view
 ENOUGH = 600
 """Seeds within which each is found; most are within ten."""
 RARE = {
-    "who_was_taken_in_forgets_it_in_the_next_view": 2400,
+    "the_lowest_accepted_view_is_carried_over": 470,
+    "who_is_outside_counts": 130,
+    "void_private_states_count": 160,
+    "what_is_on_disk_is_told_although_a_view_is_being_decided": 140,
+    "what_is_void_is_told": 110,
+    "less_is_told_after_a_restart": 190,
+    "who_was_taken_in_is_expected_to_go_back_behind_its_entry": 90,
     "all_are_taken_to_have_the_round_before_a_planned_view": 600,
+    "who_was_taken_in_forgets_it_in_the_next_view": 2430,
 }
 """From which seed on that is so of what only few histories show: to be looked for anew if the simulation changes."""
 
