@@ -75,7 +75,12 @@ def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: st
     for round in range(1, spec["rounds"] + 1):
         record = {
             "round": round,
-            "accuracy": {"matched": 0.1 * round, "global": 0.05 * round, "paper": None, "local": None},
+            "accuracy": {
+                "matched": min(1.0, 0.1 * round),
+                "global": min(1.0, 0.05 * round),
+                "paper": None,
+                "local": None,
+            },
             "loss": 1.0 / round,
             "seconds": {"train": 0.02, "communicate": 0.01, "evaluate": 0.01},
             "bytes_sent": 100 * round,
