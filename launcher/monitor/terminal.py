@@ -147,18 +147,16 @@ def row(federation: FederationView, peer: PeerView) -> Row:
         state.append(f" (restart {peer.restarts})", style="yellow")
     spent = [peer.seconds(activity) for activity in ("train", "communicate", "evaluate")]
     split = "/".join(f"{100 * one / sum(spent):.0f}" for one in spent) + " %" if sum(spent) else ""
-    figure = {federation.headline.name: number(peer.figure(federation.headline))}
-    shown: dict[str, str | Text] = {
+    return {
         "peer": peer.id,
         "state": state,
         "round": f"{peer.round or peer.completed}/{federation.rounds}",
-        **figure,
+        federation.headline.name: number(peer.figure(federation.headline)),
         "loss": number(peer.last.loss if peer.last else None),
         "sent": quantity(peer.last.bytes_sent if peer.last else None),
         "train/comm/eval": split,
         "waits for": Text("" if doing in OUTSIDE else ", ".join(peer.waiting), style="yellow"),
     }
-    return shown | figure  # which may be called `loss`
 
 
 STYLES = {

@@ -12,7 +12,7 @@ from launcher.headline import Headline, mean
 from launcher.reports.audits import audits
 from launcher.reports.decided import decided
 from launcher.reports.privacy import privacy
-from launcher.reports.summary_json import DecidedView, Judged, PeerSummary, Summary
+from launcher.reports.summary_json import AcrossPeers, DecidedView, PeerSummary, Summary
 from launcher.reports.trust import Promise
 from launcher.views import Views
 from peer.errors import FailedError
@@ -152,9 +152,9 @@ def honest_mean(results: Sequence[Result], spec: Spec, headline: Headline) -> fl
     return mean(headline.value(result) for result in results if result.id not in spec.behaviour)
 
 
-def figures(results: Sequence[Result], spec: Spec) -> dict[str, Judged]:
+def figures(results: Sequence[Result], spec: Spec) -> dict[str, AcrossPeers]:
     """The task's figures, the headline first."""
-    found: dict[str, Judged] = {}
+    found: dict[str, AcrossPeers] = {}
     for figure in spec.task.figures:
         known = [value for result in results if (value := result.figures.get(figure.name)) is not None]
         worst = figure.worst(known) if known else None

@@ -58,7 +58,7 @@ class Privacy(TypedDict):
     """Peers whose audits are not there, or not to the end; written if there are any."""
 
 
-class Judged(TypedDict):
+class AcrossPeers(TypedDict):
     """One of the task's figures over the peers; `better` is "up" or "down", and the worst goes by it."""
 
     mean: float | None
@@ -90,7 +90,7 @@ class Summary:
     name: str
     protocol: str
     task: str = "classification"
-    figures: dict[str, Judged] = field(default_factory=dict)
+    figures: dict[str, AcrossPeers] = field(default_factory=dict)
     """The task's, by name, on the peers' test sets; the headline first."""
     peers: int
     rounds: int

@@ -112,7 +112,9 @@ class Supervisor:
     def _obituary(self, id: str, code: int) -> str:
         cause = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         last = "".join(f"\n    {line}" for line in last_lines(self.files.log(id), LOG_LINES))
-        return f"{id} {cause}; the end of {self.files.log(id)}:{last or ' (empty)'}"
+        refused = code == WRONG_INPUT and not self.restarts  # then nothing is left of a run that has just begun
+        where = "its last words" if refused else f"the end of {self.files.log(id)}"
+        return f"{id} {cause}; {where}:{last or ' (empty)'}"
 
     async def _end(self, hurry: asyncio.Event) -> None:
         """Ends whoever still runs: SIGTERM, and after the grace or in a hurry SIGKILL."""

@@ -1,6 +1,7 @@
 """A peer's life from its files to its result: join, (train, communicate, evaluate)*, serve."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -19,11 +20,12 @@ from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
 from peer.network.transport import StatusHandler, Transport
 from peer.network.wire.messages import Resources
-from peer.plugins import user_code_errors
+from peer.plugins import UserCodeError, user_code_errors
 from peer.runtime.barriers import await_staleness_bound, drain, join
 from peer.runtime.bounds import Bounds
 from peer.runtime.checkpointer import Checkpointer, LostError
 from peer.runtime.encodings import encoded, encoding
+from peer.runtime.fine_tuned import take_fine_tuned
 from peer.runtime.judge import Judge
 from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer
@@ -32,7 +34,7 @@ from peer.runtime.resources import measure
 from peer.runtime.round_reports import Ending, judged, result, round_done, trace_facts
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
-from peer.runtime.watchdog import watch_lost, watch_stalled
+from peer.runtime.watchdog import watch_forgotten, watch_lost, watch_stalled
 from peer.spec.agreement import digests
 from peer.spec.behaviour import in_words
 from peer.tasks import background
@@ -113,6 +115,9 @@ class Runtime:
             raise self._failed(f"{error}{self._by_others()}") from None
         except LostError as error:
             raise error if self._spec.on_loss == "bypass" else self._failed(str(error)) from None
+        except UserCodeError as error:
+            logging.getLogger("dfl").error("code of the user's failed", exc_info=error.__cause__)
+            raise self._failed(str(error)) from None
         except (FailedError, InputError) as error:
             raise self._failed(str(error)) from None
         except OSError as error:
@@ -142,6 +147,8 @@ class Runtime:
             async with self._checkpointer.writing(), background() as watchers:
                 watchers.create_task(watch_lost(network.edges, self._spec, self._running, emit, self._reminders))
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
+                if self._spec.on_loss == "bypass":
+                    watchers.create_task(watch_forgotten(network.edges, self._joining))
                 try:
                     return await self._live_there()
                 finally:
@@ -258,6 +265,9 @@ class Runtime:
         """The last checkpoint counts only once it has been read back; then the model and the result."""
         await self._checkpointer.finish()
         await self.peer.follow_drift(self.network.last_round)
+        if await asyncio.to_thread(take_fine_tuned, self.setup.model, self._out, self.network.last_round):
+            await self._evaluate()
+            return
         known = self._judge.evaluation
         found = judged(known, self._judge.validation) if known else await self._evaluate()
         await self._write(found, None)
@@ -325,6 +335,9 @@ class Runtime:
 
     def _running(self) -> bool:
         return self._lifecycle.state not in ("joining", "serving")
+
+    def _joining(self) -> bool:
+        return self._lifecycle.state == "joining"
 
     def _become(self, state: State) -> None:
         if state != self._lifecycle.state:

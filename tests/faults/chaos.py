@@ -5,7 +5,8 @@
 Federation after federation runs until the time is over, the protocols in a drawn order; each must end in the bits of
 its undisturbed run. In every one a peer says wrong things of durable rounds, refuses at random, and lies about its
 accuracy and its weight (about these in the undisturbed run too: they are part of what is computed). Prints what was
-done to them, how soon a dead peer was shown, and how soon the ring moved on.
+done to them, how soon a dead peer was shown, and how soon the ring moved on. Then federations whose members change
+(faults.chaos_views), and the simulated ones.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from every_protocol import SETTINGS, keys
 from real_peers import Nursery, SmallFederation, digests
 
 from faults.accidents import Accidents
+from faults.chaos_views import ordeals
 from faults.gates import Gates
 from faults.plans import check, in_peace
 from faults.scenarios import SCENARIOS
@@ -344,10 +346,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="of real processes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=float, default=2.5, help="seconds between faults, on average")
+    parser.add_argument("--bypass", type=float, default=5, help="minutes of federations whose members change")
     parser.add_argument("--seeds", type=int, default=200, help="simulated runs of each scenario")
     arguments = parser.parse_args()
     figures = Figures()
     real(arguments.minutes, arguments.seed, arguments.every, figures)
+    figures.wrong += ordeals(arguments.bypass, arguments.seed, figures.counts)
     simulated(arguments.seeds, arguments.seed, figures)
     figures.show()
     return 1 if figures.wrong else 0

@@ -1,5 +1,8 @@
-"""A model of a few numbers, a data set of a few samples, and a protocol that orders the ring anew every few rounds."""
+"""A model of a few numbers, a data set of a few samples, and protocols for tests: of changing edges, of long rounds."""
 
+import os
+import time
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -76,3 +79,21 @@ class Talkative(FibFL):
         for _ in range(12):
             received = await peer.exchange("extractor")
             blend(peer.extractor, 0.5, [(0.25, received[peer.left].vector), (0.25, received[peer.right].vector)])
+
+
+class Paced(FibFL):
+    """FibFL with a pause in each round until the file named by HURRY is there; two peers are enough for it."""
+
+    name: Literal["tiny:Paced"] = "tiny:Paced"  # type: ignore[assignment]
+    pause: float = 0.1
+    """Seconds."""
+
+    min_peers: ClassVar[int] = 2
+
+    async def round(self, peer: Peer) -> None:
+        await peer.compute(self._rest)
+        await super().round(peer)
+
+    def _rest(self) -> None:
+        if not Path(os.environ.get("HURRY", "")).is_file():
+            time.sleep(self.pause)

@@ -61,6 +61,8 @@ class Neighbour:
     """Why it does not take what is sent to it; empty if it does."""
     rejecting: float = 0.0
     """Since when, by the loop's clock."""
+    ahead: bool = False
+    """It knows of rounds on this peer's disk that this peer knows nothing of."""
 
     def __post_init__(self) -> None:
         self.reason = self.reason or self.untried
@@ -108,6 +110,7 @@ class Neighbour:
     def takes_all(self) -> None:
         """What is sent to it arrives."""
         self.rejects = ""
+        self.ahead = False
 
     def _fail(self, why: str) -> None:
         self.obstacle = why

@@ -87,7 +87,7 @@ class Audit:
         }
 
     def interrupt(self, edges: Edges) -> Iterator[dict[str, Any]]:
-        """What has left and arrived in the rounds under way, a line each; of one that was not begun `edges` has them."""
+        """What has left and arrived in the rounds under way, a line each; `edges` has those of one not begun."""
         for round, audit in sorted(self._rounds.items()):
             if not (audit.sent or audit.received):
                 continue

@@ -71,6 +71,8 @@ class Membership:
         reply = self.register.acceptor.hear(request, standing)
         if isinstance(reply, Promise):
             self.register.promised = reply.durable
+        if self.held and self.seat:
+            self.seat.hold(self.register.promised)  # a round that begins from now on is not in the promise
         if isinstance(request, Enter) and isinstance(reply, Heard):
             self.asks_to_enter[request.id] = request.private
         await self._take_note()

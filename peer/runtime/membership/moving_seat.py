@@ -55,7 +55,8 @@ class MovingSeat(Seat):
         return durable if self._promised is None else min(durable, self._promised)
 
     async def may_start(self, round: int) -> None:
-        await self._free.wait()
+        while not self._free.is_set():  # it may be held again before it is woken up
+            await self._free.wait()
         if self._last is None or round <= self._last:
             self.started = round
 

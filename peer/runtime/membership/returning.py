@@ -49,7 +49,8 @@ class Return:
                         f"none of them has answered for {self._patience:g} s: they have finished, or are away; start "
                         "it again if they are not done"
                     )
-                if all(answers):  # who does not reach everybody would only be lost again
+                outside = membership.id not in membership.chain.current.members
+                if outside and all(answers):  # who does not reach everybody would only be lost again
                     enter = Enter(membership.chain.current.number, membership.id, private)
                     await self._ask(self._random.choice(self._others), enter, transport)
                 await asyncio.sleep(self._questions.timeouts.ask)
