@@ -47,8 +47,9 @@ lock:
 demo: setup
 	$(VENV)/bin/dfl-launch run examples/demo.yaml --fresh
 
+# Compiled once, also where the environment says not to: each worker imports all tests, and each command the package.
 test: setup
-	$(PY) -m pytest -n $(JOBS) --dist worksteal --ignore tests/engines $(TESTS)
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(JOBS) --dist worksteal --ignore tests/engines $(TESTS)
 
 # What needs packages that most do not have.
 test-engines: setup

@@ -26,6 +26,7 @@ from peer.protocols.base import Protocol
 from peer.runtime.dry_run import FLOAT64, KNOWN, DryRun
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
+from peer.spec.learnt import check_learnt
 from peer.spec.own_data import own_data
 
 Counts = NDArray[np.int64]
@@ -95,9 +96,10 @@ def plan(spec: Spec) -> Plan:
     stages = [{id: _trained(spec, id, shard) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
-    few = first.train(np.arange(2)).first(2)  # those are read without workers
-    example = Example.of(few, first.classes, spec.task)
+    few, tested = first.few()  # those are read without workers
+    example = Example.of(few, first.classes, spec.task, tested)
     model = build(spec.model, example, spec.seed)
+    check_learnt(spec, model)
     for shards in stages:
         for id, shard in shards.items():
             spec.protocol.check_samples(id, len(shard))

@@ -1,6 +1,5 @@
 """What a user adds without touching the package: `module:Name` in the YAML."""
 
-import logging
 import sys
 import sysconfig
 import traceback
@@ -50,12 +49,14 @@ def _module(name: str, reference: str) -> ModuleType:
         raise InputError(f"`{reference}`: the module `{name}` cannot be imported: {in_words(error)}") from error
 
 
+class UserCodeError(FailedError):
+    """Code of a user's failed, and its cause is what it raised: started again it would raise the same."""
+
+
 @contextmanager
 def user_code_errors(name: str) -> Iterator[None]:
-    """What code of a user's raises, as a FailedError that says where: started again it would raise the same.
-
-    The traceback goes to the log. A built-in's (a name without a colon) passes as it is.
-    """
+    """What code of a user's raises, as a UserCodeError that says where. A built-in's (a name without a colon) passes
+    as it is."""
     try:
         yield
     except (FailedError, InputError):
@@ -63,8 +64,7 @@ def user_code_errors(name: str) -> Iterator[None]:
     except Exception as error:
         if ":" not in name:
             raise
-        logging.getLogger("dfl").exception("%s failed", name)
-        raise FailedError(f"`{name}` failed: {in_words(error)}") from error
+        raise UserCodeError(f"`{name}` failed: {in_words(error)}") from error
 
 
 def in_words(error: BaseException) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch._dynamo  # the first optimiser imports it anyway, but after the freeze below
 from hypothesis import settings
 from interpreter import Commands
 from proxies import Proxies
@@ -20,6 +22,10 @@ from peer.spec.peer import load_spec
 # A machine under load is no failure; and who sees one here sees it again.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+# Each worker has a core: with a thread for every core, they would spend most of their time waiting for one another's.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_finish() -> None:

@@ -26,7 +26,7 @@ LAUNCHER = (
     {"launcher.supervision"},
     {"launcher.engines", "launcher.monitor", "launcher.reports"},
     {"launcher.plan", "launcher.written_spec"},
-    {f"launcher.{name}" for name in ("certificates", "formatting", "headline", "run_files", "table")},
+    {f"launcher.{name}" for name in ("certificates", "formatting", "headline", "run_files", "table", "views")},
 )
 ONE_ROOM = {
     "grpc": {f"peer.network.transport.{name}" for name in ("answers", "asking", "dialled", "entrance", "grpc", "tls")},

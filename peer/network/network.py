@@ -34,7 +34,7 @@ class Network:
 
     def __init__(self, node: Node, manifest: Manifest, callbacks: Callbacks) -> None:
         self._node, self.identity, self.manifest, self.limits = node, node.identity, manifest, node.limits
-        self.audit, self.traffic = Audit(), node.traffic
+        self.audit, self.traffic = Audit(node.identity.view), node.traffic
         self.edges, self.durability = node.edges, node.durability
         self.resources = callbacks.resources
         self.links: dict[str, Link] = {}

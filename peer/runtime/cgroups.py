@@ -90,9 +90,9 @@ def _mounts(proc: Path, kind: str, controller: str | None = None) -> list[tuple[
     found = []
     for line in _lines(proc / "mountinfo"):
         place, _, system = line.partition(" - ")
-        root, mounted = (_unescaped(field) for field in place.split()[3:5])
         type_, _, options = system.split()[:3]
         if type_ == kind and (controller is None or controller in options.split(",")):
+            root, mounted = (_unescaped(field) for field in place.split()[3:5])
             found.append((PurePosixPath(root), Path(mounted)))
     return found
 

@@ -1,6 +1,7 @@
 """A peer's life from its files to its result: join, (train, communicate, evaluate)*, serve."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -19,11 +20,12 @@ from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
 from peer.network.transport import StatusHandler, Transport
 from peer.network.wire.messages import Resources
-from peer.plugins import user_code_errors
+from peer.plugins import UserCodeError, user_code_errors
 from peer.runtime.barriers import await_staleness_bound, drain, join
 from peer.runtime.bounds import Bounds
 from peer.runtime.checkpointer import Checkpointer, LostError
 from peer.runtime.encodings import encoded, encoding
+from peer.runtime.fine_tuned import take_fine_tuned
 from peer.runtime.judge import Judge
 from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer
@@ -113,6 +115,9 @@ class Runtime:
             raise self._failed(f"{error}{self._by_others()}") from None
         except LostError as error:
             raise error if self._spec.on_loss == "bypass" else self._failed(str(error)) from None
+        except UserCodeError as error:
+            logging.getLogger("dfl").error("code of the user's failed", exc_info=error.__cause__)
+            raise self._failed(str(error)) from None
         except (FailedError, InputError) as error:
             raise self._failed(str(error)) from None
         except OSError as error:
@@ -147,6 +152,7 @@ class Runtime:
                 try:
                     return await self._live_there()
                 finally:
+                    self._close_interrupted()
                     self.peer.trainer.stop()
                     asyncio.get_running_loop().run_in_executor(self.peer.executor, self.setup.shard.close)
 
@@ -249,10 +255,19 @@ class Runtime:
         if round < self.network.last_round:
             self._become("ready")
 
+    def _close_interrupted(self) -> None:
+        """With views a round that is cut off may never be played again, and what has left in it has left."""
+        if self._spec.on_loss == "bypass":
+            for line in self.network.audit.interrupt(self.network.edges):
+                append_audit(self._audit, line)
+
     async def _finish(self) -> None:
         """The last checkpoint counts only once it has been read back; then the model and the result."""
         await self._checkpointer.finish()
         await self.peer.follow_drift(self.network.last_round)
+        if await asyncio.to_thread(take_fine_tuned, self.setup.model, self._out, self.network.last_round):
+            await self._evaluate()
+            return
         known = self._judge.evaluation
         found = judged(known, self._judge.validation) if known else await self._evaluate()
         await self._write(found, None)
@@ -342,4 +357,4 @@ class Runtime:
         if self._lifecycle.state == "serving":
             self._seen_serving.set()
         found, state = self._judge.evaluation, self._lifecycle.state
-        return status_reply(self.network, self._spec, state, self.peer, found, self._resources())
+        return status_reply(self.network, self._judge.course, state, self.peer, found, self._resources())

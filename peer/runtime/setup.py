@@ -25,10 +25,12 @@ from peer.ownership import make_private, refuse_links
 from peer.protocols.peer import Resources
 from peer.runtime.behaviour import flip_labels
 from peer.runtime.disk import check_disk, disk_needed, rehearse
+from peer.runtime.fine_tuned import forget_other
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.runtime.seat import Seat
 from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec, why_no_transforms
+from peer.spec.learnt import check_learnt
 from peer.spec.peer import PeerConfig
 from peer.spec.resources import given
 from peer.spec.run import Run
@@ -78,8 +80,9 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
 def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.device) -> Model:
     """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
-    example = Example.of(shard.train, shard.classes, shard.task)
+    example = Example.of(shard.train, shard.classes, shard.task, shard.test)
     model = build(spec.model, example, spec.seed, stream, device)
+    check_learnt(spec, model)
     spec.protocol.check_samples(config.id, len(shard.train))
     check_batches(model, spec.phases, len(shard.train), config.id)
     check_length(model, spec.protocol.local(), len(shard.train), spec.training, spec.rounds)
@@ -145,6 +148,7 @@ def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
     """Create the directory, say in it whose it is, and keep every other process out of it inside the block."""
     make_private(out)
     with sole_use(out):
+        forget_other(out, spec)
         Run.of(spec, config.id, VERSION).write(out)
         write_atomically(out / "pid", f"{os.getpid()}\n".encode())
         yield

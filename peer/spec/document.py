@@ -195,6 +195,8 @@ def _sentence(
         return f"{where}: `{name}.kind` is missing"
     if error["type"] == "missing":
         return f"{where}: `{name}` is missing"
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type") and error["input"] is None:
+        return f"{where}: `{name}` is empty; write its settings there, or leave it out"
     if wish := _wish(location, kind, document, components):
         return f"{where}: {wish}"
     message = error["msg"].removeprefix("Value error, ")

@@ -18,6 +18,7 @@ from peer.protocols.declarations import Declarations
 from peer.settings import Settings
 from peer.spec.agreement import agreed, digests, sha256
 from peer.spec.behaviour import AnyBehaviour, LabelFlip
+from peer.spec.bypass import against_bypass
 from peer.spec.declared import check_declared
 from peer.spec.document import dump_yaml
 from peer.spec.evaluation import FineTune, StopEarly
@@ -217,32 +218,22 @@ class Spec(Settings):
 
     @model_validator(mode="after")
     def _can_go_on_without_some(self) -> Self:
-        if self.on_loss != "bypass":
-            if self.start_with is not None:
-                raise ValueError("`start_with` goes with `on_loss: bypass`; write that, or leave `start_with` out")
-            return self
-        if obstacle := next(self._against_bypass(), None):
+        if self.on_loss == "bypass" and (obstacle := next(against_bypass(self), None)):
             why, way_out = obstacle
             raise ValueError(f"`on_loss: bypass` cannot be: {why}; {way_out}, or write `on_loss: wait`")
+        if self.on_loss != "bypass" and self.start_with is not None:
+            raise ValueError("`start_with` goes with `on_loss: bypass`; write that, or leave `start_with` out")
         return self
 
-    def _against_bypass(self) -> Iterator[tuple[str, str]]:
-        """Why nobody can be lost or taken in during the run, and the way out."""
-        protocol, most = self.protocol, len(self.ring)
-        if most < 3:
-            yield f"of {most} peers no majority is left when one is lost", "add peers"
-        if protocol.graph == "none":
-            yield f"the peers of `{protocol.name}` are not connected, so none is missed", "choose another protocol"
-        if why := protocol.why_members_are_fixed():
-            yield f"`{protocol.name}` needs all its members: {why}", "choose another protocol"
-        if self.dial_out:
-            yield f"`{self.dial_out[0]}` dials out, and members must reach each other", "give it an `address`"
-        if self.stop_early:
-            yield "`stop_early` counts on everybody's figures of all rounds", "leave out `stop_early`"
-        if self.wire.kind == "top-k":
-            yield "`wire: top-k` counts on all that was sent before", "choose another `wire`"
-        if self.start_with is not None and not most < 2 * self.start_with <= 2 * most:
-            yield f"`start_with: {self.start_with}` is not more than half of {most} peers", "choose a number that is"
+    @model_validator(mode="after")
+    def _rounds_once(self) -> Self:
+        dtype, precision = self.model.dtype, self.training.precision
+        if {dtype, precision} == {"bfloat16", "float16"}:
+            raise ValueError(
+                f"`training.precision` is {precision} and `model.dtype` {dtype}, which do not mix; write the same in "
+                "both, or leave one of them out"
+            )
+        return self
 
     @field_serializer("code")
     def _code(self, code: Path | None) -> str | None:

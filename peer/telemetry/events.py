@@ -18,7 +18,7 @@ Share = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
 """An accuracy; a weighted mean may come to a little more than 1."""
 LARGEST_FIGURE = 1e100
 """So many of them may be added up and squared."""
-Measured = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)] | None
+FigureValue = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)] | None
 """One of a task's figures; None where it is not finite."""
 Cause = Literal["join", "staleness", "stalled"]
 """Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent."""
@@ -150,8 +150,8 @@ class RoundDone(Event):
     name = "round"
     round: int
     accuracy: dict[str, Share | None] = field(default_factory=dict)
-    figures: dict[str, Measured] = field(default_factory=dict)
-    validation: dict[str, Measured] = field(default_factory=dict)
+    figures: dict[str, FigureValue] = field(default_factory=dict)
+    validation: dict[str, FigureValue] = field(default_factory=dict)
     loss: float | None = None
     test_loss: float | None = None
     balanced: float | None = None
@@ -198,8 +198,8 @@ class FineTuned(Event):
 
     name = "finetuned"
     accuracy: dict[str, Share | None]
-    figures: dict[str, Measured]
-    validation: dict[str, Measured] = field(default_factory=dict)
+    figures: dict[str, FigureValue]
+    validation: dict[str, FigureValue] = field(default_factory=dict)
 
     def __str__(self) -> str:
         named = ", ".join(f"{name} {number(value)}" for name, value in self.figures.items())

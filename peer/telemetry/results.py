@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 
 from peer.files import patiently, read, sync, write_atomically
 from peer.reading import RECORDS, read_plain
-from peer.telemetry.events import Measured, RoundDone, Share, read_event
+from peer.telemetry.events import FigureValue, RoundDone, Share, read_event
 from peer.telemetry.line_file import LineFile
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
@@ -36,11 +36,11 @@ class Judged:
     """Figures of one model. Accuracies in 0..1, `test_loss` the task's."""
 
     accuracy: dict[str, Share | None]
-    figures: dict[str, Measured] = field(default_factory=dict)
+    figures: dict[str, FigureValue] = field(default_factory=dict)
     """The task's, by name."""
     balanced: float | None = None
     test_loss: float | None = None
-    validation: dict[str, Measured] = field(default_factory=dict)
+    validation: dict[str, FigureValue] = field(default_factory=dict)
     """The task's on the samples that are held back; written if any are."""
 
 
@@ -51,7 +51,7 @@ class Figures:
     id: str
     samples: Count
     accuracy: dict[str, Share | None]
-    figures: dict[str, Measured] = field(default_factory=dict)
+    figures: dict[str, FigureValue] = field(default_factory=dict)
     """The task's, by name."""
     balanced: float | None = None
     test_loss: float | None = None
@@ -62,7 +62,7 @@ class Figures:
     tensor_bytes_sent: Count
     sent_to: dict[str, Count]
     seconds: dict[str, Seconds]
-    validation: dict[str, Measured] = field(default_factory=dict)
+    validation: dict[str, FigureValue] = field(default_factory=dict)
     """The task's on the samples that are held back; written if any are."""
     best: Best | None = None
     """Written if samples are held back."""
@@ -121,7 +121,7 @@ def sync_lines(out: Path) -> None:
 
 
 def append_audit(file: LineFile, line: dict[str, Any]) -> None:
-    """One finished round; a round that was replayed after a crash appears again, and its last line counts."""
+    """One round; replayed after a crash it appears again, and of each view its last line counts."""
     patiently(file.append, json.dumps(line))
 
 

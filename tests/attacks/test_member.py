@@ -37,8 +37,8 @@ def remembered(federation: SmallFederation) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize("far", [FAR, ROUNDS])
 def test_hearsay_ends_nobody_and_is_on_no_disk(federation: Build, far: int) -> None:
     """peer4 tells its neighbours that everybody is further than anybody can be, or than they are; then runs on."""
-    expected = digests(federation(ORDERED, 5, rounds=ROUNDS).run())
     run = federation(ORDERED, 5, rounds=ROUNDS)
+    expected = run.undisturbed()
     certs = secured(run)
     run.start("peer0", "peer1", "peer2", "peer3")
     for neighbour in ("peer0", "peer3"):
@@ -60,8 +60,8 @@ def test_hearsay_ends_nobody_and_is_on_no_disk(federation: Build, far: int) -> N
 
 def test_what_a_peer_has_is_for_itself_to_say(federation: Build) -> None:
     """A neighbour that tells a peer of its own disk, in every Beat: it goes on, and after a restart."""
-    expected = digests(federation({"name": "fibfl", **ONE}, 3, rounds=ROUNDS).run())
     run = federation({"name": "fibfl", **ONE}, 3, rounds=ROUNDS)
+    expected = run.undisturbed()
     certs = secured(run)
     run.start("peer0")
     run.await_event("peer0", "state", state="joining")
@@ -146,8 +146,8 @@ async def test_words_that_come_late_are_no_loss() -> None:
 
 def test_a_peer_that_lost_its_disk_is_named_and_waits(federation: Build) -> None:
     """Nobody has the messages of the rounds that it had announced: its neighbours say so, and nothing is given up."""
-    expected = digests(federation({"name": "fibfl", **ONE}, 3, rounds=ROUNDS).run())
     run = federation({"name": "fibfl", **ONE}, 3, rounds=ROUNDS, patience=5)
+    expected = run.undisturbed()
     run.start()
     until(lambda: len(run.events("peer1", "round")) >= 3 or None, 30, "three rounds")
     run.peers["peer1"].signal(signal.SIGKILL)

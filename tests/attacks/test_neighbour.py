@@ -188,9 +188,8 @@ def test_an_answer_that_is_none_is_no_welcome(federation: Build) -> None:
 @pytest.mark.parametrize("service", ["Tensors", "Heartbeat"])
 def test_streams_that_say_nothing_stop_no_ring(service: str, federation: Build) -> None:
     """Without certificates anybody who knows the spec can open them, in anybody's name."""
-    spec = {"peers": 3, "rounds": 12}
-    expected = digests(federation(QUICK, **spec).run())
-    made = federation(QUICK, **spec)
+    made = federation(QUICK, rounds=12)
+    expected = made.undisturbed()
     with impostor(made, service=service) as opened:
         ended = digests(made.run())
     assert opened() > 100
@@ -198,20 +197,18 @@ def test_streams_that_say_nothing_stop_no_ring(service: str, federation: Build) 
 
 
 def test_beats_in_anothers_name_stop_no_ring(federation: Build) -> None:
-    spec = {"peers": 3, "rounds": 12}
-    expected = digests(federation(QUICK, **spec).run())
-    made = federation(QUICK, **spec)
+    made = federation(QUICK, rounds=12)
+    expected = made.undisturbed()
     with impostor(made, Beat(state="training", round=3, durable=-1).SerializeToString(), service="Heartbeat"):
         ended = digests(made.run())
     assert ended == expected
     assert all(len(written(made, id)) < FILES for id in made.ids)
 
 
-def test_recorded_connections_change_nothing(watched: BuildWatched, federation: Build) -> None:
+def test_recorded_connections_change_nothing(watched: BuildWatched) -> None:
     """Every byte of every connection so far, said again to every peer, in a later round."""
-    spec = {"peers": 3, "rounds": 30}
-    expected = digests(federation(QUICK, **spec).run())
-    made, proxies = watched(QUICK, **spec)
+    made, proxies = watched(QUICK, rounds=30)
+    expected = made.undisturbed()
     made.start()
     made.await_event("peer0", "round", round=4)
     recorded = [bytes(connection.forth) for connection in proxies.connections if connection.edge]

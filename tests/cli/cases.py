@@ -48,6 +48,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         '`trace`: input should be a valid boolean (given: "yes")',
     ),
     "1e3 is no integer": ("protocol: fibfl\nrounds: 1e3\nring: []\n", "`rounds`: input should be a valid integer"),
+    "an empty block": (
+        "protocol: fibfl\ntraining:\nring: []\n",
+        "fed.yaml:2: `training` is empty; write its settings there, or leave it out",
+    ),
     "a tab": ("rounds: 2\n\tprotocol: fibfl\n", "not valid YAML"),
     "unclosed": ("rounds: [2\n", "not valid YAML"),
     "two documents": ("rounds: 2\n---\nrounds: 3\n", "not valid YAML"),
@@ -82,6 +86,35 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no such training step": (content(training={"step": "nowhere:f"}), "`nowhere:f`: no module `nowhere`"),
     "step that fails": (content(training={"step": "math:sqrt"}), "`math:sqrt` failed: TypeError"),
+    "step of the user's that fails": (
+        content(training={"step": "late:step"}),
+        "`late:step` failed: ZeroDivisionError: division by zero (",
+    ),
+    "line of a step that fails": (content(training={"step": "late:step"}), "late.py:30)"),
+    "transforms that are none": (
+        data(transforms=[{"RandomCrop": 8}]),
+        "`data.transforms` wants a list of transforms, such as [RandomHorizontalFlip, {RandomCrop: {size: 28}}]",
+    ),
+    "a task that is none": (
+        content(task="json:dumps"),
+        "`json:dumps` is not a subclass of peer.Task; write `class dumps(Task)`",
+    ),
+    "two precisions": (
+        content(model={"name": "mlp", "dtype": "float16"}, training={"precision": "bfloat16"}),
+        "`training.precision` is bfloat16 and `model.dtype` float16, which do not mix; write the same in both, or",
+    ),
+    "two precisions the other way round": (
+        content(model={"name": "mlp", "dtype": "bfloat16"}, training={"precision": "float16"}),
+        "`training.precision` is float16 and `model.dtype` bfloat16, which do not mix",
+    ),
+    "fine-tuning of a frozen head": (
+        content(protocol="fedavg", model={"name": "mlp", "freeze": ["head.*"]}, finetune={"part": "head"}),
+        "`finetune` trains the head, and nothing in that of model mlp is learnt; write `part: model`, or leave",
+    ),
+    "training of a frozen head": (
+        content(protocol="fedrep", model={"name": "mlp", "freeze": ["head.*"]}),
+        "`fedrep` trains the head, and nothing in that of model mlp is learnt; freeze less of it",
+    ),
     "unknown key of training": (content(training={"presision": "float16"}), "did you mean `precision`?"),
     "unknown parameter": (protocol(gama=0.3), "unknown key `gama`; did you mean `gamma`?"),
     "parameter of another protocol": (protocol(momentum=0.3), "unknown key `momentum`"),
@@ -339,6 +372,10 @@ def norm(shape, classes):
 
 def load():
     raise OSError("no tape")
+
+
+def step(step, batch):
+    return 1 / 0
 """,
 }
 """A user's own modules: what is wrong with each is said with file and line."""

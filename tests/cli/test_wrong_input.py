@@ -22,8 +22,8 @@ from peer.spec.peer import load_peer, load_spec
 class Place:
     """A directory with the files that the cases name; knows when something was created in it."""
 
-    def __init__(self, path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        self.path, self._capfd = path, capfd
+    def __init__(self, path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+        self.path, self._capfd, self._caplog = path, capfd, caplog
         np.savez(path / "whole.npz", x=np.zeros((50, 8, 8), np.uint8), y=np.arange(50) % 10)
         (path / "cut.npz").write_bytes((path / "whole.npz").read_bytes()[:2000])
         np.savez(path / "objects.npz", x=np.array([{}], object), y=np.zeros(1, np.int64))
@@ -43,6 +43,7 @@ class Place:
         assert printed.err.count("\n") == 1, printed.err
         assert printed.err.startswith("dfl-peer: " if main is peer else "dfl-launch: ")
         assert printed.out == ""
+        assert not self._caplog.records, "pytest keeps what is logged from stderr"
         assert self._files() == before
 
     def everyone_refuses(self, message: str) -> None:
@@ -56,10 +57,15 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Place:
+def place(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> Place:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    return Place(tmp_path, capfd)
+    return Place(tmp_path, capfd, caplog)
 
 
 @pytest.mark.parametrize("case", TEXTS)

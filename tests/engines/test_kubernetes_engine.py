@@ -9,12 +9,12 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from kubernetes_cluster import ROOT, Cluster, missing
-from real_peers import all_gone, until
+from launched import Launched, models, restarts
+from real_peers import all_gone
 
 from launcher.certificates import make_certificates
 from launcher.cli import main
@@ -62,11 +62,6 @@ def local(spec: Path, ports: Callable[[int], list[int]]) -> dict[str, str]:
     return models(out)
 
 
-def models(out: Path) -> dict[str, str]:
-    summary = json.loads((out / "summary.json").read_text())
-    return {peer["id"]: peer["model_sha256"] for peer in summary["per_peer"]}
-
-
 @pytest.fixture
 def cluster(ports: Callable[[int], list[int]]) -> Iterator[Cluster]:
     base = Path(tempfile.mkdtemp(prefix="kubernetes-"))
@@ -77,12 +72,14 @@ def cluster(ports: Callable[[int], list[int]]) -> Iterator[Cluster]:
     shutil.rmtree(base)
 
 
-class Launch:
+class Launch(Launched):
     """`dfl-launch run --on kubernetes`, or `attach`, into a directory of its own."""
 
+    patience = LONG
+
     def __init__(self, cluster: Cluster, spec: Path, out: Path):
-        self.cluster, self.spec, self.out = cluster, spec, out
-        self.launcher: subprocess.Popen[str]
+        super().__init__(spec, out)
+        self.cluster = cluster
 
     def run(self, *more: str | Path) -> None:
         where = ("--peers", str(PEERS), "--out", self.out, "--on", "kubernetes", "--option=image=dfl")
@@ -91,11 +88,8 @@ class Launch:
     def attach(self) -> None:
         self.launcher = self.cluster.launch("attach", self.out)
 
-    def ended(self, code: int) -> str:
-        """What the launcher has said, once it has ended with this code."""
-        said, _ = self.launcher.communicate(timeout=LONG)
-        assert self.launcher.returncode == code, said + self.cluster.logs()
-        return said
+    def logs(self) -> str:
+        return self.cluster.logs()
 
     def says(self, words: str) -> str:
         """The first line with these words."""
@@ -104,21 +98,6 @@ class Launch:
             if words in line:
                 return line
         raise AssertionError(f"nobody says {words}: {self.cluster.logs()}")
-
-    def events(self, id: str, name: str) -> list[dict[str, Any]]:
-        path = self.out / id / "events.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        events = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [event for event in events if event["event"] == name]
-
-    def reaches(self, round: int) -> None:
-        """Returns when peer1 has completed the round, as seen from here."""
-
-        def look() -> bool:
-            assert self.launcher.poll() is None, self.ended(0)
-            return any(event["round"] >= round for event in self.events("peer1", "round"))
-
-        until(look, LONG, f"peer1 completes round {round}")
 
     def nothing_left(self) -> None:
         assert self.cluster.everything() == []
@@ -130,13 +109,7 @@ class Launch:
 def launch(cluster: Cluster, spec: Path, tmp_path: Path) -> Iterator[Launch]:
     made = Launch(cluster, spec, tmp_path / "run")
     yield made
-    if made.launcher.poll() is None:
-        made.launcher.kill()
-        made.launcher.communicate()
-
-
-def restarts(out: Path) -> int:
-    return int(json.loads((out / "summary.json").read_text())["restarts"])
+    made.kill()
 
 
 def test_a_job_trains_the_models_of_a_local_run_though_connections_are_cut(

@@ -1,17 +1,15 @@
 """`--on slurm` with a real Slurm: the same models as on this machine, whatever happens to peers, job and launcher."""
 
-import json
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from launched import Launched, models, restarts
 from real_peers import all_gone, until
 from slurm_cluster import ROOT, Cluster, missing
 
@@ -24,7 +22,6 @@ pytestmark = [
 PEERS = 3
 """More than nodes that they take: two share one."""
 ROUNDS = 150
-LONG = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +55,17 @@ def local(cluster: Cluster, spec: Path, tmp_path_factory: pytest.TempPathFactory
     out = tmp_path_factory.mktemp("local") / "run"
     port = cluster.ports(1)[0]
     launcher = cluster.launch("run", spec, "--peers", str(PEERS), "--port", str(port), "--out", out)
-    said, _ = launcher.communicate(timeout=LONG)
+    said, _ = launcher.communicate(timeout=Launched.patience)
     assert launcher.returncode == 0, said
     return models(out)
 
 
-class Launch:
+class Launch(Launched):
     """`dfl-launch run --on slurm`, or `attach`, into a directory of its own."""
 
     def __init__(self, cluster: Cluster, spec: Path, out: Path):
-        self.cluster, self.spec, self.out = cluster, spec, out
-        self.launcher: subprocess.Popen[str]
+        super().__init__(spec, out)
+        self.cluster = cluster
 
     def run(self, *more: str) -> None:
         port = self.cluster.ports(1)[0]
@@ -79,30 +76,6 @@ class Launch:
 
     def attach(self) -> None:
         self.launcher = self.cluster.launch("attach", self.out)
-
-    def ended(self, code: int) -> str:
-        """What the launcher has said, once it has ended with this code."""
-        said, _ = self.launcher.communicate(timeout=LONG)
-        assert self.launcher.returncode == code, said + self.logs()
-        return said
-
-    def logs(self) -> str:
-        return "".join(f"--- {log}\n{log.read_text()}" for log in self.out.glob("*/log.txt"))
-
-    def events(self, id: str, name: str) -> list[dict[str, Any]]:
-        path = self.out / id / "events.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        events = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [event for event in events if event["event"] == name]
-
-    def reaches(self, round: int) -> None:
-        """Returns when peer1 has completed the round."""
-
-        def look() -> bool:
-            assert self.launcher.poll() is None, self.ended(0)
-            return any(event["round"] >= round for event in self.events("peer1", "round"))
-
-        until(look, LONG, f"peer1 completes round {round}")
 
     def signal_peer(self, id: str, number: signal.Signals) -> None:
         os.kill(int((self.out / id / "pid").read_text()), number)
@@ -125,20 +98,9 @@ class Launch:
 def launch(cluster: Cluster, spec: Path, tmp_path: Path) -> Iterator[Launch]:
     made = Launch(cluster, spec, tmp_path / "run")
     yield made
-    if made.launcher.poll() is None:
-        made.launcher.kill()
-        made.launcher.communicate()
+    made.kill()
     cluster.ask("scancel", "--quiet", "--user=root")
     until(lambda: not cluster.jobs(), 40, "no job is left")
-
-
-def models(out: Path) -> dict[str, str]:
-    summary = json.loads((out / "summary.json").read_text())
-    return {peer["id"]: peer["model_sha256"] for peer in summary["per_peer"]}
-
-
-def restarts(out: Path) -> int:
-    return int(json.loads((out / "summary.json").read_text())["restarts"])
 
 
 def test_a_job_trains_the_models_of_a_local_run(launch: Launch, local: dict[str, str]) -> None:

@@ -11,7 +11,6 @@ import pytest
 from real_peers import Build, digests, until
 
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
-SPEC = {"peers": 3, "rounds": 12}
 
 
 @pytest.fixture
@@ -37,8 +36,8 @@ def fill(filler: Path) -> None:
 
 
 def test_a_full_disk(small_disk: Path, federation: Build) -> None:
-    expected = digests(federation(PROTOCOL, **SPEC).run())
-    one = federation(PROTOCOL, **SPEC)
+    one = federation(PROTOCOL, peers=3, rounds=12)
+    expected = one.undisturbed()
     one.configure("peer1", out=str(small_disk / "peer1"))
     (one.directory / "peer1").symlink_to(small_disk / "peer1")
     one.start()

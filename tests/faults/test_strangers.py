@@ -48,9 +48,8 @@ def flood(address: str, count: int) -> None:
 
 @pytest.mark.timeout(100)
 def test_strangers_do_not_harm_a_run(federation: Build) -> None:
-    spec = {"peers": 3, "rounds": 25}
-    expected = digests(federation(PROTOCOL, **spec).run())
-    one = federation(PROTOCOL, **spec)
+    one = federation(PROTOCOL, peers=3, rounds=25)
+    expected = one.undisturbed()
     one.start()
     one.await_event("peer0", "state", state="training", round=1)
     process, address = psutil.Process(one.peers["peer0"].pid), one.address("peer0")

@@ -16,7 +16,6 @@ import torch
 from real_peers import Nursery, SmallFederation
 from ruamel.yaml import YAML
 from safetensors.torch import load_file
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -52,6 +51,8 @@ def mlp(inputs: int, outputs: int) -> tuple[nn.Module, nn.Module]:
 
 
 def classification() -> Training:
+    from sklearn.datasets import load_digits  # here, since it takes seconds, and the other workers have no need of it
+
     images, digits = load_digits(return_X_y=True)
     x = torch.from_numpy(images).float() / 16
     return Training(x, torch.from_numpy(digits).long(), lambda: mlp(64, 10), functional.cross_entropy)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +185,32 @@ def test_fine_tuning_changes_the_head_alone_and_nothing_leaves(tmp_path: Path) -
         assert result["test_loss"] != plain["test_loss"]
         assert result["tensor_bytes_sent"] == plain["tensor_bytes_sent"]
         assert result["best"] == plain["best"]
-    again = federate(tmp_path / "after", FEDAVG, 3, **keys, finetune={"epochs": 3, "part": "head", "lr": 0.1})
-    assert again.models() == after.models()  # started once more, it trains once more, to the same bits
+
+
+def fine_tunings(run: Run) -> dict[str, int]:
+    """How often each peer has fine-tuned."""
+    return {id: (run.out / id / "events.jsonl").read_text().count('"finetuned"') for id in run.ids}
+
+
+def test_a_finished_peer_fine_tunes_once_more_only_where_its_result_is_not_whole_or_of_other_settings(
+    tmp_path: Path,
+) -> None:
+    keys = HELD | {"rounds": 2}
+    tuned = {"finetune": {"epochs": 2, "part": "model", "lr": 0.1}}
+    first = federate(tmp_path, FEDAVG, 3, **keys, **tuned)
+    models, results = first.models(), {id: first.result(id) for id in first.ids}
+    with (tmp_path / "peer0" / "model.safetensors").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"torn")
+    (tmp_path / "peer1" / "result.json").write_text("{")
+    again = federate(tmp_path, FEDAVG, 3, **keys, **tuned)
+    assert fine_tunings(again) == {"peer0": 2, "peer1": 2, "peer2": 1}
+    assert again.models() == models
+    assert again.result("peer2") == results["peer2"]
+    assert [one.peer.trained.sha256() for one in again.runtimes.values()] == [*models.values()]
+    other = federate(tmp_path, FEDAVG, 3, **keys, finetune={"epochs": 1, "part": "model", "lr": 0.1})
+    assert fine_tunings(other) == {"peer0": 3, "peer1": 3, "peer2": 2}
+    assert other.models() != models
 
 
 def test_fine_tuning_goes_by_its_own_settings(tmp_path: Path) -> None:

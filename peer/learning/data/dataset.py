@@ -7,10 +7,13 @@ import numpy as np
 import torch
 
 from peer.learning.data.reading import taken
-from peer.learning.data.samples import Indices, InMemory, Inputs, Names, Samples, Targets
+from peer.learning.data.samples import Array, Indices, InMemory, Inputs, Names, Samples, Targets
 from peer.learning.data.stream import Stream
 from peer.learning.data.streamed import Streamed
 from peer.learning.tasks import Classification, Task
+
+ROWS = 10_000
+"""Of tokens that are looked through together."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,19 @@ class Dataset:
         chosen = np.arange(len(self.test_targets)) if indices is None else indices
         return self._take("test", self.test_inputs, self.test_targets, chosen)
 
+    def few(self) -> tuple[Samples, Samples]:
+        """Two training samples and two test samples, for a dry pass: as `Samples.pair` has them, and read in parts."""
+        parts = (self.train, self.train_inputs), (self.test, self.test_inputs)
+        return tuple(take(self._two(inputs)).first(2) for take, inputs in parts)  # type: ignore[return-value]
+
+    def _two(self, inputs: Inputs) -> Indices:
+        if self.stream or self.task.inputs == "float32":
+            return np.arange(min(2, inputs.shape[0]))
+        rows = np.array_split(np.arange(inputs.shape[0]), -(-inputs.shape[0] // ROWS))
+        ends = [_ends(inputs[some]) for some in rows]
+        largest, smallest = (np.concatenate([found[end] for found in ends]) for end in (0, 1))
+        return np.array([largest.argmax(), smallest.argmin()])
+
     def validation_samples(self) -> Samples | None:
         """All validation samples; None if none were set aside."""
         if self.validation is None:
@@ -64,3 +80,9 @@ class Dataset:
             return Streamed(self.stream, part, indices, labels)
         x = torch.from_numpy(taken(inputs, indices, self.task.inputs, self.scale))
         return InMemory(x, torch.from_numpy(targets[indices]))
+
+
+def _ends(tokens: Array) -> tuple[Array, Array]:
+    """The largest and the smallest of each row."""
+    flat = np.reshape(tokens, (len(tokens), -1))
+    return flat.max(1), flat.min(1)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from peer.errors import InputError
-from peer.learning.data.reading import Part, Reading, Wanted
+from peer.learning.data.reading import BatchRequest, Part, Reading
 from peer.learning.data.samples import Array, Indices, Targets
 from peer.learning.tasks import Task
 from peer.plugins import in_words
@@ -52,7 +52,7 @@ class Items:
 
     def _read(self, rows: Indices, task: Task) -> Targets:
         reading = Reading(self.name, {"train": Part(self.dataset)}, task)
-        return task.targets(reading.targets(Wanted("train", rows, rows, 0, drawn=False)), self.name, "a target")
+        return task.targets(reading.targets(BatchRequest("train", rows, rows, 0, drawn=False)), self.name, "a target")
 
 
 def _listed(dataset: Any) -> NDArray[Any] | None:

@@ -22,7 +22,7 @@ Collate = Callable[[list[Any]], Any]
 PartName = Literal["train", "test", "validation"]
 
 
-class Wanted(NamedTuple):
+class BatchRequest(NamedTuple):
     """Which samples make a batch, and from which stream each draws."""
 
     part: str
@@ -98,7 +98,7 @@ class Mapped(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading(Dataset[Any]):
-    """Gives `Read` for `Wanted`. A process of its own gets all of this, but for what is memory-mapped."""
+    """Gives `Read` for `BatchRequest`. A process of its own gets all of this, but for what is memory-mapped."""
 
     name: str
     """Of the data set, for messages."""
@@ -109,14 +109,14 @@ class Reading(Dataset[Any]):
     """For samples that are trained on (True), and for all others."""
     collate: Collate | None = None
 
-    def __getitems__(self, wanted: Wanted) -> Read | Refused:
+    def __getitems__(self, wanted: BatchRequest) -> Read | Refused:
         """A batch: torch's loader takes it as it is."""
         try:
             return self.read(wanted)
         except InputError as error:
             return Refused(str(error))
 
-    def read(self, wanted: Wanted) -> Read:
+    def read(self, wanted: BatchRequest) -> Read:
         """A batch; InputError where the user's code fails, or gives what is no sample."""
         part, transform = self.parts[wanted.part], (self.transforms or {}).get(wanted.drawn)
         rows = part.at(wanted.rows)
@@ -131,7 +131,7 @@ class Reading(Dataset[Any]):
         inputs, targets = zip(*changed, strict=True)
         return Read(self._stacked(inputs), None if y is None else torch.stack(targets))
 
-    def targets(self, wanted: Wanted) -> Array:
+    def targets(self, wanted: BatchRequest) -> Array:
         """What a torch Dataset's samples have for targets, (n, ...), as they come."""
         part = self.parts[wanted.part]
         found = [y for _, y in self._samples(part.inputs.__getitem__, part.at(wanted.rows), None, wanted)]
@@ -141,7 +141,7 @@ class Reading(Dataset[Any]):
             raise InputError(f"{self.name}: its targets are not of one shape: {in_words(error)}") from error
 
     def _samples(
-        self, sample: Callable[[Any], Any], rows: Indices, transform: Transform | None, wanted: Wanted
+        self, sample: Callable[[Any], Any], rows: Indices, transform: Transform | None, wanted: BatchRequest
     ) -> list[tuple[Any, Any]]:
         found = []
         with sample_streams():

@@ -85,7 +85,8 @@ class Samples(ABC):
 
     @abstractmethod
     def pair(self) -> Batch:
-        """Two samples, or twice the only one, for a dry pass; streamed, the data set's first, alike at all peers."""
+        """Two samples, or twice the only one, for a dry pass; streamed, the data set's first, alike at all peers. Of
+        tokens in memory they are those that hold the largest and the smallest."""
 
     @abstractmethod
     def to(self, device: torch.device | str) -> "Samples":
@@ -144,7 +145,11 @@ class InMemory(Samples):
         yield from map(self.batch, order)
 
     def pair(self) -> Batch:
-        return self.batch(torch.tensor([0, min(1, len(self) - 1)], device=self.x.device))
+        two = torch.tensor([0, min(1, len(self) - 1)], device=self.x.device)
+        if self.x.dtype == torch.int64:
+            tokens = self.x.flatten(1)
+            two = torch.stack([tokens.amax(1).argmax(), tokens.amin(1).argmin()])
+        return self.batch(two)
 
     def to(self, device: torch.device | str) -> "InMemory":
         return InMemory(self.x.to(device), self.y.to(device))

@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from peer.errors import FailedError, InputError
-from peer.learning.data.reading import Read, Reading, Refused, Wanted
+from peer.learning.data.reading import BatchRequest, Read, Reading, Refused
+from peer.learning.data.sent import check_sendable, not_sendable
 from peer.plugins import in_words
 
 PRELOADED = ["torch", "numpy", "peer.learning.data.reading"]
@@ -46,19 +47,22 @@ class Stream:
         return self._shape(self.pair)
 
     def check(self) -> None:
-        """InputError unless training and test inputs are alike, where they are all of one shape."""
+        """InputError unless training and test inputs are alike, where they are all of one shape, and the workers can
+        be given what they read."""
         tested = self._shape(self._two("test", drawn=False))
         if self.reading.collate is None and tested != self.shape:
             raise InputError(
                 f"{self.reading.name}: training inputs are {self.shape} and test inputs {tested} after their "
                 "transforms; make them alike by `test_transforms`"
             )
+        if self.workers:
+            check_sendable(self.reading)  # after it was read from, which may have opened a file
 
-    def read(self, wanted: Wanted) -> Read:
+    def read(self, wanted: BatchRequest) -> Read:
         """One batch, read here."""
         return self.reading.read(wanted)
 
-    def batches(self, wanted: Iterable[Wanted], *, alone: bool, device: torch.device) -> Generator[Read]:
+    def batches(self, wanted: Iterable[BatchRequest], *, alone: bool, device: torch.device) -> Generator[Read]:
         """One batch after the other; with `alone` without workers. Pinned in memory for a GPU, where workers read."""
         if alone or self._busy or not self.workers:
             yield from map(self.reading.read, wanted)
@@ -78,7 +82,7 @@ class Stream:
         if loader is not None and loader._iterator is not None:
             loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
 
-    def _loaded(self, wanted: Iterable[Wanted], device: torch.device) -> Iterator[Read | Refused]:
+    def _loaded(self, wanted: Iterable[BatchRequest], device: torch.device) -> Iterator[Read | Refused]:
         if self._loader is None:
             self._loader = self._opened(device)
         self._order.wanted = wanted
@@ -110,15 +114,12 @@ class Stream:
         try:
             iter(loader)
         except Exception as error:  # whatever an object of the user's raises that cannot be sent to another process
-            raise InputError(
-                f"{self.reading.name} cannot be given to `workers`: {in_words(error)}; use no lambda and no open file "
-                "in it, or set `workers: 0`"
-            ) from error
+            raise not_sendable(self.reading, error) from error
         return loader
 
     def _two(self, part: str, drawn: bool) -> Read:
         count = len(self.reading.parts[part])
-        return self.reading.read(Wanted(part, np.array([0, min(1, count - 1)]), np.arange(2), 0, drawn))
+        return self.reading.read(BatchRequest(part, np.array([0, min(1, count - 1)]), np.arange(2), 0, drawn))
 
     def _shape(self, read: Read) -> Any:
         return tree_map(lambda x: tuple(x.shape[1:]), read.inputs)
@@ -127,9 +128,9 @@ class Stream:
 class _Order:
     """What is to be read next; torch's loader goes through it anew each time."""
 
-    wanted: Iterable[Wanted] = ()
+    wanted: Iterable[BatchRequest] = ()
 
-    def __iter__(self) -> Iterator[Wanted]:
+    def __iter__(self) -> Iterator[BatchRequest]:
         return iter(self.wanted)
 
 

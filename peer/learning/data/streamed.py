@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from peer.learning.data.reading import Read, Wanted
+from peer.learning.data.reading import BatchRequest, Read
 from peer.learning.data.samples import Batch, Indices, Samples
 from peer.learning.data.stream import Stream
 
@@ -81,21 +81,21 @@ class Streamed(Samples):
     def close(self) -> None:
         self.stream.close()
 
-    def _tested(self, positions: Tensor) -> Wanted:
+    def _tested(self, positions: Tensor) -> BatchRequest:
         rows = self.rows[positions.numpy()]
-        return Wanted(self.part, rows, rows, 0, drawn=False)
+        return BatchRequest(self.part, rows, rows, 0, drawn=False)
 
-    def _trained(self, order: Iterable[Tensor], seed: int) -> Iterator[tuple[Tensor, Wanted]]:
+    def _trained(self, order: Iterable[Tensor], seed: int) -> Iterator[tuple[Tensor, BatchRequest]]:
         number = 0
         for at in order:
             numbers = np.arange(number, number + len(at))
             number += len(at)
-            yield at, Wanted(self.part, self.rows[at.numpy()], numbers, seed, drawn=True)
+            yield at, BatchRequest(self.part, self.rows[at.numpy()], numbers, seed, drawn=True)
 
-    def _read(self, pairs: Iterable[tuple[Tensor, Wanted]]) -> Generator[Batch]:
+    def _read(self, pairs: Iterable[tuple[Tensor, BatchRequest]]) -> Generator[Batch]:
         asked = deque[Tensor]()
 
-        def wanted() -> Iterator[Wanted]:
+        def wanted() -> Iterator[BatchRequest]:
             for at, one in pairs:
                 asked.append(at)
                 yield one

@@ -12,10 +12,15 @@ from torch import Tensor
 from peer.errors import InputError, nearest
 from peer.learning.vision import torchvision
 from peer.plugins import in_words, load_object
+from peer.settings import Wanted
 
 Step = Callable[..., Any]
 Named = str | Annotated[dict[str, dict[str, JsonValue]], Field(min_length=1, max_length=1)]
 """`RandomHorizontalFlip`, `{RandomCrop: {size: 28, padding: 2}}`, or with `module:name` in place of the name."""
+
+Steps = Annotated[
+    tuple[Named, ...], Wanted("a list of transforms, such as [RandomHorizontalFlip, {RandomCrop: {size: 28}}]")
+]
 
 
 class Transform:
@@ -64,10 +69,25 @@ def _step(named: Named) -> Step:
     if arguments is None and not inspect.isclass(made):
         return _callable(made, name)
     given = {key: _value(key, value) for key, value in (arguments or {}).items()}
+    _check_names(made, given, name)
     try:
         return _callable(made(**given), name)
     except Exception as error:  # torchvision's or the user's
         raise InputError(f"the transform `{name}` does not take what it is given: {in_words(error)}") from error
+
+
+def _check_names(made: Any, given: Mapping[str, Any], name: str) -> None:
+    """InputError for an argument that it does not have, or that is lacking."""
+    try:
+        known = inspect.signature(made).parameters
+    except (TypeError, ValueError):  # not of Python: whether it takes them is seen when it is made
+        return
+    any_name = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    if unknown := [key for key in given if key not in known and not any_name]:
+        raise InputError(f"the transform `{name}` has no argument `{unknown[0]}`; {nearest(unknown[0], [*known])}")
+    named = [key for key, one in known.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    if lacking := [key for key in named if known[key].default is inspect.Parameter.empty and key not in given]:
+        raise InputError(f"the transform `{name}` needs `{lacking[0]}`; write `{{{name}: {{{lacking[0]}: ...}}}}`")
 
 
 def _callable(made: Any, name: str) -> Step:
@@ -95,5 +115,12 @@ def _value(key: str, value: JsonValue) -> Any:
 
 
 def both(training: Sequence[Named], tested: Sequence[Named]) -> Mapping[bool, Transform | None]:
-    """By whether samples are trained on."""
-    return {True: transform(training), False: transform(tested)}
+    """By whether samples are trained on. InputError names the key in the settings."""
+    return {True: _at("transforms", training), False: _at("test_transforms", tested)}
+
+
+def _at(key: str, steps: Sequence[Named]) -> Transform | None:
+    try:
+        return transform(steps)
+    except InputError as error:
+        raise InputError(f"`{key}`: {error}") from error.__cause__

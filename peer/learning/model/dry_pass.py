@@ -31,6 +31,14 @@ class Example:
         """Of one input; of several a tuple or dict of shapes."""
         return tree_map(lambda x: tuple(x.shape[1:]), self.inputs)
 
+    @property
+    def tokens(self) -> str:
+        """Which ones, in words; nothing where inputs are no tokens."""
+        if not isinstance(self.inputs, Tensor) or self.inputs.dtype != torch.int64:
+            return ""
+        known = self.task.outputs_in_words(self.classes)
+        return f" with tokens from {int(self.inputs.min())} to {int(self.inputs.max())} (the task has {known})"
+
     @classmethod
     def zeros(cls, shape: tuple[int, ...], classes: int, task: Task = Classification()) -> "Example":
         """Of no data."""
@@ -38,11 +46,17 @@ class Example:
         return cls(torch.zeros(2, *shape, dtype=getattr(torch, task.inputs)), task, classes, labels)
 
     @classmethod
-    def of(cls, samples: Samples, classes: int, task: Task) -> "Example":
-        """The first of some samples. Where outputs do not hang on targets, zeros of their shape will do."""
-        if task.has_classes and isinstance(samples, InMemory):
+    def of(cls, samples: Samples, classes: int, task: Task, test: Samples | None = None) -> "Example":
+        """Some of the samples, and of the tokens that the model is tested on. Where outputs do not hang on targets,
+        zeros of their shape will do."""
+        if task.has_classes and isinstance(samples, InMemory) and task.inputs == "float32":
             return cls.zeros(samples.shape, classes, task)
         two = samples.pair()
+        if task.inputs == "int64" and isinstance(samples, InMemory) and isinstance(test, InMemory):
+            tested = test.pair()
+            if (tested.inputs.shape, tested.targets.shape) == (two.inputs.shape, two.targets.shape):
+                inputs, targets = torch.cat([two.inputs, tested.inputs]), torch.cat([two.targets, tested.targets])
+                return cls(inputs, task, classes, targets)
         return cls(two.inputs, task, classes, two.targets)
 
     def misfit(self, outputs: object) -> str | None:
@@ -68,7 +82,7 @@ def dry_pass(module: nn.Module, name: str, example: Example) -> bool:
             raise
         except Exception as error:  # a layer that the input does not suit, or a mistake in a user's `forward`
             raise InputError(
-                f"model {name} does not take inputs of shape {example.shape}: {in_words(error)}"
+                f"model {name} does not take inputs of shape {example.shape}{example.tokens}: {in_words(error)}"
             ) from error
     if wrong:
         raise InputError(f"model {name}, for an input of shape {example.shape}, must give {wrong}")

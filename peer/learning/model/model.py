@@ -16,7 +16,7 @@ from peer.learning.model.functional import logits_with
 from peer.learning.model.inputs import spread
 from peer.learning.model.layers import PARTS, Part, resting
 from peer.learning.model.layout import Entry, bind, counters, frozen, joined, lay_out, owner_of, rebind, versions
-from peer.learning.model.precision import Rounded, is_rounded
+from peer.learning.model.rounded import Rounded, is_rounded
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.split import Patterned, Split
 from peer.learning.randomness import global_stream

@@ -19,6 +19,14 @@ TASKS: dict[str, type[Task]] = {
     "language-model": LanguageModel,
 }
 
+TAKEN = frozenset(
+    {
+        *("id", "peer", "state", "round", "loss", "samples", "sent", "waits for", "trouble"),
+        *("train", "communicate", "evaluate", "train/comm/eval", "matched", "global", "paper", "local"),
+    }
+)
+"""What tables and summaries call something else, beside a figure."""
+
 
 def task_class(name: str) -> type[Task]:
     """The class called `name`, or the user's `module:Name`; InputError when there is none."""
@@ -26,9 +34,20 @@ def task_class(name: str) -> type[Task]:
         raise InputError(f"unknown task `{name}`; {nearest(name, [*TASKS, 'module:Name'])}")
     found = load_object(name) if ":" in name else TASKS[name]
     if not (isinstance(found, type) and issubclass(found, Task)):
-        raise InputError(f"`{name}` is not a subclass of peer.learning.tasks.Task")
+        raise InputError(f"`{name}` is not a subclass of peer.Task; write `class {name.partition(':')[2]}(Task)`")
     if missing := sorted(found.__abstractmethods__):
         raise InputError(f"`{name}` does not define {', '.join(f'`{method}`' for method in missing)}; add it")
-    if not getattr(found, "figures", ()):
-        raise InputError(f'`{name}` has no figures; write figures = (Figure("error", better="down"),)')
+    _check_figures(found, name)
     return found
+
+
+def _check_figures(found: type[Task], name: str) -> None:
+    """InputError unless tables and summaries can hold its figures beside their own."""
+    figures = getattr(found, "figures", ())
+    if not isinstance(figures, tuple) or not figures or not all(isinstance(one, Figure) for one in figures):
+        raise InputError(f'`{name}` has no figures; write figures = (Figure("error", better="down"),)')
+    names = [one.name for one in figures]
+    if twice := next((one for one in names if names.count(one) > 1), None):
+        raise InputError(f"`{name}` has two figures that are called `{twice}`; give each its own name")
+    if taken := next((one for one in names if one in TAKEN), None):
+        raise InputError(f"`{name}` has a figure `{taken}`, which tables or summaries have already; rename it")

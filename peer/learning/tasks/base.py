@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from peer.errors import InputError
-from peer.plugins import in_words
+from peer.plugins import UserCodeError, in_words, user_code_errors
 from peer.settings import Settings
 
 Targets = NDArray[Any]
@@ -103,19 +103,26 @@ class Task(Settings):
         return outputs
 
     def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
-        """What a model should give for these targets, and gives not, in words; None if it can be judged."""
+        """What a model should give for these targets, and gives not, in words; None if it can be judged.
+
+        InputError where it is the task that is wrong, as one of a user's own may be.
+        """
         try:
-            with torch.enable_grad():
+            with user_code_errors(self.name), torch.enable_grad():
                 loss = self.loss(tree_map(_leaf, outputs), targets)
-            rows = self.tally(outputs, targets)  # type: ignore[arg-type]
+            with user_code_errors(self.name):
+                rows = self.tally(outputs, targets)  # type: ignore[arg-type]
+        except UserCodeError as error:
+            given = f"{described(outputs)} and targets {tuple(targets.shape)} of {in_short(targets.dtype)}"
+            raise InputError(f"{error}, given {given}; correct the task, or the model that gives them") from error
         except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
             return f"what the task {self.name} can judge, not {described(outputs)} ({in_words(error)})"
         if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
-            return f"what the task {self.name} can judge: its `loss` must be a floating-point tensor of shape ()"
+            raise InputError(f"the task `{self.name}`: its `loss` must be a floating-point tensor of shape ()")
         if not loss.requires_grad:
-            return f"what the task {self.name} can judge: its `loss` must be calculated by torch, without detaching"
+            raise InputError(f"the task `{self.name}`: its `loss` must be calculated by torch, without detaching")
         if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(targets):
-            return f"what the task {self.name} can judge: its `tally` must have a row for each sample"
+            raise InputError(f"the task `{self.name}`: its `tally` must have a row for each sample")
         return None
 
 
@@ -129,7 +136,12 @@ def described(outputs: object) -> str:
     """What a model gave, in words."""
     if not isinstance(outputs, Tensor):
         return f"a {type(outputs).__name__}"
-    return f"outputs {tuple(outputs.shape)} of {str(outputs.dtype).removeprefix('torch.')}"
+    return f"outputs {tuple(outputs.shape)} of {in_short(outputs.dtype)}"
+
+
+def in_short(dtype: torch.dtype) -> str:
+    """Its name without torch's."""
+    return str(dtype).removeprefix("torch.")
 
 
 def misshapen(outputs: object, shape: tuple[int, ...], what: str) -> str | None:

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peer.learning.data.samples import Samples
+from peer.learning.device import memory_errors
 from peer.learning.model.model import Model
 from peer.learning.tasks import Task
 from peer.learning.training import metrics
+from peer.plugins import user_code_errors
 
 BATCH = 256
 
@@ -32,12 +34,15 @@ class Measured:
     def results(self, among: NDArray[np.int64] | None = None) -> dict[str, float]:
         """The task's figures on all samples, or on those at some positions, at least one."""
         rows = self.rows if among is None else self.rows[among]
-        return self.task.results(torch.from_numpy(rows.sum(0)), len(rows))
+        with user_code_errors(self.task.name):
+            return self.task.results(torch.from_numpy(rows.sum(0)), len(rows))
 
     @property
     def score(self) -> float:
         """The task's own, 0..1."""
-        return self.task.score(self.results())
+        results = self.results()
+        with user_code_errors(self.task.name):
+            return self.task.score(results)
 
     @property
     def recall(self) -> NDArray[np.float64]:
@@ -83,8 +88,9 @@ def measure(model: Model, samples: Samples, batch: int = BATCH) -> Measured:
     with torch.inference_mode():
         for some in samples.in_order(batch):
             outputs = model.forward(some.inputs)
-            rows.append(task.tally(outputs, some.targets))
-            loss += task.loss(outputs, some.targets).double() * len(some.positions)
+            with user_code_errors(task.name), memory_errors():
+                rows.append(task.tally(outputs, some.targets))
+                loss += task.loss(outputs, some.targets).double() * len(some.positions)
     tallied = torch.cat(rows).double().cpu().numpy()
     targets = samples.labels.cpu().numpy() if task.has_classes else np.empty(0)
     return Measured(task, tallied, targets, model.classes, float(loss) / len(samples))

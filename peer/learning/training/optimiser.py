@@ -1,8 +1,8 @@
 """The optimisers a phase can name, as plain settings: a protocol's own, and any of torch's."""
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any, Self
 
 import torch
@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor
 
 from peer.errors import nearest
+from peer.learning.training.arguments import UNTAKEN, as_arguments, check_arguments, why_untaken
 from peer.settings import Settings
 
 Kind = type[Any]
@@ -26,9 +27,6 @@ UNFIT = {
 """What of torch.optim cannot train here, and why."""
 OURS = ("params", "capturable", "differentiable")
 """Arguments that are not the user's to choose."""
-
-UNTAKEN = (TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError)
-"""What torch's classes raise, beside ValueError, for arguments that they do not look at closely."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,21 @@ class Optimiser(Settings):
             raise ValueError(f"unknown optimiser `{self.name}`; {nearest(self.name, [*{*KINDS} - {*UNFIT}])}")
         if self.name in UNFIT:
             raise ValueError(f"`{self.name}` {UNFIT[self.name]}, which training here does not; name another optimiser")
-        for arguments in (self.arguments, *self.groups.values()):
-            check_arguments(self.name, KINDS[self.name], arguments, OURS)
-            check_values(KINDS[self.name], self.arguments | arguments)
+        self._check(self.arguments)
+        for pattern, arguments in self.groups.items():
+            try:
+                self._check(arguments)
+            except ValueError as error:
+                raise ValueError(f"`groups`, `{pattern}`: {error}") from None
         return self
+
+    def _check(self, arguments: Mapping[str, Any]) -> None:
+        kind, given = KINDS[self.name], {**self.arguments, **arguments}
+        check_arguments(self.name, kind, arguments, OURS)
+        try:
+            _made(kind, given)
+        except UNTAKEN as error:
+            raise ValueError(why_untaken(self.name, partial(_made, kind), given, error)) from None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -100,29 +109,8 @@ def stand_in(kind: Kind, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     return made
 
 
-def check_values(kind: Kind, arguments: Mapping[str, Any]) -> None:
-    """ValueError says in torch's words what is wrong with a value."""
-    try:
-        kind([torch.zeros(1, 1, requires_grad=True)], **arguments)
-    except UNTAKEN as error:
-        raise ValueError(f"`{kind.__name__}` does not take these arguments: {error}") from None
-
-
-def check_arguments(name: str, kind: type, given: Mapping[str, Any], ours: tuple[str, ...]) -> None:
-    """ValueError for an argument that the class does not have, that is not the user's to give, or is text in vain."""
-    known = {one: parameter for one, parameter in inspect.signature(kind).parameters.items() if one not in ours}
-    for key, value in given.items():
-        if key not in known:
-            raise ValueError(f"`{name}` has no argument `{key}`; {nearest(key, [*known])}")
-        values = value if isinstance(value, list | tuple) else (value,)
-        text = next((one for one in values if isinstance(one, str)), None)
-        if text is not None and not isinstance(known[key].default, str | None):
-            raise ValueError(f"`{name}` takes no text as `{key}`, and it is {text!r}; write a number")
-
-
-def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists as the tuples that torch's classes take."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+def _made(kind: Kind, arguments: Mapping[str, Any]) -> object:
+    return kind([torch.zeros(1, 1, requires_grad=True)], **arguments)
 
 
 def plain(state: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from peer.learning.data.samples import Batch
+from peer.learning.device import memory_errors
 from peer.learning.model.model import Part
 from peer.learning.tasks import Task
 from peer.learning.training.optimiser import AnyOptimiser
 from peer.learning.training.scheduler import Scheduler
+from peer.plugins import user_code_errors
 
 GradientHook = Callable[[Tensor, Tensor], None]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -50,9 +52,11 @@ class Phase:
             raise ValueError(f"a phase trains {', '.join(get_args(Part))}, and not {self.part!r}")
 
     def mean_loss(self, task: Task, outputs: Tensor, batch: Batch) -> Tensor:
-        """The batch's loss, of shape (); ValueError if the phase's own gives something else."""
+        """The batch's loss, of shape (); ValueError if the phase's own gives something else, UserCodeError where a task
+        of the user's own fails."""
         if self.loss is None:
-            return task.loss(outputs, batch.targets)
+            with user_code_errors(task.name), memory_errors():
+                return task.loss(outputs, batch.targets)
         found = self.loss(outputs, batch.targets, batch.positions)
         if not isinstance(found, Tensor) or found.shape != () or not found.is_floating_point():
             given = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from peer.errors import InputError, nearest
-from peer.learning.training.optimiser import UNTAKEN, AnyOptimiser, as_arguments, check_arguments, stand_in
+from peer.learning.training.arguments import UNTAKEN, as_arguments, check_arguments, does, why_untaken
+from peer.learning.training.optimiser import AnyOptimiser, stand_in
 from peer.settings import Settings
 
 SCHEDULERS: dict[str, type[Any]] = {name: getattr(lr_scheduler, name) for name in lr_scheduler.__all__}
@@ -41,7 +43,8 @@ class Scheduler(Settings):
         known = [name for name in SCHEDULERS if name not in UNFIT]
         if self.name not in known:
             raise ValueError(f"unknown scheduler `{self.name}`; {nearest(self.name, known)}")
-        check_arguments(self.name, SCHEDULERS[self.name], self.arguments, ("optimizer", "last_epoch"))
+        parts = {"schedulers": self.schedulers} if self.schedulers else {}
+        check_arguments(self.name, SCHEDULERS[self.name], self.arguments | parts, ("optimizer", "last_epoch"))
         return self
 
     @property
@@ -51,14 +54,28 @@ class Scheduler(Settings):
 
     def over(self, optimiser: torch.optim.Optimizer) -> Any:
         """torch's scheduler of an optimiser; ValueError where the arguments will not do."""
-        kind, arguments = SCHEDULERS[self.name], self.arguments
-        parts = [one.over(optimiser) for one in self.schedulers]
         try:
-            if self.name == "ChainedScheduler":
-                return kind(parts, optimizer=optimiser, **arguments)
-            return kind(optimiser, **({"schedulers": parts} if parts else {}), **arguments)
+            return self._made(optimiser, self.arguments)
         except UNTAKEN as error:
-            raise ValueError(f"scheduler `{self.name}` does not take these arguments: {error}") from None
+            raise ValueError(self.why_not(optimiser, error)) from None
+
+    def why_not(self, optimiser: torch.optim.Optimizer, error: Exception) -> str:
+        """What of it, or of what it is made of, does not work; the optimiser is changed."""
+        for one in self.schedulers:
+            if not does(partial(one._walked, optimiser), one.arguments):
+                return one.why_not(optimiser, error)
+        return why_untaken(self.name, partial(self._walked, optimiser), self.arguments, error)
+
+    def _walked(self, optimiser: torch.optim.Optimizer, arguments: Mapping[str, Any]) -> None:
+        made = self._made(optimiser, arguments)
+        optimiser.step()  # or torch warns
+        made.step(*([1.0] if isinstance(made, lr_scheduler.ReduceLROnPlateau) else []))
+
+    def _made(self, optimiser: torch.optim.Optimizer, arguments: Mapping[str, Any]) -> Any:
+        kind, parts = SCHEDULERS[self.name], [one._made(optimiser, one.arguments) for one in self.schedulers]
+        if self.name == "ChainedScheduler":
+            return kind(parts, optimizer=optimiser, **arguments)
+        return kind(optimiser, **({"schedulers": parts} if parts else {}), **arguments)
 
 
 class Schedule:
@@ -75,7 +92,7 @@ class Schedule:
         try:
             self._scheduler = settings.over(self._stand_in)
         except ValueError as error:
-            raise InputError(f"scheduler `{settings.name}`: {error}; correct `training.scheduler`") from None
+            raise InputError(f"scheduler {error}; correct `training.scheduler`") from None
         self._round, self._heard = 1, False
         self._loss: float | Tensor = float("nan")  # read when it counts: on a GPU that waits for all that is computed
 
@@ -140,9 +157,8 @@ class Schedule:
         except ValueError as error:
             raise InputError(f"scheduler `{self.settings.name}` has come to its end: {error}; make it longer") from None
         except UNTAKEN as error:
-            raise InputError(
-                f"scheduler `{self.settings.name}` does not take these arguments: {error}; correct `training.scheduler`"
-            ) from None
+            why = self.settings.why_not(self._stand_in, error)
+            raise InputError(f"scheduler {why}; correct `training.scheduler`") from None
 
     def _apply(self, optimiser: torch.optim.Optimizer) -> None:
         for group, ours in zip(optimiser.param_groups, self._groups, strict=True):

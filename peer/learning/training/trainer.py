@@ -15,7 +15,6 @@ from peer.learning.data.samples import Batch, InMemory, Samples
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, global_stream, torch_generator
 from peer.learning.training.batches import check_batches, cut, normalises
-from peer.learning.training.course import Course
 from peer.learning.training.evaluation import BATCH, measure
 from peer.learning.training.optimiser import SGD, Adam, Optimiser
 from peer.learning.training.optimisers import Optimisers
@@ -25,6 +24,7 @@ from peer.learning.training.precision import MixedPrecision
 from peer.learning.training.scheduler import Schedule, Scheduler, Schedules, key_of
 from peer.learning.training.settings import AS_IT_IS, Training
 from peer.learning.training.step import Steps
+from peer.learning.training.stopping import StoppingCriterion
 from peer.learning.transfer import copies
 
 __all__ = ["SGD", "Adam", "GradientHook", "Optimiser", "Phase", "Scheduler", "Stopped", "Trainer"]
@@ -73,7 +73,7 @@ class Trainer:
         draws = self.model.draws or phase.loss is not None or phase.step is not None
         with global_stream(seed, self.model.device) if draws else nullcontext():
             if phase.epochs > 0 and self.model.trainable(phase.part):
-                loss = self._epochs(phase, Course(phase, self.how, steps), round, number)
+                loss = self._epochs(phase, StoppingCriterion(phase, self.how, steps), round, number)
             else:
                 loss = self._loss_as_it_is(phase)
         self._check_finite(phase, round, loss)
@@ -146,7 +146,7 @@ class Trainer:
         """The seed of what the transforms of a phase draw."""
         return derive(self._seed, self._peer, round, f"samples {phase}")
 
-    def _epochs(self, phase: Phase, course: Course, round: int, number: int) -> float:
+    def _epochs(self, phase: Phase, stopping: StoppingCriterion, round: int, number: int) -> float:
         model = self.model
         check_batches(model, (phase,), len(self.samples), self._peer)
         optimiser = self._optimisers.get(phase.part, phase.optimiser, phase.keep)
@@ -154,25 +154,25 @@ class Trainer:
         steps = Steps(TrainingStep(model, phase, self._precision, self._kept), optimiser, self.how)
         forward, samples = self._forward(phase)
         generator = self._order(round, number)
-        order = chain.from_iterable(self._epoch(phase, generator) for _ in course.ahead)
+        order = chain.from_iterable(self._epoch(phase, generator) for _ in stopping.ahead)
         with closing(samples.drawn(self._until_stopped(order), self._draws(round, number))) as batches:
-            while not course.is_over():
+            while not stopping.is_over():
                 model.learn(phase.part)
                 begun = steps.so_far()
                 for many in self._together(phase):
-                    if course.is_over():
+                    if stopping.is_over():
                         break
                     loss = steps.take(islice(batches, many), forward)
-                    course.stepped()
+                    stopping.stepped()
                     if schedule:
                         schedule.happened("step", loss, optimiser)
                 else:
-                    course.passed()
-                    course.judged(None if course.is_over() else self._held_back_loss())
+                    stopping.passed()
+                    stopping.judged(None if stopping.is_over() else self._held_back_loss())
                     if schedule:
                         schedule.happened("epoch", steps.since(begun), optimiser)
         model.rebind()
-        self.steps = course.steps
+        self.steps = stopping.steps
         if schedule:
             schedule.ended(steps.loss)
         return steps.loss

@@ -234,6 +234,10 @@ class Edges:
         span = self._spans.get((direction, peer))
         return span is not None and span.holds(round)
 
+    def of(self, direction: Direction, round: int) -> list[str]:
+        """With whom messages of that round are exchanged."""
+        return [peer for (way, peer), span in self._spans.items() if way == direction and span.holds(round)]
+
     @property
     def members(self) -> Collection[str]:
         """Of the federation."""

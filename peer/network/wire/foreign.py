@@ -63,6 +63,7 @@ class Foreign:
         """The answer to a Status request; as long as the transport allows."""
         reply = self._read(StatusReply, data, "its answer")
         del reply.neighbours[self._members :]
+        del reply.outside[self._members :]
         for neighbour in reply.neighbours:
             self._clean(neighbour)
         return reply

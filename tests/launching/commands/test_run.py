@@ -116,6 +116,7 @@ def test_crashed_peer_is_started_again(run: Run, tmp_path: Path) -> None:
     assert code == 0
     assert "peer1 was killed by SIGKILL" in text
     assert "about to crash" in text
+    assert f"{tmp_path}/out/peer1/log.txt" in text
     assert "peer1 resumed after round 1" in text
     assert summary(tmp_path)["restarts"] == 1
 
@@ -151,7 +152,10 @@ def test_wrong_input_that_only_a_peer_finds_creates_nothing(run: Run, tmp_path: 
     if there == "notes":  # beside an earlier run, which was discarded for this one
         run()
         (out / "notes.txt").touch()
-    assert run(fresh=there == "notes", peer1="wrong", peer2="hangs")[0] == 2
+    code, text = run(fresh=there == "notes", peer1="wrong", peer2="hangs")
+    assert code == 2
+    assert "peer1 ended with exit code 2; its last words:\n" in text
+    assert "log.txt" not in text
     left = {path.name for path in out.iterdir()} if out.exists() else None
     assert left == {"nothing": None, "a directory": set(), "notes": {".lock", ".peers", "notes.txt"}}[there]
     assert run(seed=7)[0] == 0, "another run can be made there"

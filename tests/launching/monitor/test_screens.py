@@ -14,8 +14,9 @@ from rich.console import Console
 
 from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
-from launcher.monitor.terminal import display, picture
+from launcher.monitor.terminal import display, picture, row
 from launcher.table import fitting
+from peer.learning.tasks import TAKEN
 from peer.telemetry.events import Awaited, RoundDone, StateChanged, Waiting
 
 MATCHED = Headline.accuracy("matched")
@@ -79,6 +80,11 @@ def test_the_live_table_is_shown_on_a_console_of_any_encoding(tmp_path: Path, en
 def test_a_wide_screen_has_every_column(tmp_path: Path) -> None:
     heading = drawn(busy(tmp_path, ["peer0", "peer1"]), 160).splitlines()[1]
     assert heading.split() == ["peer", "state", "round", "accuracy", "loss", "sent", "train/comm/eval", "waits", "for"]
+
+
+def test_no_column_is_called_as_a_task_may_call_its_figure(tmp_path: Path) -> None:
+    federation = busy(tmp_path, ["peer0"])
+    assert {*row(federation, federation.peers["peer0"])} - {federation.headline.name} <= TAKEN
 
 
 def test_columns_go_in_the_order_given() -> None:

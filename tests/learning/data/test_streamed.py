@@ -27,6 +27,7 @@ from peer.learning.training.evaluation import measure
 from peer.learning.training.trainer import SGD, Phase, Trainer
 
 MODULE = '''
+import multiprocessing
 import random
 import numpy as np
 import torch
@@ -88,6 +89,11 @@ def liar(): return Liar()
 def closure():
     made = Noisy()
     made.change = lambda x: x
+    return made
+def shared():
+    made = Noisy()
+    made.weights, made.table = torch.ones(9), np.ones(9)
+    made.seen = multiprocessing.get_context("spawn").Value("i")
     return made
 def padded(samples):
     inputs = [x for x, _ in samples]
@@ -322,7 +328,12 @@ def test_a_target_that_may_be_a_mask_is_not_left_behind() -> None:
     ("settings", "message"),
     [
         ({"transforms": ["RandomHorizontalFlop"]}, "unknown transform `RandomHorizontalFlop`.*RandomHorizontalFlip"),
-        ({"transforms": [{"RandomCrop": {"sise": 3}}]}, "the transform `RandomCrop` does not take .*sise"),
+        (
+            {"transforms": [{"RandomCrop": {"sise": 3}}]},
+            "`transforms`: the transform `RandomCrop` has no argument `sise`; did you mean `size`?",
+        ),
+        ({"test_transforms": ["CenterCrop"]}, "`test_transforms`: the transform `CenterCrop` needs `size`; write"),
+        ({"transforms": [{"RandomHorizontalFlip": {"p": 3}}]}, "`transforms`: .* does not take .* `p` should be"),
         ({"transforms": ["own_sets:absent"]}, "`own_sets` has no `absent`"),
         ({"transforms": [{"Pad": {"padding": 1}}]}, r"training inputs are \(1, 10, 10\) and test inputs \(1, 8, 8\)"),
         ({"workers": 2}, "all samples are in memory, and `workers` would do nothing"),
@@ -346,9 +357,17 @@ def test_wrong_data_sets_are_told(function: str, message: str) -> None:
 
 
 def test_what_cannot_be_given_to_workers_is_told() -> None:
-    samples = everything(load("own_sets:closure", workers=1))
     with pytest.raises(InputError, match=r"own_sets:closure cannot be given to `workers`: .*use no lambda"):
-        drawn(samples)
+        load("own_sets:closure", workers=1)
+    assert not load("own_sets:closure").stream.workers  # type: ignore[union-attr]
+
+
+def test_what_only_a_process_that_is_started_may_be_given_is_not_refused() -> None:
+    """Numbers are not even looked at: that they go through costs no memory before the start."""
+    data = load("own_sets:shared", workers=1)
+    assert not data.stream.reading.parts["train"].inputs.weights.is_shared()  # type: ignore[union-attr]
+    assert len(drawn(everything(data))) > 0
+    data.stream.close()  # type: ignore[union-attr]
 
 
 def test_a_worker_that_is_killed_is_told() -> None:

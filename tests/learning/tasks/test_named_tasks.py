@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import peer
+from launcher.plan import plan
 from peer.errors import InputError
 from peer.learning.export import load_model
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
-from peer.learning.tasks import TASKS, LanguageModel, Multilabel, Regression, Segmentation, Task
+from peer.learning.tasks import TASKS, Figure, LanguageModel, Multilabel, Regression, Segmentation, Task, task_class
 from peer.runtime.in_process import run_in_process
+from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
 from peer.telemetry.results import read_result
 
@@ -124,7 +126,112 @@ class Detached(Regression):
 
 
 def test_a_loss_without_a_gradient_is_told_before_anything_is_trained() -> None:
-    told = Detached(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
-    assert told
-    assert "its `loss` must be calculated by torch, without detaching" in told
+    with pytest.raises(InputError, match=r"^the task `regression`: its `loss` must be calculated by torch, without"):
+        Detached(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
     assert Regression(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1) is None
+
+
+OWN = """
+from peer import Figure, Task
+
+class Failing(Task):
+    figures = (Figure("error", better="down"),)
+    least: int = 2
+
+    def loss(self, outputs, targets):
+        if len(targets) >= self.least:
+            raise KeyError("weights")
+        return (outputs[:, 0] - targets).square().mean()
+
+    def tally(self, outputs, targets):
+        return (outputs[:, :1] - targets[:, None]).abs()
+"""
+
+
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> Spec:
+    """A federation of one whose task fails at batches of so many."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "failing_task.py").write_text(OWN)
+    task = f"task: {{name: 'failing_task:Failing', least: {least}}}"
+    (tmp_path / "fed.yaml").write_text(f"protocol: solo\ndata: {{name: digits, limit: 90}}\n{task}\n")
+    return load_spec(tmp_path / "fed.yaml", peers=1)
+
+
+def test_a_loss_that_fails_is_the_task_s_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError) as told:
+        asyncio.run(run_in_process(failing(tmp_path, monkeypatch, least=2), tmp_path / "run"))
+    assert re.match(r"`failing_task:Failing` failed: KeyError: 'weights' \(.*failing_task.py:10\)", str(told.value))
+    assert "given outputs (2, 1) of float32 and targets (2,) of int64; correct the task, or" in str(told.value)
+    assert "mlp" not in str(told.value)
+
+
+def test_a_loss_that_fails_in_training_ends_the_run_in_a_sentence_and_is_traced_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ExceptionGroup) as told:
+        asyncio.run(run_in_process(failing(tmp_path, monkeypatch, least=3), tmp_path / "run"))
+    assert re.match("`failing_task:Failing` failed: KeyError: 'weights' ", str(told.value.exceptions[0]))
+    assert 'raise KeyError("weights")' in caplog.text
+
+
+WORDS = """
+import numpy as np
+from torch import nn
+
+def words(train=10, tested=10):
+    x = np.full((40, 6), 3)
+    x[17, 2], x[33, 5] = train, tested
+    y = np.zeros_like(x)
+    return x[:30], y[:30], x[30:], y[30:]
+
+def model(shape, classes):
+    return nn.Embedding(classes, 4), nn.Linear(4, classes)
+"""
+
+
+@pytest.mark.parametrize("where", ["train", "tested"])
+def test_a_token_that_the_model_has_not_is_found_wherever_it_lies_in_memory(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "some_words.py").write_text(WORDS)
+    (tmp_path / "fed.yaml").write_text(
+        f"protocol: solo\ndata: {{name: 'some_words:words', options: {{{where}: 70}}}}\nmodel: some_words:model\n"
+        "task: {name: language-model, vocabulary: 64}\nrounds: 1\n"
+    )
+    spec = load_spec(tmp_path / "fed.yaml", peers=1)
+    said = r"does not take inputs of shape \(6,\) with tokens from 3 to 70 \(the task has 64 tokens\): IndexError"
+    with pytest.raises(InputError, match=said):
+        plan(spec)
+    with pytest.raises(InputError, match=said):
+        asyncio.run(run_in_process(spec, tmp_path / "run"))
+
+
+class Lossy(Regression):
+    figures = (Figure("rmse", better="down"), Figure("loss", better="down"))
+
+
+class Twice(Regression):
+    figures = (Figure("rmse", better="down"), Figure("rmse", better="down"))
+
+
+class Bare(Regression):
+    figures = Figure("rmse", better="down")  # type: ignore[assignment]
+
+
+class Untaken(Regression):
+    figures = (Figure("error", better="down"), Figure("accuracy"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Lossy", "has a figure `loss`, which tables or summaries have already; rename it"),
+        ("Twice", "has two figures that are called `rmse`; give each its own name"),
+        ("Bare", "has no figures; write figures = "),
+    ],
+)
+def test_figures_that_cannot_stand_beside_others_are_refused(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=rf"^`test_named_tasks:{name}` {said}"):
+        task_class(f"test_named_tasks:{name}")
+    assert task_class("test_named_tasks:Untaken") is Untaken

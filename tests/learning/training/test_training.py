@@ -214,7 +214,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"step": "f"}, "pattern"),
     ({"scheduler": "CosineAnnealing"}, "unknown scheduler `CosineAnnealing`; did you mean `CosineAnnealingLR`?"),
     ({"scheduler": {"name": "StepLR", "stepsize": 1}}, "no argument `stepsize`; did you mean `step_size`?"),
-    ({"optimiser": {"name": "AdamW", "betas": [0.9]}}, "`AdamW` does not take these arguments"),
+    ({"optimiser": {"name": "AdamW", "betas": [0.9]}}, "`AdamW` does not work with `betas: [0.9]`: "),
+    (
+        {"optimiser": {"name": "SGD", "momentum": 0.9, "weight_decay": -1}},
+        "`SGD` does not work with `weight_decay: -1`",
+    ),
+    ({"optimiser": {"name": "SGD", "groups": {"*.b": {"momentun": 0}}}}, "`groups`, `*.b`: `SGD` has no argument `mom"),
+    ({"scheduler": "StepLR"}, "`StepLR` needs `step_size`; write it beside the name"),
+    ({"scheduler": "SequentialLR"}, "`SequentialLR` needs `schedulers`"),
+    (
+        {"scheduler": {"name": "StepLR", "step_size": 1, "schedulers": [{"name": "ConstantLR"}]}},
+        "no argument `schedulers`",
+    ),
     ({"optimiser": {"name": "AdamW", "betas": ["a", "b"]}}, "`AdamW` takes no text as `betas`, and it is 'a'"),
     ({"scheduler": {"name": "MultiStepLR", "milestones": "ab"}}, "takes no text as `milestones`, and it is 'ab'"),
     ({"scheduler": {"name": "ReduceLROnPlateau", "cooldown": "x"}}, "takes no text as `cooldown`, and it is 'x'"),
@@ -233,9 +244,24 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], said: str) -> None:
     [
         ({"optimiser": "Muon"}, "`Muon` does not go with model small"),
         ({"optimiser": {"name": "SGD", "groups": {"*.bais": {}}}}, r"no parameter is called `\*.bais`"),
-        ({"scheduler": {"name": "StepLR", "step_size": 0}}, "`StepLR` does not take these arguments: .* zero"),
-        ({"scheduler": {"name": "CosineAnnealingLR", "T_max": 0}}, "does not take these arguments: .* zero"),
-        ({"scheduler": "StepLR"}, "`StepLR` does not take these arguments: .*step_size"),
+        (
+            {"scheduler": {"name": "StepLR", "step_size": 0}},
+            "scheduler `StepLR` does not work with `step_size: 0`: .* zero",
+        ),
+        ({"scheduler": {"name": "CosineAnnealingLR", "T_max": 0}}, "does not work with `T_max: 0`: .* zero"),
+        (
+            {
+                "scheduler": {
+                    "name": "ChainedScheduler",
+                    "schedulers": [{"name": "StepLR", "step_size": 0, "gamma": 0.5}],
+                }
+            },
+            "scheduler `StepLR` does not work with `step_size: 0`, `gamma: 0.5`",
+        ),
+        (
+            {"scheduler": {"name": "ReduceLROnPlateau", "patience": 2, "factor": 2}},
+            "^scheduler .* with `factor: 2`: Fac",
+        ),
         ({"scheduler": {"name": "OneCycleLR", "max_lr": 1, "total_steps": 5}}, "has come to its end"),
         ({"scheduler": {"name": "CyclicLR", "base_lr": 1, "max_lr": 2, "cycle_momentum": 1, "mode": "x"}}, "mode"),
     ],

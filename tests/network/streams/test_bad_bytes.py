@@ -185,7 +185,7 @@ def test_a_hello_of_random_bytes_is_read_or_refused(data: bytes) -> None:
     ids=["version", "to", "seed", "200 keys", "manifest", "no neighbour", "not a sender", "long id"],
 )
 async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "Refusal.Reason.ValueType") -> None:
-    door = Door()
+    door = Door(timeouts=Timeouts(newcomer=0.1))
     for _ in range(3):
         caller, pipe = pipes()
         await caller.send(said)

@@ -15,7 +15,7 @@ from peer.learning.data.partition import AnyPartition, Iid
 from peer.learning.data.reading import Collate, Reading
 from peer.learning.data.sources.arrays import Rows
 from peer.learning.data.sources.streams import is_read_one_by_one, streamed
-from peer.learning.data.transforms import Named, both
+from peer.learning.data.transforms import Steps, both
 from peer.learning.data.validation import set_aside
 from peer.learning.tasks import Classification, Task
 from peer.peer_paths import names_peers, of_peer, spelled
@@ -44,11 +44,11 @@ class Source(Settings):
     rounds. Training, test and validation samples change alike. Only in the federation's data: a peer with its own
     data follows it, but for `partition`."""
 
-    transforms: tuple[Named, ...] = ()
+    transforms: Steps = ()
     """What is done to each sample that is trained on, one after the other: a class of `torchvision.transforms.v2` by
     name, with arguments or without, as in `[RandomHorizontalFlip, {RandomCrop: {size: 28, padding: 2}}]`, or
     `module:name` of your own. Pixels are in [0, 1] before. What they draw derives from the run's `seed`."""
-    test_transforms: tuple[Named, ...] = ()
+    test_transforms: Steps = ()
     """The same for all other samples: those of tests and for validation, and training samples that are only looked
     at."""
     workers: int = Field(default=0, ge=0, le=64)

@@ -7,6 +7,7 @@ a line an image, 64 pixels and the digit.
 
 import gzip
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -36,7 +37,7 @@ class Digits(Source):
     """Not used, as the digits come with this package; accepted so that another image set is one word away."""
 
     def _read(self, task: Task) -> Dataset:
-        table = _table()
+        table = _table(FILE)
         order = np.random.default_rng(self.seed).permutation(_TOTAL)
         pixels = table[order, :-1].reshape(-1, 1, 8, 8)
         targets = task.targets(table[order, -1], self.name, "the digits")
@@ -46,10 +47,13 @@ class Digits(Source):
         )
 
 
-def _table() -> Array:
-    """uint8 (1797, 65): 64 pixels and the label."""
+@cache
+def _table(path: Path) -> Array:
+    """uint8 (1797, 65), not to be written to: 64 pixels and the label; read once, for all peers of a process."""
     try:
-        with gzip.open(FILE, "rt", encoding="ascii") as file:
-            return np.loadtxt(file, delimiter=",", dtype=np.uint8)
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            table: Array = np.loadtxt(file, delimiter=",", dtype=np.uint8)
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise InputError(f"cannot read the digits in {FILE}: {error}; install dfl again") from error
+        raise InputError(f"cannot read the digits in {path}: {error}; install dfl again") from error
+    table.flags.writeable = False
+    return table

@@ -9,7 +9,7 @@ from peer.errors import InputError, nearest
 from peer.learning.model.digests import named_sha256
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
-from peer.learning.model.precision import answer_in_float32, convert
+from peer.learning.model.rounded import answer_in_float32, convert
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.split import Patterned, Split, check_patterns, matches
 from peer.learning.model.weights import load_weights

@@ -8,8 +8,8 @@ from peer.learning.training.phase import Phase
 from peer.learning.training.settings import Training
 
 
-class Course:
-    """One phase as it goes on."""
+class StoppingCriterion:
+    """Of one phase as it goes on."""
 
     def __init__(self, phase: Phase, how: Training, steps: int | None = None) -> None:
         """`steps`: as many as a budget in seconds came to before, for a replay."""
