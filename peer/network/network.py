@@ -198,8 +198,8 @@ class Network:
                 frames[frame.serial] = frame.data
         return [(receivers[serial], frames[serial]) for serial in sorted(frames)]
 
-    def enter(self, first: int, state: Mapping[str, Any]) -> None:
-        """Begin to live in a view, whose members all have the round before `first` on disk.
+    def enter(self, first: int, state: Mapping[str, Any], durable: Mapping[str, int]) -> None:
+        """Begin to live in a view from its round `first` on; `durable`: what others are known to have on disk then.
 
         `state` is what `state_dict` gave in an earlier view: of that only what was counted is still of use.
         """
@@ -207,7 +207,7 @@ class Network:
         self.audit.tensor_bytes = state["tensor_bytes"]
         self.traffic.sent.update(state["sent"])
         self.traffic.received.update(state["received"])
-        self.durability.remember(dict.fromkeys(self.edges.members, first - 1))
+        self.durability.remember(durable)
 
     def load_frames(self, frames: Frames) -> None:
         """Put a round's frames back, after those of the rounds before it."""

@@ -1,7 +1,7 @@
 """Saving a running peer round by round, and taking it up again where it left off (rules R2 and R3)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -68,6 +68,16 @@ class Checkpointer:
     def _announce(self, durable: int) -> None:
         self._peer.network.announce(self._peer.setup.seat.tellable(durable))
 
+    def _announced_before(self, whole: Sequence[int]) -> int:
+        """The round that a peer may tell that it has, by its whole checkpoints, the newest first.
+
+        With views no less than it may have told before, as others do away with the states before that: should this
+        checkpoint be damaged later, too, it is taken in anew.
+        """
+        if self._peer.setup.spec.on_loss == "bypass":
+            return whole[0]
+        return max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
+
     @property
     def _low_watermark(self) -> int:
         """The least round to which this peer may have to go back: with views, the least of any member."""
@@ -117,7 +127,7 @@ class Checkpointer:
             self._peer.network.load_frames(messages[at])
         # With no older one left, nothing before the newest can be asked for again; and a peer that announced
         # less than W rounds before its own would wait for itself.
-        self._announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1))
+        self._announce(self._announced_before(whole))
         self._report(Resumed(round=whole[0]))
         return whole[0]
 
@@ -129,7 +139,8 @@ class Checkpointer:
             raise self._lost(f"this peer is to go on from its round {brought}, and that checkpoint is not whole")
         self._course.load_state_dict(snapshot.facts.get("course", {}))
         self._peer.ring_order = Ring(self._view.members)
-        self._peer.network.enter(self._view.first, snapshot.facts["network"])
+        self._peer.network.enter(self._view.first, snapshot.facts["network"], self._known_to_have(before))
+        self._announce(before)
         self._report(Resumed(round=snapshot.round))
         return before
 
@@ -139,8 +150,17 @@ class Checkpointer:
         if before >= 0 and self._peer.id not in dict(self._view.entrants):
             raise self._lost(f"all go back to round {before}, and no checkpoint is whole")
         if before >= 0:
-            self._peer.network.enter(self._view.first, self._peer.network.state_dict())
+            self._peer.network.enter(self._view.first, self._peer.network.state_dict(), self._known_to_have(before))
+            self._announce(before)
         return before
+
+    def _known_to_have(self, before: int) -> dict[str, int]:
+        """Of whom it is known without a word that they have the round before this view on disk.
+
+        Those who went back to it. Before a planned view only neighbours have waited for each other.
+        """
+        others = [id for id in self._view.members if id != self._peer.id]
+        return {} if self._view.planned else dict.fromkeys(others, before)
 
     async def _do_without(self, snapshot: Snapshot) -> None:
         """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""

@@ -8,7 +8,7 @@ from collections import Counter
 
 from world import World
 
-SEEDS = int(os.environ.get("VIEWS_SEEDS", "1000"))
+SEEDS = int(os.environ.get("VIEWS_SEEDS", "400"))
 
 
 def test_what_must_never_be_is_not_and_a_decision_comes_in_the_end() -> None:

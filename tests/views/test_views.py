@@ -17,11 +17,13 @@ from peer.views.messages import (
     Ballot,
     Behind,
     Decided,
+    Enter,
     Heard,
     Prepare,
     Promise,
     Refused,
     Release,
+    Vote,
 )
 from peer.views.proposal import Proposal
 from peer.views.view import Chain, ConflictError, View
@@ -29,7 +31,9 @@ from peer.views.wish import Wish
 
 IDS = ("a", "b", "c", "d", "e")
 BEGINNING = View(0, IDS[:4], 0)
-STANDING = {"a": Standing(3, 5, 5), "b": Standing(2, 5, 5), "c": Standing(3, 6, 5), "d": Standing(4, 6, 6)}
+STANDING = {
+    id: Standing(*at, -1) for id, at in {"a": (3, 0, 5), "b": (2, 0, 5), "c": (3, 0, 6), "d": (4, 0, 6)}.items()
+}
 
 
 def attempt(wish: Wish, standing: Mapping[str, Standing], lost: str = "", by: str = "a") -> Proposal:
@@ -57,8 +61,10 @@ def test_the_rest_go_on_without_one_from_the_last_round_that_all_of_them_have() 
 
 
 def test_one_is_taken_in_after_the_last_round_that_has_begun() -> None:
-    proposal = attempt(Wish(enter={"e": 7}), STANDING)
-    assert proposal.view == View(1, IDS, 7, planned=True, entrants=(("e", 7),))
+    proposal = attempt(Wish(enter={"e": 6}), STANDING)
+    assert proposal.view == View(1, IDS, 7, planned=True, entrants=(("e", 6),))
+    void = attempt(Wish(enter={"e": 7}), STANDING)
+    assert void.view == View(1, IDS, 7, planned=True, entrants=(("e", -1),)), "the others have not played that round"
 
 
 def test_one_leaves_and_all_play_their_rounds_to_the_end() -> None:
@@ -81,14 +87,41 @@ def test_never_fewer_members_than_wished() -> None:
     assert attempt(Wish(at_least=4, leave=frozenset("c")), STANDING).state == "released"
 
 
-def test_who_was_taken_in_and_has_no_checkpoint_is_taken_in_again() -> None:
-    proposal = attempt(Wish(), {**STANDING, "b": Standing(None, 5, 4)}, lost="c")
-    assert proposal.view == View(1, ("a", "b", "d"), 4, entrants=(("b", 4),))
+def test_who_was_taken_in_and_cannot_go_back_so_far_is_taken_in_once_more_with_what_it_brought() -> None:
+    one_of_them = {**STANDING, "d": Standing(4, 5, 4, 4)}
+    proposal = attempt(Wish(), one_of_them, lost="c")
+    assert proposal.view == View(1, ("a", "b", "d"), 3, entrants=(("d", -1),)), "what it brought would be void"
+    proposal = attempt(Wish(enter={"e": 1}), {**one_of_them, "d": Standing(4, 5, 4, 2)}, lost="c")
+    assert proposal.view == View(1, ("a", "b", "d", "e"), 3, entrants=(("d", 2), ("e", 1)))
 
 
-def test_without_any_checkpoint_all_begin_anew() -> None:
-    proposal = attempt(Wish(enter={"e": 2}), dict.fromkeys(IDS, Standing(None, 5, 4)), lost="c")
-    assert proposal.view == View(1, ("a", "b", "d", "e"), 0)
+def test_who_was_taken_in_goes_back_with_the_others_to_rounds_that_it_has_played() -> None:
+    entered = {**dict.fromkeys(IDS, Standing(3, 0, 5, -1)), "d": Standing(4, 3, 6, 1)}
+    assert attempt(Wish(), entered, lost="c").view == View(1, ("a", "b", "d"), 4)
+    before_its_first = {**entered, "d": Standing(3, 4, 3, 1)}
+    assert attempt(Wish(), before_its_first, lost="c").view == View(1, ("a", "b", "d"), 4, entrants=(("d", 1),))
+
+
+def test_nobody_is_taken_in_where_all_begin_anew() -> None:
+    begin = {**STANDING, "a": Standing(-1, 0, 1, -1), "b": Standing(4, 5, 5, 2)}
+    assert attempt(Wish(enter={"e": 2}), begin, lost="c").view == View(1, ("a", "b", "d", "e"), 0)
+
+
+def test_nothing_is_proposed_unless_all_promise_if_so_wished() -> None:
+    wish = Wish(enter={"e": 2}, unanimous=True)
+    assert attempt(wish, STANDING, lost="c").state == "short"
+    assert attempt(wish, STANDING).view == View(1, IDS, 7, planned=True, entrants=(("e", 2),))
+    assert attempt(Wish(unanimous=True), STANDING).state == "released"
+
+
+def test_what_was_accepted_is_proposed_again_even_if_not_all_promise() -> None:
+    view = View(1, ("a", "b"), 3)
+    proposal = Proposal(Chain([BEGINNING]), Ballot(2, "a"), Wish(unanimous=True), IDS)
+    proposal.answered("a", Promise(1, Ballot(2, "a"), 3, 0, 5, -1, Vote(Ballot(1, "b"), view)))
+    for id in ("b", "c"):
+        proposal.answered(id, Promise(1, Ballot(2, "a"), 3, 0, 5, -1, None))
+    proposal.failed("d")
+    assert (proposal.state, proposal.view) == ("accepting", view)
 
 
 def test_a_member_that_answers_with_a_checkpoint_does_not_enter() -> None:
@@ -97,21 +130,19 @@ def test_a_member_that_answers_with_a_checkpoint_does_not_enter() -> None:
 
 def test_all_go_back_where_the_rounds_that_have_begun_cannot_be_finished() -> None:
     assert attempt(Wish(rollback=True), STANDING).view == View(1, BEGINNING.members, 3)
-    forgetful = {**STANDING, "b": Standing(None, 5, 4)}
-    assert attempt(Wish(enter={"b": 4}), forgetful).view == View(1, BEGINNING.members, 4, entrants=(("b", 4),))
 
 
 def test_a_planned_view_does_not_begin_before_the_present_one() -> None:
     chain = Chain([BEGINNING, View(1, ("a",), 9, planned=True)])
     proposal = Proposal(chain, Ballot(1, "a"), Wish(enter={"b": 0}), IDS)
-    proposal.answered("a", Promise(2, Ballot(1, "a"), 3, 5, 5, None))
+    proposal.answered("a", Promise(2, Ballot(1, "a"), 3, 0, 5, -1, None))
     assert proposal.view == View(2, ("a", "b"), 9, planned=True, entrants=(("b", 0),))
 
 
 def test_the_own_promise_is_on_disk_before_others_are_asked() -> None:
     proposal = Proposal(Chain([BEGINNING]), Ballot(1, "b"), Wish(), IDS)
     assert proposal.requests().keys() == {"b"}
-    proposal.answered("b", Promise(1, Ballot(1, "b"), 0, 0, 0, None))
+    proposal.answered("b", Promise(1, Ballot(1, "b"), 0, 0, 0, -1, None))
     assert proposal.requests().keys() == {"a", "c", "d"}
     assert not proposal.requests(), "each is given once"
 
@@ -126,7 +157,7 @@ def test_one_that_is_behind_is_told_and_asked_again() -> None:
     proposal = Proposal(Chain([BEGINNING, next_one]), Ballot(1, "a"), Wish(), IDS)
     behind = Acceptor("b", Chain([BEGINNING]))
     proposal.requests()
-    proposal.answered("a", Promise(2, Ballot(1, "a"), 0, 0, 0, None))
+    proposal.answered("a", Promise(2, Ballot(1, "a"), 0, 0, 0, -1, None))
     for kind in (Prepare, Decided, Prepare):
         request = proposal.requests()["b"]
         assert isinstance(request, kind)
@@ -195,6 +226,40 @@ def test_asking_for_views() -> None:
     assert acceptor.hear(Decided((near, far)), STANDING["a"]) == Heard()
     assert acceptor.hear(Ask(0), STANDING["a"]) == Decided((near, far))
     assert acceptor.hear(Ask(3), STANDING["a"]) == Behind(2)
+
+
+def test_who_asks_to_be_taken_in_is_told_what_it_does_not_know() -> None:
+    one, two = View(1, ("a", "b"), 7), View(2, ("a",), 9)
+    acceptor = Acceptor("a", Chain([BEGINNING, one, two]))
+    assert acceptor.hear(Enter(2, "e", 4)) == Heard()
+    assert acceptor.hear(Enter(3, "e", 4)) == Heard(), "the asker knows more"
+    assert acceptor.hear(Enter(0, "e", 4)) == Decided((one, two))
+    assert acceptor.chain.current == two
+    assert not acceptor.held
+
+
+def test_planned_views_are_lived_in_one_after_the_other() -> None:
+    one, two = View(1, IDS[:3], 5, planned=True), View(2, ("a", "b"), 8, planned=True)
+    chain = Chain([BEGINNING, one, two])
+    assert [chain.after(number, "a") for number in range(2)] == [one, two]
+    assert [chain.after(number, "c") for number in range(2)] == [None, None], "who is no member now goes nowhere"
+
+
+def test_what_lies_before_a_view_for_which_all_go_back_is_passed_over() -> None:
+    planned, back = View(1, IDS[:3], 9, planned=True), View(2, IDS[:2], 4)
+    assert Chain([BEGINNING, planned, back]).after(0, "a") == back
+    later = View(3, ("a", "b", "e"), 6, planned=True, entrants=(("e", 2),))
+    chain = Chain([BEGINNING, planned, back, later])
+    assert chain.after(0, "a") == back
+    assert chain.after(2, "a") == later
+    assert chain.after(0, "e") == later
+
+
+def test_who_is_taken_in_lives_in_that_view_next_even_if_it_is_planned() -> None:
+    without, again = View(1, ("a", "b"), 5), View(2, IDS[:3], 8, planned=True, entrants=(("c", 4),))
+    chain = Chain([BEGINNING, without, again])
+    assert chain.after(0, "c") == again
+    assert (chain.after(0, "a"), chain.after(1, "a")) == (without, again)
 
 
 @given(st.data(), st.integers(1, 9))

@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from machine import Machine
+from machine import STALENESS, Machine
 
 from peer.views.acceptor import Acceptor
-from peer.views.messages import Accepted, Ask, Ballot, Decided, Enter, Promise, Reply, Request
+from peer.views.messages import Accepted, Ask, Ballot, Decided, Enter, Heard, Promise, Reply, Request
 from peer.views.proposal import Proposal
 from peer.views.view import Chain, ConflictError, View
 from peer.views.wish import Wish
-
-STALENESS = 4
-"""Rounds that a peer may be ahead of its own checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,13 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self.ids = tuple(f"peer{number}" for number in range(random.choice([2, 3, 3, 3, 4, 4, 5, 6, 7])))
-        beginning = View(0, self.ids, 0)
+        outside = random.choice(["", "", self.ids[-1], random.choice(self.ids)])
+        beginning = View(0, tuple(id for id in self.ids if id != outside), 0)
         self.machines = {id: Machine(id, Acceptor(id, Chain([beginning]))) for id in self.ids}
+        begun = random.choice([0, 5, 9])
         for machine in self.machines.values():
+            if begun:
+                machine.have_played(begun + random.randrange(STALENESS))
             machine.write()
         self.decided = {0: beginning}
         self.accepted: dict[tuple[int, Ballot], dict[str, View]] = {}
@@ -65,8 +66,9 @@ class World:
         return self.wrong
 
     def live(self, steps: int) -> None:
-        actions: list[Callable[[], None]] = [self.play, self.save, self.propose, self.give_up, self.ask, self.fault]
-        weights = self.random.choice([[12, 6, 2, 2, 1, 2], [3, 1, 6, 3, 1, 1], [3, 1, 9, 9, 1, 4]])
+        actions: list[Callable[[], None]] = [self.play, self.save, self.gossip, self.move]
+        actions += [self.propose, self.give_up, self.ask, self.fault]
+        weights = self.random.choice([[12, 12, 12, 4, 2, 2, 3, 2], [8, 8, 8, 1, 4, 3, 3, 1], [3, 3, 3, 1, 9, 9, 3, 4]])
         speed = self.random.choice([0.5, 0.7, 0.9])
         for _ in range(steps):
             if self.letters and self.random.random() < speed:
@@ -85,23 +87,34 @@ class World:
     def play(self) -> None:
         """Somebody starts a round."""
         machine = self.any_up()
-        if not machine or machine.acceptor.held or not machine.inside:
-            return
-        if machine.started >= machine.base + STALENESS:
+        if not machine or not machine.may_start:
             return
         promised = self.promised.get((machine.id, machine.chain.current.number + 1))
         if promised and (machine.chain.current.number + 1, promised) not in self.released:
             self.wrong.append(f"{machine.id} starts a round though it has promised {promised}")
         machine.started += 1
-        machine.private = max(machine.private, machine.started - 1)
-        machine.write()
 
     def save(self) -> None:
         """Somebody's checkpoint is on disk."""
         machine = self.any_up()
-        if machine and machine.inside and machine.started > machine.base + (machine.durable is not None):
-            machine.durable = machine.started - 1
-            machine.write()
+        if machine and machine.inside and not machine.is_over:
+            machine.save()
+
+    def gossip(self) -> None:
+        """Somebody hears what another has told, and has heard, of what is on disk."""
+        teller, listener = self.any_up(), self.any_up()
+        if not (teller and listener) or teller is listener or teller.lives != listener.lives or not teller.tells:
+            return
+        for id, told in {**teller.heard, teller.id: teller.told}.items():
+            if id in listener.view.members and id != listener.id:
+                listener.heard[id] = max(told, listener.heard.get(id, -1))
+        listener.prune()
+
+    def move(self) -> None:
+        """Somebody begins to live in its next view, if it can."""
+        if machine := self.any_up():
+            self.judge_life(machine)
+            machine.move()
 
     def fault(self) -> None:
         """A machine dies, or starts again; the network is cut in two, or is whole again."""
@@ -109,7 +122,7 @@ class World:
             self.cut = frozenset() if self.cut else frozenset(self.random.sample(self.ids, len(self.ids) // 2))
         down = [machine for machine in self.machines.values() if not machine.up]
         if down and self.random.random() < 0.5:
-            self.random.choice(down).restart()
+            self.random.choice(down).restart(damaged=self.random.random() < 0.3)
         elif (machine := self.any_up()) and self.random.random() < 10 * self.deaths:
             machine.up, machine.proposal = False, None
 
@@ -117,9 +130,10 @@ class World:
         """Somebody asks another what was decided, or to be taken in."""
         machine, other = self.any_up(), self.any_up()
         if machine and other and machine is not other:
-            request = Ask(machine.chain.current.number) if machine.inside else Enter(machine.id, machine.private)
-            if self.random.random() < 0.5:
-                request = Ask(machine.chain.current.number)
+            number = machine.chain.current.number
+            request: Request = Ask(number)
+            if not machine.inside and self.random.random() < 0.7:
+                request = Enter(number, machine.id, machine.private)
             self.letters.append(Letter(None, machine.id, other.id, request))
 
     def propose(self) -> None:
@@ -130,12 +144,9 @@ class World:
     def wish(self, machine: Machine) -> Wish:
         random, view = self.random, machine.chain.current
         leave = random.sample(view.members, random.choice([0, 0, 0, 1]))
-        outside = {one.id: one.private for one in self.machines.values() if one.up and one.id not in view.members}
-        enter = {id: private for id, private in outside.items() if random.random() < 0.5}
-        if random.random() < 0.1:  # one that has entered in the meantime, or says so
-            other = random.choice(self.ids)
-            enter[other] = random.randint(-1, 3)
-        return Wish(frozenset(leave), enter, random.choice([1, 1, 1, len(view.members)]), random.random() < 0.1)
+        at_least = random.choice([1, 1, 1, len(view.members)])
+        unanimous, rollback = random.random() < 0.3, random.random() < 0.1
+        return Wish(frozenset(leave), dict(machine.asks), at_least, unanimous, rollback)
 
     def begin(self, machine: Machine, wish: Wish) -> None:
         ballot = machine.acceptor.next_ballot(machine.above)
@@ -205,27 +216,38 @@ class World:
             self.wrong.append(f"{view} was decided by {voters} of {before} alone")
         if view.members != tuple(id for id in self.ids if id in view.members) or not view.members:
             self.wrong.append(f"{view} is not in the order of the spec")
-        for id in before:
-            if self.machines[id].chain.current.number == view.number - 1:
-                self.judge_rounds(view, self.machines[id])
+        for machine in self.machines.values():
+            self.judge_life(machine)
+        for one in [self.machines[id] for id in before]:
+            if view.planned and one.lives == view.number - 1 and one.started >= view.first:
+                self.wrong.append(f"{one.id} has begun round {one.started}, but {view} is planned")
 
-    def judge_rounds(self, view: View, machine: Machine) -> None:
-        """Of a member of the view before that has not gone on yet."""
-        if view.planned and machine.started >= view.first:
-            self.wrong.append(f"{machine.id} has begun round {machine.started}, but {view} is planned")
-        stays = not view.planned and machine.id in view.members and machine.id not in dict(view.entrants)
-        if stays and view.first and (machine.durable is None or machine.durable < view.first - 1):
-            self.wrong.append(f"{machine.id} can go back to {machine.durable} at most, but is to in {view}")
+    def judge_life(self, machine: Machine) -> None:
+        """Whether it can go on as it is to, by all that was decided."""
+        if machine.lives == max(self.decided):
+            return
+        view = Chain([self.decided[number] for number in sorted(self.decided)]).after(machine.lives, machine.id)
+        if not view:
+            return
+        entrants = dict(view.entrants)
+        if machine.id in entrants:
+            if entrants[machine.id] not in {-1, *machine.kept} or entrants[machine.id] >= view.first:
+                self.wrong.append(f"{machine.id} has no private state with which it could be taken in by {view}")
+        elif view.planned:
+            if machine.started >= view.first:
+                self.wrong.append(f"{machine.id} has begun round {machine.started}, but {view} is planned")
+        elif view.first and view.first - 1 not in machine.kept:
+            self.wrong.append(f"{machine.id} has {sorted(machine.kept)} only, but is to go on in {view}")
 
     def learn(self, machine: Machine, decided: Decided) -> Reply:
         before = machine.chain.current.number
         reply = machine.acceptor.hear(decided, machine.standing)
+        machine.asks = {id: at for id, at in machine.asks.items() if id not in machine.chain.current.members}
         for view in machine.chain.since(before):
             if self.decided.get(view.number) != view:
                 self.wrong.append(f"{machine.id} was told of {view}, which was not decided")
-            elif machine.id in self.decided[view.number - 1].members:
-                self.judge_rounds(view, machine)
-            machine.enter((view,))
+        self.judge_life(machine)
+        machine.announce()
         machine.write()
         return reply
 
@@ -267,6 +289,11 @@ class World:
             reply = self.learn(machine, letter.request)
         else:
             reply = machine.acceptor.hear(letter.request, machine.standing)
+            if isinstance(reply, Promise):
+                machine.promised = reply.durable
+            elif isinstance(letter.request, Enter) and isinstance(reply, Heard):
+                machine.asks[letter.request.id] = letter.request.private
+            machine.announce()
             machine.write()
         self.note(machine.id, letter.request, reply)
         if dies:

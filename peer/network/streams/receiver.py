@@ -51,8 +51,6 @@ class Receiver:
             self.refusals.add(Refused(caller="a stranger", origin=pipe.origin, reason=why))
             raise DisconnectedError(why) from None
         refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello.id, directions)
-        if refusal and refusal.reason == Refusal.VIEW and hello.view < self._identity.view:
-            refusal.durable = self._node.durability.own
         if refusal is None and (lost := self._node.durability.lost(hello.id, hello)):
             refusal = Refusal(reason=Refusal.LOST, detail=lost)
         known = hello.id in self._edges.neighbours

@@ -39,6 +39,7 @@ class Lives:
     ) -> None:
         self._setup, self._transport, self._executor = setup, transport, executor
         self._telemetry, self._bounds = telemetry, bounds
+        self._checkpoints, self._journal = Checkpoints(setup.out / "checkpoint"), Journal(setup.out / "journal")
         self.runtime = self._life(setup)
         self._membership: Membership | None = None
 
@@ -58,7 +59,9 @@ class Lives:
         make_private(self._setup.out)
         questions = self._questions()
         register = Register.open(self._setup.out, self._setup.config.id, self._setup.view)
-        self._membership = membership = Membership(register, questions, self._telemetry.emit)
+        self._membership = membership = Membership(
+            register, questions, self._telemetry.emit, self._setup.spec.start_with is not None
+        )
         async with background() as group:
             group.create_task(Steward(membership, questions, self._loss()).run())
             await self._live_on(membership, Return(membership, questions, self._transport, self._setup.spec.patience))
@@ -100,18 +103,21 @@ class Lives:
 
     async def _move(self, membership: Membership, back: Return) -> None:
         """To the next view, as somebody who comes back if there is none for this peer."""
-        checkpoints, journal = Checkpoints(self._setup.out / "checkpoint"), Journal(self._setup.out / "journal")
         # What still trains would write into the model that the next life begins with.
         await asyncio.get_running_loop().run_in_executor(self._executor, int)
-        ceiling = membership.chain.ceiling(membership.register.entered)
-        if ceiling is not None:
-            await asyncio.to_thread(checkpoints.drop_after, ceiling)
-            await asyncio.to_thread(journal.drop_after, ceiling)
-        private = await asyncio.to_thread(checkpoints.newest_whole)
-        following = await back.next_view(private)
+        await self._drop_after(membership.chain.ceiling(membership.register.entered))
+        following = await back.next_view(await asyncio.to_thread(self._checkpoints.newest_whole))
         if following.first > self._setup.spec.rounds:
             raise LeftBehindError("the others have finished without this peer, which came back in their last round")
+        # Others may have been decided meanwhile, in which less of it counts.
+        await self._drop_after(dict(following.entrants).get(membership.id, following.first - 1))
         await membership.enter(following)
-        if private < 0:
+        if await asyncio.to_thread(self._checkpoints.newest_whole) < 0:
             load = asyncio.get_running_loop().run_in_executor
             self._setup = await load(self._executor, prepare, self._setup.config, self._setup.spec)
+
+    async def _drop_after(self, round: int | None) -> None:
+        """What lies after that round is void; None: nothing is."""
+        if round is not None:
+            await asyncio.to_thread(self._checkpoints.drop_after, round)
+            await asyncio.to_thread(self._journal.drop_after, round)

@@ -16,8 +16,10 @@ from peer.views.view import ConflictError, View
 class Membership:
     """What is promised is on disk before it is answered, and what is decided before anybody hears of it."""
 
-    def __init__(self, register: Register, questions: Questions, report: Report) -> None:
-        self.register, self._questions, self._report = register, questions, report
+    def __init__(self, register: Register, questions: Questions, report: Report, begins_with_some: bool) -> None:
+        """begins_with_some: whether the run may begin before everybody has been there."""
+        self._begins_with_some = begins_with_some
+        self.register, self._questions, self.report = register, questions, report
         self.id, self.chain = register.acceptor.id, register.acceptor.chain
         self.seat: MovingSeat | None = None
         """Where this peer is in its present life."""
@@ -39,7 +41,7 @@ class Membership:
 
     def take_seat(self) -> MovingSeat:
         """For a life in that view."""
-        self.seat = MovingSeat(self.view, self.id, self.answer, self.stir)
+        self.seat = MovingSeat(self.view, self.id, self._begins_with_some, self)
         self._tell_seat()
         return self.seat
 
@@ -59,7 +61,7 @@ class Membership:
         """Live there from now on: this is on disk when it returns."""
         self.register.entered = view.number
         async with self._writing:
-            await asyncio.to_thread(self.register.write)
+            await self._write()
 
     async def answer(self, pipe: Pipe) -> None:
         """Serve a stream with a question."""
@@ -83,7 +85,7 @@ class Membership:
         try:
             return await self.hear(request)
         except ConflictError as error:
-            self._report(ViewConflict(sentence=str(error)))
+            self.report(ViewConflict(sentence=str(error)))
             return Heard()
 
     async def learn(self, views: tuple[View, ...]) -> None:
@@ -92,25 +94,31 @@ class Membership:
 
     async def _standing(self) -> Standing:
         """How this peer stands, once it has found what it had on disk."""
-        while not (standing := self.seat and self.seat.standing(self.chain.current)):
-            await self._change()
+        async with asyncio.timeout(self._questions.timeouts.question):  # then nobody waits for the answer any more
+            while not (standing := self.seat and self.seat.standing(self.chain)):
+                await self._change()
         return standing
 
     async def _take_note(self) -> None:
         async with self._writing:
             if (state := self.register.acceptor.state_dict()) != self._written:
-                await asyncio.to_thread(self.register.write)
+                await self._write()
                 self._written = state
         for view in self.chain.since(self._told):
             self._told = view.number
-            self.asks_to_enter = {id: at for id, at in self.asks_to_enter.items() if id not in view.members}
-            self._report(ViewDecided(**view.as_json()))
+            self.asks_to_enter.clear()  # who still wants to asks again
+            self.report(ViewDecided(**view.as_json()))
         self._tell_seat()
         self.stir()
 
+    async def _write(self) -> None:
+        """As it is now, whatever is decided while it is being written."""
+        await asyncio.to_thread(self.register.write, self.register.content())
+
     def _tell_seat(self) -> None:
         if seat := self.seat:
-            seat.hold(self.register.promised if self.held else None)
+            # In a view that is void nothing more is begun, and nobody hears what is on disk of it.
+            seat.hold(self.register.promised if self.held or self.is_over(seat.view) else None)
             following = self.chain.since(seat.view.number)[:1]
             if following and following[0].planned:
                 seat.end_after(following[0].first - 1)

@@ -1,24 +1,32 @@
 """A peer's place in a view of a run whose members change."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from peer.network.membership.edges import Neighbour
 from peer.network.network import Network
 from peer.network.transport import Pipe, Transport
 from peer.runtime.seat import Seat
 from peer.views.acceptor import Standing
-from peer.views.view import View
+from peer.views.view import Chain, View
+
+
+class Owner(Protocol):
+    """Whose seat it is."""
+
+    async def answer(self, pipe: Pipe) -> None:
+        """Serve a stream with a question."""
+
+    def stir(self) -> None:
+        """Something has changed."""
 
 
 class MovingSeat(Seat):
     """Rounds begin here only while no next view is being decided on."""
 
-    def __init__(
-        self, view: View, id: str, answer: Callable[[Pipe], Awaitable[None]], taken: Callable[[], None]
-    ) -> None:
+    def __init__(self, view: View, id: str, begins_with_some: bool, owner: Owner) -> None:
         super().__init__(view)
-        self._id, self._answer, self._taken = id, answer, taken
+        self._id, self._begins_with_some, self._owner = id, begins_with_some, owner
         self.network: Network | None = None
         """Since the peer has taken part in this view."""
         self.transport: Transport | None = None
@@ -35,7 +43,7 @@ class MovingSeat(Seat):
         self.network, self.transport, self.started = network, network.transport, max(self.started, done)
         if self._last is not None:
             network.end_after(self._last)
-        self._taken()
+        self._owner.stir()
 
     def hold(self, promised: int | None) -> None:
         """No round may begin, and nobody hears of later ones on disk than the one promised; None: both may be again.
@@ -65,7 +73,7 @@ class MovingSeat(Seat):
         self.transport = None
 
     async def answer(self, pipe: Pipe) -> None:
-        await self._answer(pipe)
+        await self._owner.answer(pipe)
 
     def end_after(self, round: int) -> None:
         """The next view is planned, and this one is over then."""
@@ -73,20 +81,33 @@ class MovingSeat(Seat):
         if self.network:
             self.network.end_after(round)
 
-    def standing(self, current: View) -> Standing | None:
-        """How this peer stands for a decision among the members of the current view; None before it knows."""
-        taken_in = dict(current.entrants).get(self._id)
-        if self.view.number < current.number and taken_in is not None:
-            return Standing(current.first - 1, current.first, current.first - 1, taken_in)
-        if self.network is None:
+    def standing(self, chain: Chain) -> Standing | None:
+        """How this peer stands for the next decision; None before it knows, or may not say.
+
+        Who has nothing at all may have forgotten a promise: it says nothing before everybody has been there, unless the
+        run may begin without some.
+        """
+        following = chain.after(self.view.number, self._id) if chain.current.number > self.view.number else None
+        taken_in, private = self._taken_in(chain, (following or self.view).number)
+        oldest = taken_in.first if taken_in else 0
+        if following and following is taken_in:
+            before = following.first - 1
+            return Standing(self._at_most(before, chain.ceiling(following.number)), oldest, before, private)
+        if self.network is None or not (self.has_begun or self._begins_with_some):
             return None
-        durable = self.network.durability.own
-        if self.view.number < current.number:
-            durable = min(durable, current.first - 1)
-        brought = dict(self.view.entrants).get(self._id)
-        if brought is None:
-            return Standing(durable, 0, self.started, -1)
-        return Standing(durable, self.view.first, self.started, brought)
+        durable = self._at_most(self.network.durability.own, chain.ceiling(self.view.number))
+        return Standing(durable, oldest, self.started, private)
+
+    def _taken_in(self, chain: Chain, until: int) -> tuple[View | None, int]:
+        """The last view, up to that number, by which this peer was taken in, and the round of the state it brought."""
+        for view in reversed(chain.since(-1)[: until + 1]):
+            if self._id in (entrants := dict(view.entrants)):
+                return view, entrants[self._id]
+        return None, -1
+
+    @staticmethod
+    def _at_most(round: int, ceiling: int | None) -> int:
+        return round if ceiling is None else min(round, ceiling)
 
     @property
     def has_begun(self) -> bool:

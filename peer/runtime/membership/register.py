@@ -39,8 +39,12 @@ class Register:
                 f"{directory} and start this peer again: then the others take it in anew"
             ) from None
 
-    def write(self) -> None:
-        """Everything is on disk when this returns."""
-        content = {"acceptor": self.acceptor.state_dict(), "entered": self.entered, "promised": self.promised}
-        write_atomically(self.path, json.dumps(content).encode())
+    def content(self) -> bytes:
+        """What is to be kept, as it is now."""
+        kept = {"acceptor": self.acceptor.state_dict(), "entered": self.entered, "promised": self.promised}
+        return json.dumps(kept).encode()
+
+    def write(self, content: bytes) -> None:
+        """That is on disk when this returns."""
+        write_atomically(self.path, content)
         sync(self.path.parent)

@@ -10,6 +10,7 @@ from peer.network.streams.handshake import RefusedError
 from peer.network.transport import DisconnectedError, StatusHandler, Transport
 from peer.network.views.questions import Questions
 from peer.runtime.membership.membership import Membership
+from peer.telemetry.events import Returning
 from peer.views.messages import Ask, Decided, Enter, Request
 from peer.views.view import View
 
@@ -37,40 +38,51 @@ class Return:
         membership = self._membership
         if following := membership.chain.after(membership.register.entered, membership.id):
             return following
-        clock = asyncio.get_running_loop().time
         async with self._connected() as transport:
-            heard = clock()
-            while not (following := membership.chain.after(membership.register.entered, membership.id)):
-                answers = await self._ask_everybody(transport)
-                heard = clock() if any(answers) else heard
-                if clock() - heard > self._patience:
-                    raise LeftBehindError(
-                        f"the others have gone on without this peer since round {membership.chain.current.first}, and "
-                        f"none of them has answered for {self._patience:g} s: they have finished, or are away; start "
-                        "it again if they are not done"
-                    )
-                outside = membership.id not in membership.chain.current.members
-                if outside and all(answers):  # who does not reach everybody would only be lost again
+            async for silent in self._ask_again_and_again(transport):
+                if following := membership.chain.after(membership.register.entered, membership.id):
+                    break
+                if not silent:  # who does not reach everybody would only be lost again
                     enter = Enter(membership.chain.current.number, membership.id, private)
                     await self._ask(self._random.choice(self._others), enter, transport)
-                await asyncio.sleep(self._questions.timeouts.ask)
+        assert following
         return following
 
     async def wait_for_exclusion(self) -> None:
         """Until the others have gone on without this peer, which has nothing left to go on from as a member."""
         async with self._connected() as transport:
-            while self._membership.id in self._membership.chain.current.members:
-                await self._ask(
-                    self._random.choice(self._others), Ask(self._membership.chain.current.number), transport
-                )
-                await asyncio.sleep(self._questions.timeouts.ask)
+            async for _ in self._ask_again_and_again(transport):
+                if self._membership.id not in self._membership.chain.current.members:
+                    return
 
-    async def _ask_everybody(self, transport: Transport) -> list[bool]:
-        """Which members answer; what they tell of later views is taken up."""
+    async def _ask_again_and_again(self, transport: Transport) -> AsyncIterator[list[str]]:
+        """What members tell of later views is taken up; who of them does not answer.
+
+        LeftBehindError when nobody has answered for `patience` seconds.
+        """
+        clock, said = asyncio.get_running_loop().time, list[str]()
+        heard = clock()
+        while True:
+            silent = await self._ask_everybody(transport)
+            heard = clock() if len(silent) < len(self._others) else heard
+            if clock() - heard > self._patience:
+                raise LeftBehindError(
+                    f"the others have gone on without this peer since round {self._membership.chain.current.first}, "
+                    f"and none of them has answered for {self._patience:g} s: they have finished, or are away; start "
+                    "it again if they are not done"
+                )
+            if silent not in ([], said):
+                self._membership.report(Returning(sentence=f"waiting for {', '.join(silent)} to answer"))
+            said = silent
+            yield silent
+            await asyncio.sleep(self._questions.timeouts.ask)
+
+    async def _ask_everybody(self, transport: Transport) -> list[str]:
+        """Which members do not answer; what the others tell of later views is taken up."""
         question = Ask(self._membership.chain.current.number)
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(self._ask(id, question, transport)) for id in self._others]
-        return [task.result() for task in asking]
+            asking = {id: group.create_task(self._ask(id, question, transport)) for id in self._others}
+        return [id for id, task in asking.items() if not task.result()]
 
     async def _ask(self, member: str, request: Request, transport: Transport) -> bool:
         """Whether there is an answer."""
