@@ -30,7 +30,7 @@ SPEC: dict[str, Any] = {
 GAMMA, PAUSE, HURRY = 0.5, 0.25, "hurry"
 
 
-def healing(build: Build, peers: int = 4, rounds: int = 60, **spec: Any) -> SmallFederation:
+def healing(build: Build, peers: int = 4, rounds: int = 40, **spec: Any) -> SmallFederation:
     """Small ones, whose rounds take `PAUSE` seconds until `hurry` is called."""
     protocol = {"name": "tiny:Paced", "head_epochs": 1, "extractor_epochs": 1, "gamma": GAMMA, "pause": PAUSE}
     made = build(protocol, peers, rounds=rounds, **SPEC | spec)

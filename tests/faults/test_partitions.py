@@ -41,7 +41,7 @@ def test_a_cable_is_pulled_and_plugged_in_again(hosts: Hosts, federation: Build)
     assert views[-1].members == one.ids
 
 
-@pytest.mark.parametrize(("peers", "cut"), [(4, (1, 2)), (4, (0, 3)), (5, (0, 2)), (5, (1, 2, 4))])
+@pytest.mark.parametrize(("peers", "cut"), [(4, (1, 2)), (5, (0, 2))])
 def test_a_network_falls_in_two(peers: int, cut: Collection[int], hosts: Hosts, federation: Build) -> None:
     """More than half go on, or the half with the first member; the rest decides nothing, and comes back."""
     one = on(hosts, federation, peers)

@@ -76,7 +76,7 @@ def test_one_sleeps_for_longer_than_absence(federation: Build) -> None:
     begin(one)
     one.peers["peer2"].signal(signal.SIGSTOP)
     await_view(one, "peer0", ("peer0", "peer1", "peer3"))
-    one.await_event("peer0", "round", round=12)
+    one.await_event("peer0", "round", round=8)
     one.peers["peer2"].signal(signal.SIGCONT)
     one.await_event("peer0", "view", number=2)
     views = end(one)
