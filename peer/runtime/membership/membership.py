@@ -71,6 +71,8 @@ class Membership:
         reply = self.register.acceptor.hear(request, standing)
         if isinstance(reply, Promise):
             self.register.promised = reply.durable
+            if self.seat:  # a round that begins while this is written would be none that the proposer hears of
+                self.seat.hold(reply.durable)
         if isinstance(request, Enter) and isinstance(reply, Heard):
             self.asks_to_enter[request.id] = request.private
         await self._take_note()
