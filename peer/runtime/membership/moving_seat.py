@@ -27,12 +27,15 @@ class MovingSeat(Seat):
         """The last round that this peer has begun."""
         self._durable = view.first - 1
         """The last round that is on disk for good."""
+        self._whole = -1
+        """The round of the checkpoint that was read back at the start of this life: it can go back there, too."""
         self._promised: int | None = None
         self._last: int | None = None
         self._free = asyncio.Event()
 
     def take(self, network: Network, done: int) -> None:
         self.network, self.transport, self.started = network, network.transport, max(self.started, done)
+        self._whole = done
         if self._last is not None:
             network.end_after(self._last)
         self._taken()
@@ -79,7 +82,7 @@ class MovingSeat(Seat):
             return Standing(current.first - 1, current.first, current.first - 1, taken_in)
         if self.network is None:
             return None
-        durable = self.network.durability.own
+        durable = max(self.network.durability.own, self._whole)
         if self.view.number < current.number:
             durable = min(durable, current.first - 1)
         brought = dict(self.view.entrants).get(self._id)
@@ -96,6 +99,10 @@ class MovingSeat(Seat):
     def misses_somebody(self) -> bool:
         """Whether a neighbour is away, or has not come yet."""
         return self.network is not None and any(one.state not in ("up", "left") for one in self._around(self.network))
+
+    def has_lost(self, member: str, durable: int) -> bool:
+        """Whether a member that can go back to the end of that round only had a later one on disk."""
+        return self.network is not None and durable < self.network.durability.of(member)
 
     def silent(self, seconds: float) -> list[str]:
         """Neighbours that have given no sign of life for so long, or have not come."""
