@@ -11,7 +11,7 @@ from peer.network.views.questions import Questions
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
 from peer.runtime.membership.returning import LeftBehindError
-from peer.views.messages import Ask, Ballot, Decided, Reply, Request
+from peer.views.messages import Ask, Ballot, Decided, Promise, Reply, Request
 from peer.views.proposal import Proposal
 from peer.views.wish import Wish
 
@@ -57,7 +57,7 @@ class Steward:
         while True:
             await asyncio.sleep(self._timeouts.poll)
             seat, membership = self._membership.seat, self._membership
-            if not seat or not seat.transport or membership.id not in membership.chain.current.members:
+            if not seat or not seat.transport or membership.is_over(seat.view):
                 continue
             if wish := self._wish(seat):
                 await self._propose(wish, seat.transport)
@@ -126,7 +126,12 @@ class Steward:
         """Everybody's answer; None of whom none came."""
         async with asyncio.TaskGroup() as group:
             asking = {id: group.create_task(self._ask(id, one, transport)) for id, one in requests.items()}
-        return {id: task.result() for id, task in asking.items()}
+        return {id: None if self._is_void(id, task.result()) else task.result() for id, task in asking.items()}
+
+    def _is_void(self, member: str, reply: Reply | None) -> bool:
+        """Whether it comes from a member whose disk is not what it was: all would go back further than they can."""
+        seat = self._membership.seat
+        return isinstance(reply, Promise) and seat is not None and seat.has_lost(member, reply.durable)
 
     async def _ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
         if member == self._membership.id:
