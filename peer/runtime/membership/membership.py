@@ -73,7 +73,8 @@ class Membership:
             self.register.promised = reply.durable
             if self.seat:  # a round that begins while this is written would be none that the proposer hears of
                 self.seat.hold(reply.durable)
-        if isinstance(request, Enter) and isinstance(reply, Heard):
+        # One who hears late that it was taken in asks once more: that must not count when it has gone again.
+        if isinstance(request, Enter) and isinstance(reply, Heard) and request.id not in self.chain.current.members:
             self.asks_to_enter[request.id] = request.private
         await self._take_note()
         return reply
