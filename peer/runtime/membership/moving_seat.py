@@ -105,11 +105,12 @@ class MovingSeat(Seat):
         return self.network is not None and durable < self.network.durability.of(member)
 
     def silent(self, seconds: float) -> list[str]:
-        """Neighbours that have given no sign of life for so long, or have not come."""
+        """Neighbours that have given no sign of life for so long, have not come, or have lost what they had."""
         if self.network is None:
             return []
-        now = asyncio.get_running_loop().time()
-        return [one.id for one in self._around(self.network) if one.state != "left" and now - one.heard > seconds]
+        before, regressed = asyncio.get_running_loop().time() - seconds, self.network.regressed
+        around = [one for one in self._around(self.network) if one.state != "left"]
+        return [one.id for one in around if one.heard < before or one.id in regressed]
 
     def _around(self, network: Network) -> list[Neighbour]:
         return [network.edges.neighbours[id] for id in sorted(network.edges.current())]
