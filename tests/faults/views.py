@@ -50,13 +50,18 @@ def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
     """Run the plan of a seed; what is wrong with the outcome."""
     kills, weather = plan(name, seed)
     outcome = simulate(name, seed, kills, weather)
+    return outcome, wrong_with(name, outcome)
+
+
+def wrong_with(name: str, outcome: Outcome) -> list[str]:
+    """What must not be, whatever has happened."""
     ended = {digest for digest in outcome.digests.values() if digest}
     wrong = [*outcome.faults]
     if not ended:
         wrong.append("nobody has finished")
     if specification(name).protocol.common == "model" and len(ended) > 1:
         wrong.append(f"the global model is not the same at all members: {outcome.digests}")
-    return outcome, wrong
+    return wrong
 
 
 def main() -> None:
