@@ -43,8 +43,8 @@ class Network:
         self.transport = node.transport
         self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
         """Those that this peer keeps open, by neighbour."""
-        self._lost: set[str] = set()
-        """Of whom was told that they have lost rounds."""
+        self.regressed: set[str] = set()
+        """Who has lost rounds, by its last word: with it no link comes about."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """What went wrong in an incoming stream."""
         self._receiver = Receiver(node, manifest, self.audit, callbacks.report, callbacks.memory)
@@ -294,10 +294,11 @@ class Network:
     def _welcomed(self, peer: str, welcome: Welcome) -> None:
         """DisconnectedError where a neighbour has lost rounds that it had on disk, or says what cannot be."""
         if lost := self.durability.lost(peer, welcome):
-            if peer not in self._lost:
-                self._lost.add(peer)
+            if peer not in self.regressed:
+                self.regressed.add(peer)
                 self._report(Regressed(neighbour=peer, sentence=lost))
             raise DisconnectedError(lost)
+        self.regressed.discard(peer)
         try:
             self.durability.said(peer, welcome.durable)
         except ImpossibleError as error:

@@ -28,11 +28,13 @@ from typing import Any
 from every_protocol import SETTINGS, keys
 from real_peers import Nursery, SmallFederation, digests
 
+from faults import views
 from faults.accidents import Accidents
 from faults.chaos_views import ordeals
 from faults.gates import Gates
 from faults.plans import check, in_peace
-from faults.scenarios import SCENARIOS
+from faults.scenarios import HEALING, SCENARIOS
+from faults.simulation import Outcome
 from launcher.certificates import certificate_files, make_certificates
 from peer.protocols.registry import PROTOCOLS
 from peer.spec.peer import load_spec
@@ -335,10 +337,19 @@ def simulated(seeds: int, seed: int, figures: Figures) -> None:
     for number in range(seed * 100_000, seed * 100_000 + seeds):
         for name in SCENARIOS:
             outcome, wrong = check(name, number)
-            figures.counts["simulated runs"] += 1
-            figures.counts["simulated kills"] += len(outcome.kills)
-            figures.counts["simulated cuts"] += outcome.cuts
+            count(figures, outcome)
             figures.wrong += [f"python -m tests.faults.plans {name!r} {number}: {what}" for what in wrong]
+        for name in HEALING:
+            outcome, wrong = views.check(name, number)
+            count(figures, outcome)
+            figures.counts["simulated views"] += len(outcome.views)
+            figures.wrong += [f"python -m tests.faults.views {name!r} {number}: {what}" for what in wrong]
+
+
+def count(figures: Figures, outcome: Outcome) -> None:
+    figures.counts["simulated runs"] += 1
+    figures.counts["simulated kills"] += len(outcome.kills)
+    figures.counts["simulated cuts"] += outcome.cuts
 
 
 def main() -> int:

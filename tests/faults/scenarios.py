@@ -154,6 +154,7 @@ HEALING = {
         Scenario("healing secrets", {"name": "callers:Secrets", **ONE_EPOCH}, 4, 10, BYPASS, secret=True),
         Scenario("healing restless", {"name": "tiny:Restless", "every": 3, **ONCE}, 5, 12, BYPASS),
         Scenario("healing gossip", {"name": "gossip-sgd"}, peers=4, rounds=12, keys=BYPASS),
+        Scenario("healing quorum", {"name": "fedavg", "epochs": 1}, 4, 8, BYPASS | {"start_with": 3}),
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )
 }

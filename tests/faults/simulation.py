@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,22 +22,26 @@ from unittest.mock import patch
 import torch
 from safetensors.numpy import load_file
 
-from faults.clock import Life, VirtualLoop, in_life
+from faults.clock import Life, OneThread, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
 from faults.liars import Lies
+from faults.promises import Promises
 from faults.scenarios import specification
 from faults.wires import Weather, Wires, factory
+from peer.errors import FailedError
 from peer.network.limits import Limits
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.wire.messages import Resources
 from peer.runtime.bounds import Bounds
 from peer.runtime.membership.lives import Lives
+from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.returning import LeftBehindError
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.peer import PeerConfig
-from peer.telemetry.events import Conflict, Event, Left, Refused, RoundDone
+from peer.telemetry.events import Conflict, Event, Left, Refused, Returning, RoundDone
 from peer.telemetry.telemetry import Telemetry
+from peer.views.view import View
 
 FRAME = 24
 """Bytes of a vector in a frame: messages of the tiny model have several."""
@@ -44,6 +49,8 @@ TOO_LONG = 900.0
 """Virtual seconds in which every run must have ended."""
 TOO_BUSY = 4000
 """Callbacks of one process in one virtual second."""
+SLOW = 0.05
+"""How often a call of the thread that trains takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ class Kill:
     """The machine goes down with it: what was not fsynced is lost."""
     damage: bool = False
     """One byte of the newest checkpoint is gone when it starts again."""
+    wipe: bool = False
+    """Its directory is empty when it starts again."""
 
 
 @dataclass
@@ -86,7 +95,7 @@ class Quiet(Telemetry):
         self._heard = heard
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, Conflict | Refused | Left):
+        if isinstance(event, Conflict | Refused | Left | Returning):
             self._heard.append(event)
         if self._file and isinstance(event, RoundDone):
             self._file.append(json.dumps(event.as_json()))
@@ -108,6 +117,11 @@ class Simulation:
         """Nothing is done to anybody: then nobody may wait in vain at the end."""
         self.steps: dict[str, Counter[str]] = {id: Counter() for id in self.spec.ids}
         self.announced = dict.fromkeys(self.spec.ids, -1)
+        self.promises = Promises(directory)
+        self.struck = {end for stall in weather.stalls for end in (stall.sender, stall.receiver)}
+        """Who was away, or cut off from somebody."""
+        self.robbed: set[str] = set()
+        """Whose disk has lost what was on it for good."""
         self.lives: dict[str, Life] = {}
         self.lived: dict[str, Lives] = {}
         self.all: list[Life] = []
@@ -174,7 +188,15 @@ class Simulation:
         for id, views in chains.items():
             if views != longest[: len(views)]:
                 self._fault(f"{id} knows other views: {views}, not {longest}")
+        for before, after in pairwise(longest):
+            self._check_change(before, after)
         self.outcome.views = [str(view) for view in longest]
+
+    def _check_change(self, before: View, after: View) -> None:
+        """Who was there all the time is left out of none; where pipes break, a question may be lost."""
+        left = {*before.members} - {*after.members} - self.struck
+        if left and not self.wires.weather.cut:
+            self._fault(f"{left} were left out and had always been there: {after}")
 
     def _fault(self, what: str) -> None:
         if len(self.outcome.faults) < 20:
@@ -196,13 +218,22 @@ class Simulation:
         config = PeerConfig(federation=self.out / "federation.yaml", id=id, device="cpu", out=self.out / id)
         setup = prepare(config, self.spec)
         transport, telemetry = factory(self.wires, member.address, life), Quiet(self.heard[id])
-        lives = Lives(setup, transport, None, telemetry, Bounds(limits=Limits(frame=FRAME)))  # type: ignore[arg-type]
+        # Only where members change may a call outlive the task that waited for it.
+        training = OneThread(Random(f"{id} {self.loop.time()}"), SLOW if self.spec.on_loss == "bypass" else 0.0)
+        bounds = Bounds(limits=Limits(frame=FRAME))
+        lives = Lives(setup, transport, training, telemetry, bounds)  # type: ignore[arg-type]
         self.lived[id] = lives
         running = asyncio.create_task(lives.run())
         await asyncio.wait([running])
-        if (error := running.exception()) and not isinstance(error, LeftBehindError):
+        if (error := running.exception()) and not self._is_late(id, error):
             self._fault(f"{id} failed: {error!r}")
         self.loop.call_soon(self._over, id, life, context=in_life(None))
+
+    def _is_late(self, id: str, error: BaseException) -> bool:
+        """Whether the others may have finished without it."""
+        waited = isinstance(error, FailedError) and str(error).startswith("gave up") and self.spec.on_loss == "bypass"
+        away = id in self.struck or self.wires.weather.cut > 0
+        return away and (isinstance(error, LeftBehindError) or (waited and bool(self.done)))
 
     def _over(self, id: str, life: Life) -> None:
         """The process has come to its end by itself."""
@@ -216,11 +247,12 @@ class Simulation:
     def _check_beats(self, id: str) -> None:
         for event in self.heard[id]:
             refused = isinstance(event, Refused) and "no neighbour" not in event.reason and not self._lies(event.caller)
-            if isinstance(event, Conflict) or refused or (isinstance(event, Left) and self.calm):
+            returns = isinstance(event, Returning) and id not in self.robbed
+            if isinstance(event, Conflict) or refused or returns or (isinstance(event, Left) and self.calm):
                 self._fault(f"{id} reports {event}")
 
     def _lies(self, id: str) -> bool:
-        return id in self.wires.lies
+        return id in self.wires.lies or id in self.robbed
 
     def _fatal(self, life: Life, kind: str, _count: int) -> bool:
         """Whether this step is the last one: looks it up in the plan."""
@@ -245,15 +277,24 @@ class Simulation:
         if runtime:
             self.announced[id] = max(self.announced[id], runtime.network.durability.own)
         self.wires.gone(life)
+        self.struck.add(id)
         checkpoints = self.out / id / "checkpoint"
         if kill.power:
-            self.disk.power_cut(checkpoints, self.random)
+            for directory in (checkpoints, self.out / id / "journal", self.out / id):
+                self.disk.power_cut(directory, self.random)
+        if forgotten := self.promises.forgotten(id):
+            self._fault(f"{id} has forgotten {forgotten}")
         damaged = None
         if kill.damage:
             newest = max([int(p.stem.split("-")[1]) for p in checkpoints.glob("round-*.json")], default=-1)
             if newest > self.announced[id]:
                 damaged = delete_a_byte(checkpoints, self.random)
-        what = "power cut" if kill.power else "killed"
+        if kill.wipe:
+            shutil.rmtree(self.out / id, ignore_errors=True)
+            self.promises.given.pop(id, None)
+        if kill.wipe or damaged is not None:
+            self.robbed.add(id)
+        what = "wiped" if kill.wipe else "power cut" if kill.power else "killed"
         self.outcome.kills.append(f"{id} {what} at {kill.kind} ({state}), damaged {damaged}, away {away:.2f} s")
         self.loop.call_later(away, self._start, id, context=in_life(None))
 
@@ -334,6 +375,7 @@ def simulate(
                 patch("time.perf_counter", simulation.loop.time),
                 patch("peer.runtime.setup.sole_use", nullcontext),
                 patch("peer.runtime.setup.check_room", lambda *_: 0),
+                patch.object(Membership, "hear", simulation.promises.heeded(Membership.hear)),
             ):
                 return simulation.run()
     finally:

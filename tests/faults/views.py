@@ -11,8 +11,7 @@ from faults.scenarios import HEALING, specification
 from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.wires import Stall, Weather
 
-ABSENCE = 5.0
-"""Seconds, as the scenarios have it."""
+KINDS = ("callback", "callback", "send", "receive", "disk", "blocking")
 
 
 def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
@@ -20,13 +19,14 @@ def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
     random, scenario = Random(f"views {name} {seed}"), HEALING[name]
     steps = undisturbed(name).steps
     kills = []
-    for _ in range(random.choice([0, 1, 1, 2, 3])):
+    for number in range(random.choice([0, 1, 2, 3, 4])):
         victim = random.choice(scenario.ids)
-        kind = random.choice(["callback", "callback", "send", "receive", "disk", "blocking"])
+        kind = random.choice([*KINDS, *["views"] * 4 * (number > 0)])
         also = random.choice([(), (), (), tuple(random.sample(scenario.ids, random.randrange(scenario.peers)))])
-        count = random.randint(1, max(1, int(2 * steps[victim][kind])))
+        count = random.randint(1, max(40, int((1.0 if number else 0.7) * steps[victim][kind])))
         away = tuple(random.choice([0.2, 4.0, 12.0, 40.0]) * random.random() for _ in range(scenario.peers))
-        kills.append(Kill(victim, kind, count, also, away, random.random() < 0.2))
+        power, damage, wipe = (random.random() < likely for likely in (0.3, 0.15, 0.05))
+        kills.append(Kill(victim, kind, count, also, away, power, damage, wipe))
     stalls = [*partitions(random, scenario.ids)] if random.random() < 0.5 or not kills else []
     return kills, Weather(random.choice([0.002, 0.02, 0.2]), random.choice([0, 0, 0.01]), stalls=tuple(stalls))
 
@@ -50,13 +50,18 @@ def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
     """Run the plan of a seed; what is wrong with the outcome."""
     kills, weather = plan(name, seed)
     outcome = simulate(name, seed, kills, weather)
+    return outcome, wrong_with(name, outcome)
+
+
+def wrong_with(name: str, outcome: Outcome) -> list[str]:
+    """What must not be, whatever has happened."""
     ended = {digest for digest in outcome.digests.values() if digest}
     wrong = [*outcome.faults]
     if not ended:
         wrong.append("nobody has finished")
     if specification(name).protocol.common == "model" and len(ended) > 1:
         wrong.append(f"the global model is not the same at all members: {outcome.digests}")
-    return outcome, wrong
+    return wrong
 
 
 def main() -> None:

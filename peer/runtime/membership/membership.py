@@ -75,7 +75,8 @@ class Membership:
             self.register.promised = reply.durable
         if self.held and self.seat:
             self.seat.hold(self.register.promised)  # a round that begins from now on is not in the promise
-        if isinstance(request, Enter) and isinstance(reply, Heard):
+        # One who hears late that it was taken in asks once more: that must not count when it has gone again.
+        if isinstance(request, Enter) and isinstance(reply, Heard) and request.id not in self.chain.current.members:
             self.asks_to_enter[request.id] = request.private
         await self._take_note()
         return reply

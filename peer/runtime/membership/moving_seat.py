@@ -35,12 +35,15 @@ class MovingSeat(Seat):
         """The last round that this peer has begun."""
         self._durable = view.first - 1
         """The last round that is on disk for good."""
+        self._whole = -1
+        """The round of the checkpoint that was read back at the start of this life: it can go back there, too."""
         self._promised: int | None = None
         self._last: int | None = None
         self._free = asyncio.Event()
 
     def take(self, network: Network, done: int) -> None:
         self.network, self.transport, self.started = network, network.transport, max(self.started, done)
+        self._whole = done
         if self._last is not None:
             network.end_after(self._last)
         self._owner.stir()
@@ -95,7 +98,7 @@ class MovingSeat(Seat):
             return Standing(self._at_most(before, chain.ceiling(following.number)), oldest, before, private)
         if self.network is None or not (self.has_begun or self._begins_with_some):
             return None
-        durable = self._at_most(self.network.durability.own, chain.ceiling(self.view.number))
+        durable = self._at_most(max(self.network.durability.own, self._whole), chain.ceiling(self.view.number))
         return Standing(durable, oldest, self.started, private)
 
     def _taken_in(self, chain: Chain, until: int) -> tuple[View | None, int]:
@@ -119,12 +122,17 @@ class MovingSeat(Seat):
         """Whether a neighbour is away, or has not come yet."""
         return self.network is not None and any(one.state not in ("up", "left") for one in self._around(self.network))
 
+    def has_lost(self, member: str, durable: int) -> bool:
+        """Whether a member that can go back to the end of that round only had a later one on disk."""
+        return self.network is not None and durable < self.network.durability.of(member)
+
     def silent(self, seconds: float) -> list[str]:
-        """Neighbours that have given no sign of life for so long, or have not come."""
+        """Neighbours that have given no sign of life for so long, have not come, or have lost what they had."""
         if self.network is None:
             return []
-        now = asyncio.get_running_loop().time()
-        return [one.id for one in self._around(self.network) if one.state != "left" and now - one.heard > seconds]
+        before, regressed = asyncio.get_running_loop().time() - seconds, self.network.regressed
+        around = [one for one in self._around(self.network) if one.state != "left"]
+        return [one.id for one in around if one.heard < before or one.id in regressed]
 
     def _around(self, network: Network) -> list[Neighbour]:
         return [network.edges.neighbours[id] for id in sorted(network.edges.current())]

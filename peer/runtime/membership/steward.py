@@ -11,7 +11,7 @@ from peer.network.views.questions import Questions
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
 from peer.runtime.membership.returning import LeftBehindError
-from peer.views.messages import Ask, Ballot, Decided, Reply, Request
+from peer.views.messages import Ask, Ballot, Decided, Promise, Reply, Request
 from peer.views.proposal import Proposal
 from peer.views.wish import Wish
 
@@ -45,6 +45,8 @@ class Steward:
         self._failures: dict[str, str] = {}
         """Why the last question to a member was not answered."""
         self._held_since: float | None = None
+        self._outdone = 0
+        """How many attempts in a row have been outdone by others'."""
         self._mine = False
         """Whether the last attempt was this peer's, and came to nothing."""
         self._few_since: float | None = None
@@ -57,7 +59,7 @@ class Steward:
         while True:
             await asyncio.sleep(self._timeouts.poll)
             seat, membership = self._membership.seat, self._membership
-            if not seat or not seat.transport or membership.id not in membership.chain.current.members:
+            if not seat or not seat.transport or membership.is_over(seat.view):
                 continue
             if wish := self._wish(seat):
                 await self._propose(wish, seat.transport)
@@ -105,7 +107,9 @@ class Steward:
         self._check_others(proposal)
         if proposal.newer:
             await self._membership.learn(proposal.newer)
-        self._not_before = self._clock() + self._random.uniform(*self._timeouts.again)
+        # Where many see the same loss at once, each attempt outdoes another: ever fewer of them try.
+        self._outdone = self._outdone + 1 if proposal.state == "outdone" else 0
+        self._not_before = self._clock() + self._random.uniform(*self._timeouts.again) * 2 ** min(self._outdone, 5)
 
     def _check_others(self, proposal: Proposal) -> None:
         """LeftBehindError once so many have ended for so long that no decision can be expected any more."""
@@ -126,7 +130,12 @@ class Steward:
         """Everybody's answer; None of whom none came."""
         async with asyncio.TaskGroup() as group:
             asking = {id: group.create_task(self._ask(id, one, transport)) for id, one in requests.items()}
-        return {id: task.result() for id, task in asking.items()}
+        return {id: None if self._is_void(id, task.result()) else task.result() for id, task in asking.items()}
+
+    def _is_void(self, member: str, reply: Reply | None) -> bool:
+        """Whether it comes from a member whose disk is not what it was: all would go back further than they can."""
+        seat = self._membership.seat
+        return isinstance(reply, Promise) and seat is not None and seat.has_lost(member, reply.durable)
 
     async def _ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
         if member == self._membership.id:
