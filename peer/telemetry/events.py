@@ -317,7 +317,7 @@ class ViewConflict(Worded):
 
 @dataclass(frozen=True, kw_only=True)
 class Returning(Worded):
-    """The others go on without this peer, or soon will, and it waits to be taken in again."""
+    """The peer has nothing left from which it could go on as a member, and waits to be taken in anew."""
 
     name = "returning"
 

@@ -87,8 +87,8 @@ class MovingSeat(Seat):
     def standing(self, chain: Chain) -> Standing | None:
         """How this peer stands for the next decision; None before it knows, or may not say.
 
-        Who has nothing at all may have forgotten a promise: it says nothing before everybody has been there, unless the
-        run may begin without some.
+        Who has nothing at all may have forgotten a promise: it says nothing before a neighbour has welcomed it, which
+        would refuse one that has had something, unless the run may begin without some.
         """
         following = chain.after(self.view.number, self._id) if chain.current.number > self.view.number else None
         taken_in, private = self._taken_in(chain, (following or self.view).number)
@@ -96,10 +96,13 @@ class MovingSeat(Seat):
         if following and following is taken_in:
             before = following.first - 1
             return Standing(self._at_most(before, chain.ceiling(following.number)), oldest, before, private)
-        if self.network is None or not (self.has_begun or self._begins_with_some):
+        if self.network is None or not (self.has_begun or self._begins_with_some or self._is_welcome(self.network)):
             return None
         durable = self._at_most(max(self.network.durability.own, self._whole), chain.ceiling(self.view.number))
         return Standing(durable, oldest, self.started, private)
+
+    def _is_welcome(self, network: Network) -> bool:
+        return any("send" in one.introduced for one in self._around(network))
 
     def _taken_in(self, chain: Chain, until: int) -> tuple[View | None, int]:
         """The last view, up to that number, by which this peer was taken in, and the round of the state it brought."""

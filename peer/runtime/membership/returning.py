@@ -10,7 +10,7 @@ from peer.network.streams.handshake import RefusedError
 from peer.network.transport import DisconnectedError, StatusHandler, Transport
 from peer.network.views.questions import Questions
 from peer.runtime.membership.membership import Membership
-from peer.telemetry.events import Returning
+from peer.telemetry.events import Awaited, Waiting
 from peer.views.messages import Ask, Decided, Enter, Request
 from peer.views.view import View
 
@@ -71,8 +71,8 @@ class Return:
                     f"and none of them has answered for {self._patience:g} s: they have finished, or are away; start "
                     "it again if they are not done"
                 )
-            if silent not in ([], said):
-                self._membership.report(Returning(sentence=f"waiting for {', '.join(silent)} to answer"))
+            if silent != said:
+                self._membership.report(_waiting(silent))
             said = silent
             yield silent
             await asyncio.sleep(self._questions.timeouts.ask)
@@ -105,6 +105,12 @@ class Return:
             yield transport
         finally:
             await transport.close()
+
+
+def _waiting(silent: list[str]) -> Waiting:
+    awaited = tuple(Awaited(id, None, "it does not answer") for id in silent)
+    sentence = f"to be taken in: waiting for {', '.join(silent)} to answer" if silent else "all members answer"
+    return Waiting(cause="join", awaited=awaited, sentence=sentence)
 
 
 async def nothing_to_tell(_request: bytes) -> bytes:

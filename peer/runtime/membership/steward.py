@@ -138,11 +138,13 @@ class Steward:
         return isinstance(reply, Promise) and seat is not None and seat.has_lost(member, reply.durable)
 
     async def _ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
-        if member == self._membership.id:
-            return await self._membership.hear(request)
         self._failures.pop(member, None)
         try:
+            if member == self._membership.id:
+                return await self._membership.hear(request)
             return await self._questions.ask(transport, member, request)
+        except TimeoutError:  # this peer itself does not know yet how it stands
+            return None
         except (DisconnectedError, RefusedError) as error:
             self._failures[member] = str(error)
             return None
