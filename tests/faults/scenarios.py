@@ -155,6 +155,7 @@ HEALING = {
         Scenario("healing restless", {"name": "tiny:Restless", "every": 3, **ONCE}, 5, 12, BYPASS),
         Scenario("healing gossip", {"name": "gossip-sgd"}, peers=4, rounds=12, keys=BYPASS),
         Scenario("healing quorum", {"name": "fedavg", "epochs": 1}, 4, 8, BYPASS | {"start_with": 3}),
+        Scenario("healing feddyn", {"name": "feddyn", "epochs": 1, "alpha": 0.1, "participation": 0.5}, 4, 12, BYPASS),
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )
 }

@@ -9,9 +9,10 @@ import pytest
 
 from faults.omissions import (
     Omission,
-    entrants_are_given_nothing,
-    promises_are_not_written,
+    checkpoints_stay_for_nobody_else,
+    messages_of_another_view_count,
     promises_are_written_after_the_answer,
+    the_finished_leave,
     void_rounds_stay,
     void_values_stay,
 )
@@ -22,7 +23,7 @@ from faults.wires import Stall, Weather
 
 LONG = 12.0
 """Seconds, longer than `absence`."""
-SEEDS = {name: (1,) for name in HEALING}
+SEEDS = dict.fromkeys(HEALING, (1,))
 """In each of them views change, and members return. `make chaos` runs more."""
 ONCE_HARMFUL = [
     ("healing restless", 1000),  # a round began after the promise to begin none, while that was written down
@@ -48,7 +49,7 @@ def test_faults_that_once_did_harm(name: str, seed: int) -> None:
     ("omission", "name", "seed"),
     [
         (promises_are_written_after_the_answer, "healing fedavg", 3),
-        (promises_are_not_written, "healing fedavg", 3),
+        (messages_of_another_view_count, "healing fibfl", 2),
         (void_rounds_stay, "healing scaffold", 1),
         (void_values_stay, "healing secrets", 1),
     ],
@@ -57,6 +58,12 @@ def test_a_rule_left_out_is_found(omission: Omission, name: str, seed: int, monk
     undisturbed(name)
     omission(monkeypatch)
     assert check(name, seed)[1]
+
+
+def test_checkpoints_that_stay_for_nobody_else_are_found_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    suffered(GONE, name="healing fibfl", slowest=0.2)
+    checkpoints_stay_for_nobody_else(monkeypatch)
+    assert wrong_with("healing fibfl", simulate("healing fibfl", 1, [GONE], Weather(0.2)))
 
 
 def suffered(*kills: Kill, name: str = "healing three", **weather: Any) -> Outcome:
@@ -120,6 +127,17 @@ def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
         suffered(GONE, Kill("peer2", "views", step, away=(LONG,)))
 
 
+def test_one_is_lost_when_all_have_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has finished waits until all have: found if it does not."""
+    last = undisturbed("healing fibfl").steps["peer2"]["disk"] - 14
+    lost = Kill("peer2", "disk", last, away=(40.0,))
+    outcome = suffered(lost, name="healing fibfl")
+    assert sum(digest is not None for digest in outcome.digests.values()) >= 4, outcome
+    the_finished_leave(monkeypatch)
+    assert wrong_with("healing fibfl", simulate("healing fibfl", 1, [lost]))
+
+
 def test_a_loss_in_the_first_handshake_where_all_need_not_be_there() -> None:
     views = suffered(Kill("peer3", "callback", 3, away=(LONG,)), name="healing quorum").views
-    assert "first=0" in views[1] and "'peer3'" not in views[1].split("first")[0]
+    assert "first=0" in views[1]
+    assert "'peer3'" not in views[1].split("first")[0]
