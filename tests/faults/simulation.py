@@ -33,6 +33,8 @@ from peer.network.limits import Limits
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.wire.messages import Resources
 from peer.runtime.bounds import Bounds
+from peer.runtime.journal import tensor_digest
+from peer.runtime.manifest import held_by_all
 from peer.runtime.membership.lives import Lives
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.returning import LeftBehindError
@@ -166,6 +168,8 @@ class Simulation:
         for id in self.spec.ids:
             self.outcome.digests[id] = self._ended_in(self.out / id)
         self._check_views()
+        if self.spec.on_loss == "bypass":
+            self._check_replicated()
 
     def _ended_in(self, directory: Path) -> str | None:
         """The bits of a peer's model; where it keeps the best one, of that too, and after which rounds."""
@@ -191,6 +195,14 @@ class Simulation:
         for before, after in pairwise(longest):
             self._check_change(before, after)
         self.outcome.views = [str(view) for view in longest]
+
+    def _check_replicated(self) -> None:
+        """Who was taken in holds at the end what all others hold alike."""
+        for name in held_by_all(self.spec.protocol):
+            held = {id: self.runtimes[id].peer for id, digest in self.outcome.digests.items() if digest}
+            bits = {id: tensor_digest(peer.state[name]) for id, peer in held.items() if name in peer.state}
+            if len({*bits.values()}) > 1:
+                self._fault(f"`{name}` is not the same at all members: {bits}")
 
     def _check_change(self, before: View, after: View) -> None:
         """Who was there all the time is left out of none; where pipes break, a question may be lost."""

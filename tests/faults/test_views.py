@@ -9,8 +9,11 @@ import pytest
 
 from faults.omissions import (
     Omission,
-    promises_are_not_written,
+    checkpoints_stay_for_nobody_else,
+    messages_of_another_view_count,
+    nobody_is_given_what_all_have,
     promises_are_written_after_the_answer,
+    the_finished_leave,
     void_rounds_stay,
     void_values_stay,
 )
@@ -47,7 +50,7 @@ def test_faults_that_once_did_harm(name: str, seed: int) -> None:
     ("omission", "name", "seed"),
     [
         (promises_are_written_after_the_answer, "healing fedavg", 3),
-        (promises_are_not_written, "healing fedavg", 3),
+        (messages_of_another_view_count, "healing fibfl", 2),
         (void_rounds_stay, "healing scaffold", 1),
         (void_values_stay, "healing secrets", 1),
     ],
@@ -56,6 +59,19 @@ def test_a_rule_left_out_is_found(omission: Omission, name: str, seed: int, monk
     undisturbed(name)
     omission(monkeypatch)
     assert check(name, seed)[1]
+
+
+def test_checkpoints_that_stay_for_nobody_else_are_found_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    suffered(GONE, name="healing fibfl", slowest=0.2)
+    checkpoints_stay_for_nobody_else(monkeypatch)
+    assert wrong_with("healing fibfl", simulate("healing fibfl", 1, [GONE], Weather(0.2)))
+
+
+def test_who_is_not_given_what_all_have_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Kill("peer2", "send", 60, away=(LONG,), wipe=True)
+    suffered(late, name="healing alike")
+    nobody_is_given_what_all_have(monkeypatch)
+    assert any("otherwise" in wrong for wrong in wrong_with("healing alike", simulate("healing alike", 1, [late])))
 
 
 def suffered(*kills: Kill, name: str = "healing three", **weather: Any) -> Outcome:
@@ -117,6 +133,16 @@ def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
     """Its steps of kind `views` are those of its way back."""
     for step in (8, 16, 24):
         suffered(GONE, Kill("peer2", "views", step, away=(LONG,)))
+
+
+def test_one_is_lost_when_all_have_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has finished waits until all have: found if it does not."""
+    last = undisturbed("healing fibfl").steps["peer2"]["disk"] - 14
+    lost = Kill("peer2", "disk", last, away=(40.0,))
+    outcome = suffered(lost, name="healing fibfl")
+    assert sum(digest is not None for digest in outcome.digests.values()) >= 4, outcome
+    the_finished_leave(monkeypatch)
+    assert wrong_with("healing fibfl", simulate("healing fibfl", 1, [lost]))
 
 
 def test_a_loss_in_the_first_handshake_where_all_need_not_be_there() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from peer.learning.model.zoo.perceptron import Square
 from peer.protocols.base import Init, Peer, Record
 from peer.protocols.blocks.blend import blend
+from peer.protocols.fedavg import FedAvg
 from peer.protocols.fibfl import FibFL
 
 CLASSES = 3
@@ -64,6 +65,17 @@ class Restless(FibFL):
         if peer.round % self.every == 0:
             drawn = peer.shared_generator("seats").permutation(len(peer.members))
             await peer.reorder(tuple(peer.members[i] for i in drawn), 0.0, 0.0)
+        await super().round(peer)
+
+
+class Alike(FedAvg):
+    """FedAvg whose peers make sure, before each round, that they begin it with the same model."""
+
+    name: Literal["tiny:Alike"] = "tiny:Alike"  # type: ignore[assignment]
+    records: ClassVar[tuple[Record, ...]] = (Record("begins with"),)
+
+    async def round(self, peer: Peer) -> None:
+        await peer.agree("begins with", peer.model)
         await super().round(peer)
 
 

@@ -107,7 +107,8 @@ class Lives:
         await asyncio.get_running_loop().run_in_executor(self._executor, int)
         await self._drop_after(membership.chain.ceiling(membership.register.entered))
         following = await back.next_view(await asyncio.to_thread(self._checkpoints.newest_whole))
-        if membership.id in dict(following.entrants) and following.first > self._setup.spec.rounds:
+        entering = membership.id in dict(following.entrants)  # all others have the last round, and only end there
+        if entering and following.first > self._setup.spec.rounds:
             raise LeftBehindError("the others have finished without this peer, which came back in their last round")
         # Others may have been decided meanwhile, in which less of it counts.
         await self._drop_after(dict(following.entrants).get(membership.id, following.first - 1))
