@@ -32,6 +32,7 @@ from peer.spec.federation import Spec
 from peer.spec.member import Machine, Member
 from peer.spec.peer import TLS, PeerConfig
 from peer.spec.wire import Bfloat16, Float32, TopK
+from peer.views.tables import tables
 
 HERE = Path(__file__).parent
 SUPPLIED = {
@@ -114,19 +115,22 @@ def pages() -> dict[Path, str]:
     training = HERE / "tasks.md"
     return {
         HERE / "configuration.md": configuration(),
-        readme: filled(readme, "examples/my_protocol.py", f"```python\n{protocol}```\n"),
-        training: filled(training, "examples/own_task.py", f"```python\n{task}```\n"),
-        architecture: filled(architecture, "peer.runtime.lifecycle", life()),
-        wire: filled(wire, "peer.network.wire.frames", header()),
-        security: filled(security, "peer.network.limits", limits()),
+        readme: filled(readme, {"examples/my_protocol.py": f"```python\n{protocol}```\n"}),
+        training: filled(training, {"examples/own_task.py": f"```python\n{task}```\n"}),
+        architecture: filled(architecture, {"peer.runtime.lifecycle": life(), "peer.views": tables()}),
+        wire: filled(wire, {"peer.network.wire.frames": header()}),
+        security: filled(security, {"peer.network.limits": limits()}),
     }
 
 
-def filled(page: Path, source: str, block: str) -> str:
-    """The page with what stands between its two comments about `source` replaced."""
-    begin, end = f"<!-- from {source}, by `make docs` -->\n", "<!-- end -->\n"
-    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
-    return f"{before}{begin}{block}{end}{rest.partition(end)[2]}"
+def filled(page: Path, blocks: Mapping[str, str]) -> str:
+    """The page with what stands between the two comments about each source replaced."""
+    text, end = page.read_text(encoding="utf-8"), "<!-- end -->\n"
+    for source, block in blocks.items():
+        begin = f"<!-- from {source}, by `make docs` -->\n"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{block}{end}{rest.partition(end)[2]}"
+    return text
 
 
 def life() -> str:

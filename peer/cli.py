@@ -100,7 +100,7 @@ def _run(config: Path) -> int:
 
 async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
     from peer.network.transport.grpc import GrpcTransport
-    from peer.runtime.runtime import Runtime
+    from peer.runtime.membership.lives import Lives
     from peer.telemetry.events import Stopped
 
     caught: list[signal.Signals] = []
@@ -116,9 +116,9 @@ async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
     security = _security(setup, telemetry)
     with ThreadPoolExecutor(1, "train") as executor:
         transport = partial(GrpcTransport, _place(setup), security=security, report=telemetry.emit)
-        runtime = Runtime(setup, transport, executor, telemetry)
+        lives = Lives(setup, transport, executor, telemetry)
         try:
-            await runtime.run()
+            await lives.run()
         except asyncio.CancelledError:
             if not caught:
                 raise

@@ -15,7 +15,7 @@ FLOORS = (
     {"peer.spec"},
     {"peer.protocols"},
     {"peer.learning", "peer.network"},
-    {"peer.topology", "peer.telemetry"},
+    {"peer.topology", "peer.telemetry", "peer.views"},
     {"peer.files", "peer.ownership", "peer.peer_paths", "peer.reading", "peer.plugins", "peer.process", "peer.tasks"},
     {"peer.errors", "peer.settings", "peer.text"},
 )
@@ -26,7 +26,7 @@ LAUNCHER = (
     {"launcher.supervision"},
     {"launcher.engines", "launcher.monitor", "launcher.reports"},
     {"launcher.plan", "launcher.written_spec"},
-    {f"launcher.{name}" for name in ("certificates", "formatting", "headline", "run_files", "table")},
+    {f"launcher.{name}" for name in ("certificates", "formatting", "headline", "run_files", "table", "views")},
 )
 ONE_ROOM = {
     "grpc": {f"peer.network.transport.{name}" for name in ("answers", "asking", "dialled", "entrance", "grpc", "tls")},

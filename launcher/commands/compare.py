@@ -41,7 +41,10 @@ def compare(run: Path, alone: Path, as_json: bool, console: Console) -> None:
     summary = _summary(run, ours)
     headline = _headline(summary, ours.keys.test)
     together, solo = _figures(run, summary, headline), _figures(alone, _summary(alone, theirs), headline)
-    gains = gained(together, solo, headline) | {"weight_divergence": _weight_divergence(run, ours.ids)}
+    together = {id: value for id, value in together.items() if id in solo}
+    gains = gained(together, solo, headline) | {"weight_divergence": _weight_divergence(run, [*together])}
+    if summary.outside:
+        gains["lost"] = summary.outside
     if training is None:
         gains["not_compared"] = f"local training (`like`): {ours.keys.protocol.name} is code of your own"
     if as_json:
@@ -72,6 +75,7 @@ def lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
         for name, form in (("pearson", "+.4f"), ("weight_divergence", ".3g"))
     )
     unknown = [f"not compared, {gains['not_compared']}, which is not imported here"] if "not_compared" in gains else []
+    unknown += [f"not compared, as the others went on without: {', '.join(gains['lost'])}"] if "lost" in gains else []
     better = "" if headline.figure.better == "up" else ", positive is better"
     return [
         *unknown,
@@ -116,7 +120,8 @@ def _headline(summary: Summary, test: str | None) -> Headline:
 def _summary(directory: Path, spec: WrittenSpec) -> Summary:
     summary = summary_json.read(directory / "summary.json")
     whole = summary and (summary.rounds == spec.keys.rounds or summary.stopped_early)
-    if summary is None or not whole or tuple(one.id for one in summary.per_peer) != spec.ids:
+    known = {one.id for one in summary.per_peer} | {*summary.outside} if summary else set()
+    if summary is None or not whole or known != {*spec.ids}:
         raise InputError(f"{directory} holds no finished run: there is no whole summary.json in it")
     return summary
 

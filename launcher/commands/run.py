@@ -19,6 +19,7 @@ from launcher.reports import console as recap
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise
 from launcher.supervision import record
+from launcher.supervision.losses import Bearable
 from launcher.supervision.restart import STOPPED, WRONG_INPUT, Policy
 from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.stop import Stop
@@ -98,7 +99,7 @@ async def launch(engine: Engine[Any], run: Run, directory: RunDirectory, console
     with closing(federation), stop.listening(), display(console) as screen:
         introduce(spec, files.path, screen)
         async with engine.deploy(replace(run, say=screen.say)) as deployment:
-            supervisor = Supervisor(deployment, files, federation, screen.say)
+            supervisor = Supervisor(deployment, files, federation, screen.say, bearable=Bearable.of(spec))
             if engine.restarts_peers:
                 supervisor.policy = Policy(limit=0)
             async with background() as tasks:
@@ -119,7 +120,7 @@ async def launch(engine: Engine[Any], run: Run, directory: RunDirectory, console
         way_on = f"The peers go on: `dfl-launch attach {files.path}` takes them up." if stop.leaves else RESUME
         console.print(way_on, highlight=False, soft_wrap=True)  # or nobody could copy the command
         return stop.code
-    if codes:
+    if codes and not supervisor.finished:
         return 1
     summary = summarise(spec, files.path, wall_seconds=totals.wall_seconds, restarts=totals.restarts)
     summary_json.write(files.summary, summary)

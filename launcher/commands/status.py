@@ -89,4 +89,5 @@ def cells(address: str | None, id: str, answer: Answer) -> list[str]:
         return [id, "no answer", "", "", "", f"{answer} (at {address})" if address else answer]
     trouble = ", ".join(f"{one.id} {one.state} ({one.reason})" for one in in_trouble(answer))
     figures = [f"{answer.round}/{answer.rounds}", number(answer.figure), quantity(answer.bytes_sent)]
-    return [id, answer.state, *figures, trouble]
+    alone = f"view {answer.view}, without {', '.join(answer.outside)}" if answer.outside else ""
+    return [id, answer.state, *figures, ", ".join(filter(None, [alone, trouble]))]

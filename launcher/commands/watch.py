@@ -31,6 +31,9 @@ def watch(spec: Spec, chain: Chain | None, console: Console) -> int:
         console.print("The peers go on.", highlight=False)
         return code
     console.print(picture(federation, console))
+    if outside := federation.outside:
+        said = f"Lost, and the others went on without: {', '.join(outside)}."
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
     if lost := federation.unfinished:
         said = f"Nobody answers any more. It was not seen that {', '.join(lost)} finished: `dfl-launch summary` tells."
         console.print(said, markup=False, highlight=False, soft_wrap=True)

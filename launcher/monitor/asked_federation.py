@@ -6,6 +6,7 @@ from launcher.headline import Headline, mean
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.status_feed import events
 from peer.network.transport.asking import Answer, PeerStatus
+from peer.telemetry.events import Event, LinkChanged, StateChanged, ViewDecided
 from peer.text import printable
 
 SILENCE = 10.0
@@ -46,7 +47,7 @@ class AskedFederation(FederationView):
             self.rounds = min(self.rounds, max(status.rounds, 1))  # fewer once they have agreed to end early
         for id in self.unasked:
             self._hear_of(id)
-        news = [(id, one) for id, status in said.items() for one in events(status, self.peers[id], self.headline, now)]
+        news = [(id, one) for id, status in said.items() for one in self._events(id, status, now)]
         lines += self.take(news, now)
         for id, answer in answers.items():
             if isinstance(answer, str) and (line := self._miss(id, answer)):
@@ -60,7 +61,7 @@ class AskedFederation(FederationView):
     def gone(self, now: float) -> bool:
         """Whether everybody has ended, or nobody has answered for a while."""
         silent = self._heard is not None and now - self._heard > SILENCE
-        return silent or all(map(self.is_over, self.peers))
+        return silent or all(self.is_over(peer.id) for peer in self.present)
 
     @property
     def met(self) -> bool:
@@ -69,12 +70,17 @@ class AskedFederation(FederationView):
 
     @property
     def unfinished(self) -> list[str]:
-        return [id for id, peer in self.peers.items() if peer.state != "done"]
+        return [peer.id for peer in self.present if peer.state != "done"]
+
+    @property
+    def outside(self) -> list[str]:
+        """Who was lost, and the others have gone on without."""
+        return [id for id in self.peers if id not in self.view.members]
 
     @property
     def round(self) -> int:
         """The last round that every peer has completed; 0 before."""
-        return min(peer.round if id in self.unasked else peer.completed for id, peer in self.peers.items())
+        return min((peer.round if peer.id in self.unasked else peer.completed for peer in self.present), default=0)
 
     def rounds_after(self, last: int) -> Sequence[int]:
         """Nobody was asked in each round: only the newest."""
@@ -82,7 +88,7 @@ class AskedFederation(FederationView):
 
     def mean_figure(self, round: int) -> float | None:
         """Of what each peer said last: those ahead of the slowest were not asked in its round."""
-        return mean(peer.figure(self.headline) for peer in self.peers.values())
+        return mean(peer.figure(self.headline) for peer in self.present)
 
     def _met(self, id: str) -> str:
         return f"{id} answers again" if self.peers[id].round else f"{id} answers"
@@ -91,6 +97,19 @@ class AskedFederation(FederationView):
         for link in status.neighbours:
             if link.id in self._durable:
                 self._durable[link.id] = max(self._durable[link.id], link.durable)
+
+    def _events(self, id: str, status: PeerStatus, now: float) -> Sequence[Event]:
+        """Of a view it is told who is not in it; whether it was planned, and why, nobody says here."""
+        told = events(status, self.peers[id], self.headline, now)
+        if status.view <= self.peers[id].view:
+            return told
+        members = tuple(id for id in self.peers if id not in status.outside)
+        there = [one for one in told if not (isinstance(one, LinkChanged) and one.state == "joining")]
+        return [
+            ViewDecided(number=status.view, members=members, first=status.first, planned=True, entrants=(), reason=""),
+            StateChanged(state="joining", round=status.round, time=now),
+            *there,
+        ]
 
     def _hear_of(self, id: str) -> None:
         """What the neighbours of a peer that nobody can ask tell of it."""

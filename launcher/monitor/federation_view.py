@@ -6,10 +6,14 @@ from pathlib import Path
 from launcher.headline import Headline, mean
 from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.monitor.tail import Tail
-from peer.telemetry.events import Event, LinkChanged, StoppedEarly, read_event
+from launcher.views import Views, change, told
+from peer.telemetry.events import Event, LinkChanged, StoppedEarly, ViewDecided, read_event
 from peer.telemetry.results import objects
 from peer.text import printable
+from peer.views.view import View
 
+OUTSIDE = ("lost", "returning")
+"""What peers do that are no members of the view."""
 News = tuple[str, Event]
 """Whose event, and the event."""
 
@@ -20,23 +24,59 @@ class FederationView:
     def __init__(self, ids: Sequence[str], rounds: int, headline: Headline):
         self.rounds, self.headline, self.ending = rounds, headline, False
         self.peers = {id: PeerView(id) for id in ids}
+        self._later: list[View] = []
+        """The views after the first of which somebody has told."""
         self._since: tuple[float, int] | None = None
 
     def take(self, news: Iterable[News], now: float) -> list[str]:
         """Takes in what is new of all; what a person should be told of it, and of waits. `now` in unix seconds."""
         told = self.take_in(news)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
-        overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.peers.values()]
+        overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.present]
         return told + [printable(line) for line in overdue if line]
 
     def take_in(self, news: Iterable[News]) -> list[str]:
         """Takes in some news; what a person should be told of them."""
         news = [*news]
+        changes = self._take_views([event for _, event in news if isinstance(event, ViewDecided)])
         # All are heard before any line is chosen: who has finished may be told later.
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].hear(event))]
         # A refused caller chooses its own words.
         told = [printable(line) for id, event, line in heard if not self._expected(id, event)]
-        return told + self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
+        return changes + told + self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
+
+    @property
+    def views(self) -> Views:
+        return Views(tuple(self.peers), self.rounds, tuple(self._later))
+
+    @property
+    def view(self) -> View:
+        """The last that was decided, as far as anybody has told."""
+        return self._later[-1] if self._later else View(0, tuple(self.peers), first=0)
+
+    @property
+    def present(self) -> Sequence[PeerView]:
+        """The members of the view."""
+        return [self.peers[id] for id in self.view.members if id in self.peers]
+
+    def doing(self, id: str) -> str:
+        """What a peer does: its state, or that it is lost or on its way back."""
+        state = self.peers[id].state
+        if id in self.view.members or state == "done":
+            return state
+        return "returning" if state == "joining" else "lost"
+
+    def _take_views(self, decided: Iterable[ViewDecided]) -> list[str]:
+        """Changes of view, of which every peer tells: each is told once."""
+        lines = []
+        for event in sorted(decided, key=lambda event: event.number):
+            if event.number > self.view.number:
+                before = self.view
+                self._later.append(told(event))
+                what = change(before, self.view) or "what was played of them is void"
+                why = f" ({event.reason})" if event.reason else ""
+                lines.append(printable(f"from round {event.first} on: {what}{why}; view {event.number}"))
+        return lines
 
     def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:
         """That all peers end early, which each of them says: told once."""
@@ -46,16 +86,18 @@ class FederationView:
         return [printable(str(event)) for event in new[:1]]
 
     def _expected(self, id: str, event: Event) -> bool:
-        """Whether it is a link that goes down because one of its two ends has finished."""
+        """Whether it is a link that goes down because one of its two ends has finished, or is in another view."""
         if not isinstance(event, LinkChanged):
             return False
         ends = (self.peers[id], self.peers.get(event.neighbour))
+        if any(end is None or end.id not in self.view.members or end.view < self.view.number for end in ends):
+            return True
         return self.ending or any(end is None or end.state in ("serving", "done") for end in ends)
 
     @property
     def round(self) -> int:
         """The last round that every peer has completed; 0 before."""
-        return min(peer.completed for peer in self.peers.values())
+        return min((peer.completed for peer in self.present), default=0)
 
     def rounds_after(self, last: int) -> Sequence[int]:
         """Those completed by all after the round `last`, of which there is something to tell."""
@@ -63,10 +105,10 @@ class FederationView:
 
     def mean_figure(self, round: int) -> float | None:
         """Mean over the peers that have one of the headline figure after `round`."""
-        return mean(peer.figure(self.headline, round) for peer in self.peers.values())
+        return mean(peer.figure(self.headline, round) for peer in self.present)
 
     def mean_loss(self, round: int) -> float | None:
-        return mean(peer.history[round].loss for peer in self.peers.values() if round in peer.history)
+        return mean(peer.history[round].loss for peer in self.present if round in peer.history)
 
     def doubted(self, id: str) -> list[str]:
         """The neighbours that do not hear the peer now."""
@@ -82,7 +124,7 @@ class FederationView:
             self._since = (now, self.round)
         begun, first = self._since
         done = self.round - first
-        return (now - begun) / done * (self.rounds - self.round) if done else None
+        return (now - begun) / done * (self.rounds - self.round) if done > 0 else None
 
 
 class Federation(FederationView):

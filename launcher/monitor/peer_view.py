@@ -18,8 +18,10 @@ from peer.telemetry.events import (
     Refused,
     Regressed,
     Resumed,
+    Returning,
     RoundDone,
     StateChanged,
+    ViewDecided,
     Waiting,
 )
 
@@ -68,6 +70,10 @@ class PeerView:
     links: dict[str, str] = field(default_factory=dict, init=False)
     failure: str | None = field(default=None, init=False)
     restarts: int = field(default=0, init=False)
+    view: int = field(default=0, init=False)
+    """The number of the last view of which it has heard."""
+    _moves: bool = field(default=False, init=False)
+    """Whether it is on its way into that view."""
 
     def start(self) -> None:
         """Its process is started, perhaps again: of what it does now nothing is known yet."""
@@ -109,8 +115,13 @@ class PeerView:
                 self.state, self.round = event.state, event.round or self.round
                 if event.state == "joining":  # started by hand, after a life in which it waited
                     self.waits = {}
+                    self._join_anew()
             case RoundDone():
                 self.history[event.round] = event
+            case ViewDecided():
+                self._hear_view(event)
+            case Returning():
+                return f"{self.id}: {event}"
             case Waiting():
                 self.waits[event.cause] = self.waits.get(event.cause, Wait((), event.time)).after(event)
             case LinkChanged():
@@ -121,6 +132,8 @@ class PeerView:
                 return f"{self.id} failed: {event}"
             case Done():
                 self.end("done")
+            case Resumed() if self._moves:
+                return None  # as all do: the change of view was told
             case Resumed() | Refused():
                 return f"{self.id} {event}"
             case Lost() | Left() | CertificatesChanged() | Damaged() | Conflict() | Regressed():
@@ -136,9 +149,20 @@ class PeerView:
         named = [str(one) for wait in due.values() for one in wait.tell(now)]
         return f"{self.id} waits for {', '.join(named)}" if named else None
 
+    def _hear_view(self, event: ViewDecided) -> None:
+        """What it has done in an earlier view from that round on is void; its links are made anew."""
+        self.view = max(self.view, event.number)
+        self.history = {round: done for round, done in self.history.items() if round < event.first}
+        self.waits, self.links, self._moves = {}, {}, True
+
+    def _join_anew(self) -> None:
+        """In the next view: that the links of the one before went down is no news."""
+        if self._moves:
+            self.links, self._moves = {}, False
+
     def _hear_link(self, event: LinkChanged) -> str | None:
         before, state = self.links.get(event.neighbour), event.state
         self.links[event.neighbour] = state
-        if state in (before, "left") or (before in (None, "left") and state == "up"):
+        if self._moves or state in (before, "left") or (before in (None, "left") and state == "up"):
             return None
         return f"link {self.id} - {event.neighbour} is {state}" + (f" ({event.reason})" if event.reason else "")

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from launcher.formatting import duration, plural, quantity
-from launcher.monitor.federation_view import FederationView
+from launcher.monitor.federation_view import OUTSIDE, FederationView
 from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.table import Row, fitting
 from peer.text import number, printable
@@ -99,7 +99,7 @@ def picture(federation: FederationView, console: Console) -> RenderableType:
     expendable = ("train/comm/eval", "sent", "loss", federation.headline.name, "round", "waits for")
     lines: list[RenderableType] = [fitting(rows, expendable, console, elastic="waits for")]
     if hidden:
-        states = Counter(peer.state for peer in hidden)
+        states = Counter(federation.doing(peer.id) for peer in hidden)
         counted = printable(", ".join(f"{count} {state}" for state, count in states.most_common()))
         lines.append(Text(f"and {plural(len(hidden), 'more peer')}: {counted}", style="dim"))
     return Group(*lines, Text(federation_line(federation), style="bold"))
@@ -108,9 +108,10 @@ def picture(federation: FederationView, console: Console) -> RenderableType:
 def federation_line(federation: FederationView) -> str:
     done = federation.round
     left = federation.seconds_left(time.monotonic())
+    lost = sum(federation.doing(id) in OUTSIDE for id in federation.peers)
     restarts = sum(peer.restarts for peer in federation.peers.values())
     words = [
-        plural(len(federation.peers), "peer"),
+        plural(len(federation.peers), "peer") + (f", {lost} lost" if lost else ""),
         f"round {done}/{federation.rounds}",
         f"mean {federation.headline.words} {number(federation.mean_figure(done))}",
     ]
@@ -126,7 +127,7 @@ def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Seque
         return peers, []
 
     def interest(peer: PeerView) -> tuple[bool, bool, bool, int, float]:
-        trouble = peer.state in ENDED and peer.state != "done"
+        trouble = (peer.state in ENDED and peer.state != "done") or federation.doing(peer.id) in OUTSIDE
         figure = peer.figure(federation.headline)
         goodness = inf if figure is None else figure if federation.headline.figure.better == "up" else -figure
         doubted, waits = bool(federation.doubted(peer.id)), bool(peer.waiting)
@@ -138,8 +139,9 @@ def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Seque
 
 def row(federation: FederationView, peer: PeerView) -> Row:
     doubted = federation.doubted(peer.id)
-    silent = doubted and peer.state not in ENDED
-    named, style = ("silent", "bold red") if silent else (peer.state, STYLES.get(peer.state, ""))
+    doing = federation.doing(peer.id)
+    named = "silent" if doubted and doing not in (*ENDED, *OUTSIDE) else doing
+    style = STYLES.get(named, "")
     state = Text(named.ljust(LONGEST_STATE), style=style)
     if peer.restarts:
         state.append(f" (restart {peer.restarts})", style="yellow")
@@ -153,11 +155,14 @@ def row(federation: FederationView, peer: PeerView) -> Row:
         "loss": number(peer.last.loss if peer.last else None),
         "sent": quantity(peer.last.bytes_sent if peer.last else None),
         "train/comm/eval": split,
-        "waits for": Text(", ".join(peer.waiting), style="yellow"),
+        "waits for": Text("" if doing in OUTSIDE else ", ".join(peer.waiting), style="yellow"),
     }
 
 
 STYLES = {
+    "silent": "bold red",
+    "lost": "bold red",
+    "returning": "yellow",
     "training": "cyan",
     "communicating": "magenta",
     "evaluating": "blue",

@@ -31,9 +31,11 @@ class ReceivedEntry(Entry):
 
 
 class AuditedRound(BaseModel):
-    """One round of one peer."""
+    """One round of one peer, in one view."""
 
     round: Count
+    view: Count = 0
+    interrupted: bool = False
     edges: dict[str, list[str]]
     sent: list[SentEntry]
     received: list[ReceivedEntry]
@@ -41,14 +43,19 @@ class AuditedRound(BaseModel):
 
 
 def audits(places: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Every peer's audit from its directory, by id: {"rounds": [...]}, each round once, as it was last written.
+    """Every peer's audit from its directory, by id: {"rounds": [...]}, each round of a view once, as last written.
 
     A line that is spoilt is left out; the round that it told of is then missing.
     """
     found = {}
     for id, place in places.items():
         with suppress(OSError), open_plain(place / AUDIT) as file:
-            records = {one["round"]: one for line in lines(file) for one in objects([line]) if _is_whole(one)}
+            records = {
+                (one.get("view", 0), one["round"]): one
+                for line in lines(file)
+                for one in objects([line])
+                if _is_whole(one)
+            }
             found[id] = {"rounds": list(records.values())}
     return found
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from launcher.reports.decided import decided
 from launcher.reports.lives import lives
-from launcher.reports.summary import Places, Spent, summary_of
+from launcher.reports.summary import Found, Places, Spent, is_of_the_end, longest, summary_of
 from launcher.reports.summary_json import Summary
 from launcher.written_spec import Keys
 from peer.errors import FailedError, InputError
@@ -54,17 +55,18 @@ class Collected:
     def summarise(self, spent: Spent | None = None) -> Summary:
         """Of all that have finished; FailedError if nobody has. spent: None if only the peers' events tell it."""
         found = {id: result for id, place in self.places.items() if (result := self._result(id, place))}
-        missing = {id: self._why(id) for id in self.spec.ids if id not in found}
+        views = decided(self.spec, self.places, longest(found, self.spec))
+        found = {id: result for id, result in found.items() if is_of_the_end(result, views)}
+        missing = {id: self._why(id) for id in views.finishers if id not in found}
         if not found:
             named = ", ".join(f"{id} ({why})" for id, why in missing.items())
             raise FailedError(f"no peer has finished, so there is nothing to sum up: {named}")
-        return summary_of(self.spec, self.places, found, spent or self._spent(), missing)
+        return summary_of(self.spec, Found(self.places, found, views, missing), spent or self._spent())
 
     def _result(self, id: str, place: Path) -> Result | None:
         """Its own result, of this run's length."""
         result = read_result(place)
-        own = result and result.id == id and result.is_of(self.spec.rounds)
-        return result if result and own and sorted(result.ring) == sorted(self.spec.ids) else None
+        return result if result and result.id == id and result.is_of(self.spec.rounds) else None
 
     def _why(self, id: str) -> str:
         if id not in self.places:

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from launcher.formatting import duration, plural, quantity
 from launcher.headline import Headline
+from launcher.reports.changes import changes
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.table import fitting
 from peer.errors import InputError
@@ -58,6 +59,7 @@ def lines(summary: Summary, spec: Spec) -> list[str]:
         f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds{early} "
         f"in {duration(summary.wall_seconds)}{restarts}",
         *quality(summary, Headline.of(spec)),
+        *changes(summary, spec),
     ]
     if summary.behaviour:
         who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())

@@ -11,31 +11,27 @@ Whether the definitions are met is a property of the protocol. A *violation* is 
 protocol's own declaration: an edge not authorised in that round, a head it calls private. What a sender wrote
 down must be what its receiver wrote down: a difference is a violation too, and so is an audit that lacks rounds.
 
+Where members are lost and return, each line is judged against the members of the view in which it was written. Rounds
+that became void are in the audits, too: what left in them has left. A peer that was killed could not write down the
+round in which it was, nor will it play that again if the others have gone on without it: of that round its neighbours'
+audits tell, and what each vector is declared to hold.
+
 An audit that is not there proves nothing either way. Of a run whose peers' audits are not all at hand, a definition can
 be denied and not proven: then it is None.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
 
-from launcher.reports.definitions import Edge, fit_on_a_ring, server_free
-from launcher.reports.summary_json import Privacy, Violation
+from launcher.reports.definitions import fit_on_a_ring, server_free
+from launcher.reports.flows import Audit, edges_by, entries, flows_that_carry, flows_unwritten
+from launcher.reports.summary_json import Privacy
 from launcher.reports.trust import Promise
-
-Audit = Mapping[str, Any]
-Flow = tuple[int, str, str, str]
-"""Round, sender, receiver, name of the vector."""
+from launcher.reports.violations import mismatches, missing, undeclared
+from launcher.views import Views
 
 
-def privacy(
-    members: Sequence[str],
-    audits: Mapping[str, Audit],
-    rounds: int,
-    promise: Promise,
-    unfinished: Collection[str] = (),
-) -> Privacy:
-    """The `privacy` block of summary.json from every member's audit of a run of so many rounds.
+def privacy(views: Views, audits: Mapping[str, Audit], promise: Promise, unfinished: Collection[str] = ()) -> Privacy:
+    """The `privacy` block of summary.json from every peer's audit of a run.
 
     unfinished: members whose audits may lack rounds; nothing is said against them, nor against those without an audit.
 
@@ -46,22 +42,24 @@ def privacy(
     """
     private = promise.declared.heads_stay
     on_trust = promise.on_trust(audits)
-    carried = [*flows_that_carry(audits)]
-    unknown = [id for id in members if id in unfinished or id not in audits]
+    unwritten = [*flows_unwritten(views, audits)]
+    carried = [*flows_that_carry(audits), *unwritten]
+    unseen_heads = any(promise.holds_head(vector, round) for _, round, _, _, vector in unwritten)
+    unknown = [id for id in views.ids if id in unfinished or id not in audits]
     violations = [
-        *(gaps := list(missing([id for id in members if id not in unknown], audits, rounds))),
-        *undeclared(members, audits, private),
+        *(gaps := list(missing(views, {id: audit for id, audit in audits.items() if id not in unknown}))),
+        *undeclared(views, audits, private),
         *mismatches(audits, "bytes"),
         *mismatches(audits, "scalar_bytes"),
     ]
     head = sum(entry.get("head_bytes", 0) for _, _, entry in entries(audits, "sent"))
-    place = {id: position for position, id in enumerate(members)}
+    place = {id: position for position, id in enumerate(views.ids)}
     edges_used = sorted(
-        {(source, target) for _, source, target, _ in carried},
+        {(source, target) for _, _, source, target, _ in carried},
         key=lambda edge: [(place.get(id, len(place)), id) for id in edge],
     )
-    used = edges_by(carried, lambda round, vector: (round,))
-    by_vector = edges_by(carried, lambda round, vector: (round, vector))
+    used = edges_by(carried, lambda view, round, vector: (view, round))
+    by_vector = edges_by(carried, lambda view, round, vector: (view, round, vector))
 
     def verdict(holds: bool, *doubts: object) -> bool | None:
         return None if not gaps and holds and any(doubts) else not gaps and holds
@@ -72,98 +70,13 @@ def privacy(
         "violations": violations,
         "on_trust": on_trust,
         "definitions": {
-            "3.1": verdict(head == 0, unknown, on_trust),
-            "3.2": verdict(all(server_free(edges, members) for edges in used), unknown),
-            "3.3": verdict(all(fit_on_a_ring(edges, members) for edges in by_vector), unknown),
+            "3.1": verdict(head == 0, unknown, on_trust, unseen_heads),
+            "3.2": verdict(
+                all(server_free(edges, views.members_of(view)) for (view, *_), edges in used.items()), unknown
+            ),
+            "3.3": verdict(
+                all(fit_on_a_ring(edges, views.members_of(view)) for (view, *_), edges in by_vector.items()), unknown
+            ),
         },
     }
     return {**proof, "unknown": unknown} if unknown else proof
-
-
-def entries(audits: Mapping[str, Audit], direction: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """(whose audit, the round's record, one line of it) for every line of "sent" or "received"."""
-    for id, audit in audits.items():
-        for record in audit["rounds"]:
-            for entry in record[direction]:
-                yield id, record, entry
-
-
-def flows_that_carry(audits: Mapping[str, Audit]) -> Iterator[Flow]:
-    """Every sender's flows but the empty ones: an empty message says that nothing is sent, and uses no edge."""
-    for source, record, entry in entries(audits, "sent"):
-        if entry["bytes"] or entry.get("scalar_bytes", 0):
-            yield record["round"], source, entry["to"], entry["vector"]
-
-
-def sum_flows(audits: Mapping[str, Audit], direction: str, kind: str = "bytes") -> Counter[Flow]:
-    """Bytes by round, sender, receiver and vector, as the senders or as the receivers counted them.
-
-    kind: "bytes" of tensors, or "scalar_bytes", those of the numbers beside a tensor or in a record.
-    """
-    flows: Counter[Flow] = Counter()
-    for id, record, entry in entries(audits, direction):
-        source, target = (id, entry["to"]) if direction == "sent" else (entry["from"], id)
-        flows[record["round"], source, target, entry["vector"]] += entry.get(kind, 0)
-    return flows
-
-
-def missing(members: Sequence[str], audits: Mapping[str, Audit], rounds: int) -> Iterator[Violation]:
-    """Members with an audit that lacks rounds; round 0 is the set-up and always written down."""
-    for id in members:
-        lacking = set(range(rounds + 1)) - {record["round"] for record in audits[id]["rounds"]}
-        if lacking:
-            named = ", ".join(map(str, sorted(lacking)[:10]))
-            yield violation((None, id, None, None), 0, f"{id}'s audit lacks rounds, so nothing is proven: {named}")
-
-
-def undeclared(
-    members: Sequence[str], audits: Mapping[str, Audit], private: Callable[[int], bool]
-) -> Iterator[Violation]:
-    """Lines of an audit against what the protocol declared for that round."""
-    for id, record, entry in entries(audits, "sent"):
-        flow = (record["round"], id, entry["to"], entry["vector"])
-        for reason in reasons(record, entry, members, private):
-            yield violation(flow, entry["bytes"], reason)
-    for id, record, entry in entries(audits, "received"):
-        if "receive" not in record["edges"].get(entry["from"], ()):
-            flow = (record["round"], entry["from"], id, entry["vector"])
-            yield violation(flow, entry["bytes"], f"{id} was not to receive from {entry['from']} in this round")
-
-
-def reasons(
-    record: Mapping[str, Any],
-    entry: Mapping[str, Any],
-    members: Sequence[str],
-    private: Callable[[int], bool],
-) -> Iterator[str]:
-    if entry["to"] not in members:
-        yield "the receiver is not a member of the federation"
-    if "send" not in record["edges"].get(entry["to"], ()):
-        yield "the edge was not authorised in this round"
-    if entry.get("head_bytes", 0) and private(record["round"]):
-        yield f"{entry['head_bytes']} bytes of a private head"
-
-
-def mismatches(audits: Mapping[str, Audit], kind: str) -> Iterator[Violation]:
-    """Flows whose two ends counted differently; where one end left no record there is nothing to compare."""
-    sent, received = sum_flows(audits, "sent", kind), sum_flows(audits, "received", kind)
-    recorded = {(id, record["round"]) for id, audit in audits.items() for record in audit["rounds"]}
-    for flow in sorted(set(sent) | set(received)):
-        round, source, target, _ = flow
-        if {(source, round), (target, round)} <= recorded and sent[flow] != received[flow]:
-            what = "bytes" if kind == "bytes" else "bytes of scalars"
-            reason = f"{source} counted {sent[flow]} {what} sent, {target} {received[flow]} received"
-            yield violation(flow, sent[flow], reason)
-
-
-def violation(flow: Flow | tuple[None, str, None, None], size: int, reason: str) -> Violation:
-    round, source, target, vector = flow
-    return {"round": round, "from": source, "to": target, "vector": vector, "bytes": size, "reason": reason}
-
-
-def edges_by(flows: Iterable[Flow], key: Callable[[int, str], tuple[Any, ...]]) -> Iterable[set[Edge]]:
-    """The edges used, in groups of equal `key(round, vector)`."""
-    groups: dict[tuple[Any, ...], set[Edge]] = {}
-    for round, source, target, vector in flows:
-        groups.setdefault(key(round, vector), set()).add((source, target))
-    return groups.values()

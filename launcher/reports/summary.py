@@ -10,9 +10,11 @@ from safetensors import SafetensorError, safe_open
 
 from launcher.headline import Headline, mean
 from launcher.reports.audits import audits
+from launcher.reports.decided import decided
 from launcher.reports.privacy import privacy
-from launcher.reports.summary_json import AcrossPeers, PeerSummary, Summary
+from launcher.reports.summary_json import AcrossPeers, DecidedView, PeerSummary, Summary
 from launcher.reports.trust import Promise
+from launcher.views import Views
 from peer.errors import FailedError
 from peer.learning.tasks import Task
 from peer.learning.training import metrics
@@ -21,6 +23,7 @@ from peer.spec.behaviour import in_words
 from peer.spec.federation import Spec
 from peer.telemetry.events import RoundDone
 from peer.telemetry.results import Result, read_result
+from peer.views.view import View
 
 TESTS = ("matched", "global", "paper")
 
@@ -69,16 +72,48 @@ def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int
     """The summary of a run that all peers have finished; FailedError names those without a result."""
     places = {id: directory / id for id in spec.ids}
     found = results(places, spec.rounds)
-    without = [id for id in spec.ids if id not in found]
+    views = decided(spec, places, longest(found, spec))
+    found = {id: result for id, result in found.items() if is_of_the_end(result, views)}
+    without = [id for id in views.finishers if id not in found]
     if without:
         raise FailedError(f"There is no result of {', '.join(without)}; run again to let them finish.")
-    return summary_of(spec, places, found, Spent(wall_seconds, restarts))
+    return summary_of(spec, Found(places, found, views), Spent(wall_seconds, restarts))
 
 
-def summary_of(
-    spec: Spec, places: Places, found: Mapping[str, Result], spent: Spent, missing: Mapping[str, str] | None = None
-) -> Summary:
-    """The summary of the peers that have a result, one at least. missing: the others, and why each has none."""
+def told_of(view: View) -> DecidedView:
+    return {
+        "number": view.number,
+        "members": [*view.members],
+        "first": view.first,
+        "planned": view.planned,
+        "entrants": [*view.entrants],
+        "reason": view.reason,
+    }
+
+
+class Found(NamedTuple):
+    """What is there of a run: directories, results of those who have finished, one at least, and the views. missing:
+    who should have a result, and why each has none."""
+
+    places: Places
+    results: Mapping[str, Result]
+    views: Views
+    missing: Mapping[str, str] = {}
+
+
+def longest(results: Mapping[str, Result], spec: Spec) -> int:
+    """The rounds of the run: fewer than the spec's if all have agreed on that."""
+    return max((result.rounds for result in results.values()), default=spec.rounds)
+
+
+def is_of_the_end(result: Result, views: Views) -> bool:
+    """Whether it was written by a member of the last view in which a round was played."""
+    return bool(views.spans) and sorted(result.ring) == sorted(views.spans[-1].view.members)
+
+
+def summary_of(spec: Spec, there: Found, spent: Spent) -> Summary:
+    """The summary of the peers that have a result."""
+    places, found, views, missing = there
     per_peer = [found[id] for id in spec.ids if id in found]
     headline = Headline.of(spec)
     known = {id: places[id] for id in spec.ids if id in places}
@@ -95,17 +130,20 @@ def summary_of(
         task=spec.task.name,
         figures=figures(per_peer, spec),
         **accuracies(per_peer, headline),
-        **course(history(per_peer, spec.task), headline),
+        **course(history(per_peer, spec.task, views), headline),
         ring_cost=per_peer[0].ring_cost,
         restarts=spent.restarts,
         per_peer=tuple(map(PeerSummary.of, per_peer)),
-        privacy=privacy(spec.ids, audits(known), per_peer[0].rounds, promise(spec, finished), missing or ()),
+        privacy=privacy(views, audits(known), promise(spec, finished), missing),
         replicated={
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
         },
         behaviour=in_words(spec.behaviour),
         honest_accuracy=honest_mean(per_peer, spec, headline) if spec.behaviour else None,
-        missing=dict(missing or {}),
+        missing=dict(missing),
+        views=tuple(map(told_of, views.later)),
+        exact=views.exact,
+        absences=views.absences(),
     )
 
 
@@ -140,12 +178,16 @@ def accuracies(results: Sequence[Result], headline: Headline) -> dict[str, Any]:
     }
 
 
-def history(results: Sequence[Result], task: Task) -> list[dict[str, float | None]]:
-    """The means after every round that all peers have in their history, and after which they evaluated: of accuracies,
-    or of the task's figures."""
-    by_round = [{event.round: event for event in result.history if event.evaluated} for result in results]
-    rounds = sorted(set.intersection(*(set(one) for one in by_round)))
-    return [{"round": number, **_means([one[number] for one in by_round], task)} for number in rounds]
+def history(results: Sequence[Result], task: Task, views: Views) -> list[dict[str, float | None]]:
+    """The means after every round that all its members have in their history, and after which they evaluated: of
+    accuracies, or of the task's figures."""
+    by_peer = {result.id: {event.round: event for event in result.history if event.evaluated} for result in results}
+    told = []
+    for round in sorted(set().union(*by_peer.values())):
+        members = [by_peer[id] for id in views.members(round) if id in by_peer]
+        if members and all(round in one for one in members):
+            told.append({"round": round, **_means([one[round] for one in members], task)})
+    return told
 
 
 def _means(told: Sequence[RoundDone], task: Task) -> dict[str, float | None]:

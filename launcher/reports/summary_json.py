@@ -14,8 +14,28 @@ from peer.telemetry.results import Figures, Result
 
 Violation = TypedDict(
     "Violation",
-    {"round": int | None, "from": str, "to": str | None, "vector": str | None, "bytes": int, "reason": str},
+    {
+        "round": int | None,
+        "from": str,
+        "to": str | None,
+        "vector": str | None,
+        "bytes": int,
+        "reason": str,
+        "view": NotRequired[int],
+    },
 )
+"""`view` is left out for the first."""
+
+
+class DecidedView(TypedDict):
+    """A view as the event of it tells."""
+
+    number: int
+    members: list[str]
+    first: int
+    planned: bool
+    entrants: list[tuple[str, int]]
+    reason: str
 
 
 class Trusted(TypedDict):
@@ -97,6 +117,18 @@ class Summary:
     """Whether all peers agreed to end after `rounds`, earlier than the spec has it; written if they did."""
     missing: dict[str, str] = field(default_factory=dict)
     """By id: why a peer is in none of the figures; written if any is missing."""
+    views: tuple[DecidedView, ...] = ()
+    """All after the first, which has all peers; written, like the next two, if there was any."""
+    exact: bool = True
+    """Whether the result is that of a run in which nobody was ever lost."""
+    absences: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """By id: the first and last of the rounds in which a peer's data took no part."""
+
+    @property
+    def outside(self) -> list[str]:
+        """Who was lost and not taken in again: in no figure, and not missing."""
+        known = {peer.id for peer in self.per_peer} | self.missing.keys()
+        return [id for id in self.absences if id not in known]
 
 
 SUMMARIES = TypeAdapter(Summary)
@@ -117,6 +149,7 @@ def dump(summary: Summary) -> str:
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
     unused |= set() if summary.missing else {"missing"}
     unused |= set() if summary.stopped_early else {"stopped_early"}
+    unused |= set() if summary.views else {"views", "exact", "absences"}
     content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)
     for one, written in zip(summary.per_peer, content["per_peer"], strict=True):
         for name in one.unused:

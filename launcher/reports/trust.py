@@ -41,6 +41,11 @@ class Promise:
         ]
         return found + self._numbers(audits)
 
+    def holds_head(self, vector: str, round: int) -> bool:
+        """Whether that vector, as it is declared, has a head in it."""
+        share = self._share(vector, round)
+        return share is None or share.holds_head
+
     def _share(self, vector: str, round: int) -> Share | None:
         return next((share for share in self.declared.travelling(round) if share.vector == vector), None)
 

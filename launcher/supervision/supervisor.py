@@ -11,6 +11,7 @@ from launcher.engines.base import Deployment, Process
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.tail import last_lines
 from launcher.run_files import RunFiles
+from launcher.supervision.losses import Bearable
 from launcher.supervision.restart import STOPPED, WRONG_INPUT, Policy, Restarts
 from launcher.supervision.stop import Stop
 from peer.errors import FailedError
@@ -32,6 +33,7 @@ class Supervisor:
     federation: Federation
     say: Callable[[str], None]
     policy: Policy = field(default_factory=Policy)
+    bearable: Bearable = field(default_factory=Bearable)
     codes: dict[str, int] = field(default_factory=dict, init=False)
     restarts: int = field(default=0, init=False)
     _running: dict[str, Process] = field(default_factory=dict, init=False)
@@ -39,22 +41,37 @@ class Supervisor:
     async def run(self, ids: Sequence[str], stop: Stop) -> None:
         """Returns when no peer runs any more, or when they are to go on without the launcher.
 
-        That is when all have ended, one has failed for good, or somebody asks it to stop.
+        That is when all have ended, so many have failed for good that the others cannot finish, or have finished
+        without them, or somebody asks it to stop.
         """
         try:
             async with background() as tasks:
                 stopping = tasks.create_task(stop.asked.wait())
                 keepers = {tasks.create_task(self._keep(id), name=id) for id in ids}
-                while keepers and not self._lost() and not stopping.done():
+                while keepers and not self._over() and not stopping.done():
                     done, _ = await asyncio.wait({*keepers, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     keepers = {keeper for keeper in keepers if keeper not in done}
         finally:
             if not stop.leaves:
                 await self._end(stop.hurry)
 
-    def _lost(self) -> bool:
-        """Whether a peer has failed for good, so that the others cannot finish."""
-        return any(code != 0 and code not in STOPPED for code in self.codes.values())
+    def _over(self) -> bool:
+        """Whether there is nothing left to wait for: too few are left, or the members of the view have finished."""
+        return self.finished or not self._goes_on()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all have who take part in the last round."""
+        return all(self.codes.get(id) == 0 for id in self.federation.views.finishers)
+
+    def _goes_on(self) -> bool:
+        """Whether the others can finish without those that have failed for good.
+
+        Wrong input is none of the losses that happen: somebody has to correct it.
+        """
+        failed = [id for id, code in self.codes.items() if code != 0 and code not in STOPPED]
+        wrong = any(self.codes[id] == WRONG_INPUT and not self.federation.peers[id].restarts for id in failed)
+        return not wrong and self.bearable.without(failed, self.federation.view)
 
     async def _keep(self, id: str) -> None:
         """One peer, from its first start to the end that is not followed by another."""
@@ -89,7 +106,8 @@ class Supervisor:
             self.say(f"{id} was stopped; to go on: dfl-peer --config {self.files.config(id)}")
         else:
             view.end("failed")
-            self.say(f"{self._obituary(id, code)}\n{id} is not started again, so the run ends")
+            so = "; the others go on without it" if self._goes_on() else ", so the run ends"
+            self.say(f"{self._obituary(id, code)}\n{id} is not started again{so}")
 
     def _obituary(self, id: str, code: int) -> str:
         cause = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"

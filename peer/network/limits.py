@@ -37,6 +37,14 @@ class Timeouts:
     """Silence of one that can be reached, after which all connections to it are made anew, again and again."""
     resources: float = 5.0
     """Between two reports of resources."""
+    question: float = 2.0
+    """For the answer to a question about views."""
+    decide: float = 4.0
+    """For a decision on the next view, after which another member tries."""
+    again: tuple[float, float] = (0.1, 0.6)
+    """From one attempt to have a view decided to the next, drawn at random, so that two do not outdo each other."""
+    ask: float = 1.0
+    """Between two questions whether a view was decided, while a neighbour is away."""
     leave: float = 5.0
     """How long a finished peer tries to tell a neighbour so: it may be paused, or gone for good."""
 

@@ -34,28 +34,28 @@ class Network:
 
     def __init__(self, node: Node, manifest: Manifest, callbacks: Callbacks) -> None:
         self._node, self.identity, self.manifest, self.limits = node, node.identity, manifest, node.limits
-        self.audit, self.traffic = Audit(), node.traffic
+        self.audit, self.traffic = Audit(node.identity.view), node.traffic
         self.edges, self.durability = node.edges, node.durability
         self.resources = callbacks.resources
         self.links: dict[str, Link] = {}
         self.serials = count()
         """Numbers of the frames that are written."""
-        self._transport = node.transport
+        self.transport = node.transport
         self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
         """Those that this peer keeps open, by neighbour."""
-        self._lost: set[str] = set()
-        """Of whom was told that they have lost rounds."""
+        self.regressed: set[str] = set()
+        """Who has lost rounds, by its last word: with it no link comes about."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """What went wrong in an incoming stream."""
         self._receiver = Receiver(node, manifest, self.audit, callbacks.report, callbacks.memory)
         self._heartbeats = Heartbeats(node, callbacks)
         self._fetching = Succession(node.limits, node.timeouts)
         """Streams of neighbours that nobody can dial."""
-        self._report = callbacks.report
+        self._report, self._questions = callbacks.report, callbacks.questions
 
     async def listen(self) -> None:
         """Open the server; InputError when the address is in use."""
-        await self._transport.listen(self._accept)
+        await self.transport.listen(self._accept)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -65,7 +65,7 @@ class Network:
         """
         try:
             async with background() as self._tasks:
-                self._tasks.create_task(self._transport.run())
+                self._tasks.create_task(self.transport.run())
                 self._tasks.create_task(self._heartbeats.watch())
                 self._tasks.create_task(self._watch_durability())
                 self._tasks.create_task(self._watch_incoming())
@@ -74,7 +74,7 @@ class Network:
                 finally:
                     self._heartbeats.closing = True
         finally:
-            await self._transport.close()
+            await self.transport.close()
 
     def use(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
         """From this round on, messages go to `receivers` and come from `senders`."""
@@ -198,6 +198,17 @@ class Network:
                 frames[frame.serial] = frame.data
         return [(receivers[serial], frames[serial]) for serial in sorted(frames)]
 
+    def enter(self, first: int, state: Mapping[str, Any], durable: Mapping[str, int]) -> None:
+        """Begin to live in a view from its round `first` on; `durable`: what others are known to have on disk then.
+
+        `state` is what `state_dict` gave in an earlier view: of that only what was counted is still of use.
+        """
+        self.begin(first)
+        self.audit.tensor_bytes = state["tensor_bytes"]
+        self.traffic.sent.update(state["sent"])
+        self.traffic.received.update(state["received"])
+        self.durability.remember(durable)
+
     def load_frames(self, frames: Frames) -> None:
         """Put a round's frames back, after those of the rounds before it."""
         for receivers, data in frames:
@@ -244,6 +255,8 @@ class Network:
                 await self._receiver.tensors(pipe)
             elif service == "Fetch":
                 await self._accept_fetching(pipe)
+            elif service == "Views":
+                await self._questions(pipe)
             else:
                 await self._accept_heartbeat(pipe)
         except DisconnectedError:
@@ -281,10 +294,11 @@ class Network:
     def _welcomed(self, peer: str, welcome: Welcome) -> None:
         """DisconnectedError where a neighbour has lost rounds that it had on disk, or says what cannot be."""
         if lost := self.durability.lost(peer, welcome):
-            if peer not in self._lost:
-                self._lost.add(peer)
+            if peer not in self.regressed:
+                self.regressed.add(peer)
                 self._report(Regressed(neighbour=peer, sentence=lost))
             raise DisconnectedError(lost)
+        self.regressed.discard(peer)
         try:
             self.durability.said(peer, welcome.durable)
         except ImpossibleError as error:

@@ -1,6 +1,6 @@
 """One peer as all its streams see it."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -11,10 +11,15 @@ from peer.network.streams.deliveries import Deliveries
 from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce
 from peer.network.streams.inbox import Memory, pageable
 from peer.network.streams.traffic import Counted, Traffic
-from peer.network.transport import Service, Transport
+from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.messages import Refusal, Resources, Welcome
 from peer.telemetry.events import Report
+
+
+async def no_views(_pipe: Pipe) -> None:
+    """Answers no question: the members of the run stay the same."""
+    raise DisconnectedError("the members of this run stay the same")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class Callbacks:
     """What it does, and in which round."""
     resources: Callable[[], Resources]
     memory: Memory = pageable
+    questions: Callable[[Pipe], Awaitable[None]] = no_views
+    """Answers one about views."""
 
 
 class Node:
@@ -74,7 +81,10 @@ class Node:
             pipe.abort()
 
     def _released(self, neighbour: Neighbour, refusal: Refusal) -> None:
-        """Of two that sit elsewhere now, the first to forget their edge says so to the other, and how far it is."""
+        """Who has gone on to a later view, or has forgotten this edge first, says how far it is."""
+        if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):
+            with suppress(ImpossibleError):
+                self.durability.said(neighbour.id, refusal.durable)
         if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.released:
             with suppress(ImpossibleError):
                 self.durability.said(neighbour.id, refusal.durable)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 from peer.errors import InputError
+from peer.learning.model.model import Part
 from peer.learning.training.trainer import Phase
 from peer.protocols.declarations import Declarations, Record, Share, words
 from peer.protocols.peer import Peer, Received, Resources, ResourceSource
@@ -41,6 +42,9 @@ class Protocol(Settings):
     """Names in `peer.state` that hold the same bits at every peer after each round."""
     by_peer: ClassVar[tuple[str, ...]] = ()
     """Names in `peer.state` that have a row for each member, in the order of the spec."""
+    common: ClassVar[Part | None] = None
+    """The part of the model that is the same at every peer after each round. Whoever is taken in during a run gets it,
+    and what is `replicated`, from its left neighbour."""
 
     unchanging: ClassVar[tuple[str, ...]] = ()
     """Names in `peer.state` that are set once and never change, so that they are written to disk once and not in each
@@ -84,6 +88,10 @@ class Protocol(Settings):
     def why_inputs_are_fixed(self) -> str | None:
         """Why training samples must be the same each time, without random `transforms`; None if they need not."""
         return None
+
+    def why_members_are_fixed(self) -> str | None:
+        """Why nobody can be lost or taken in during a run (`on_loss: bypass`); None if they can."""
+        return "it keeps a row for each member" if self.by_peer else None
 
     def check_samples(self, peer: str, samples: int) -> None:
         """InputError where that peer cannot take part with so many training samples."""
@@ -132,6 +140,10 @@ class Protocol(Settings):
 
     async def start(self, peer: Peer, init: Init) -> None:
         """Before round 1; `init` says whether the peers' weights are still the same."""
+
+    def begin_late(self, peer: Peer) -> None:
+        """In place of `start`, at a peer that is taken in during a run with nothing but its data: what it keeps for
+        itself. It sends nothing."""
 
     @abstractmethod
     async def round(self, peer: Peer) -> None:

@@ -56,6 +56,9 @@ class DPFedAvg(PlainSGD, Protocol):
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("update", rounds=range(1, rounds + 1), like="model"), Share("model", rounds=range(1)))
 
+    def why_members_are_fixed(self) -> str:
+        return "rounds that are played again would leave once more, and its ε counts each once"
+
     async def start(self, peer: Peer, init: Init) -> None:
         dp_accounting()
         peer.state["secret"] = await peer.once(lambda: self.secret(peer))

@@ -36,6 +36,9 @@ class FedDyn(CorrectedSGD, GlobalModel):
         await super().start(peer, init)
         peer.state["h_k"] = torch.zeros_like(peer.model)
 
+    def begin_late(self, peer: Peer) -> None:
+        peer.state["h_k"] = torch.zeros_like(peer.model)
+
     async def round(self, peer: Peer) -> None:
         drawn, start, h_k = peer.id in self.drawn(peer), peer.model.clone(), peer.state["h_k"]
 

@@ -66,6 +66,9 @@ class FedISP(Participation, Protocol):
             f"its {self.schedule} schedule ends with the last round" if self.schedule in ("linear", "cosine") else None
         )
 
+    def why_members_are_fixed(self) -> str:
+        return "between two rounds its token lies with one peer, and would be lost with it"
+
     def why_optimiser_is_fixed(self) -> str:
         return "both of its steps are of SGD at the rate α_k, which its proximal term is divided by"
 

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+from peer.learning.model.model import Part
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer
@@ -31,6 +32,7 @@ class FedRep(Participation, MeanExtractor):
     batch_size: BatchSize = 64
 
     paper: ClassVar[str] = "Collins et al. 2021, Algorithm 1"
+    common: ClassVar[Part | None] = "extractor"
     init: ClassVar[Init] = "independent"
 
     def local(self) -> tuple[Phase, ...]:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from peer.errors import InputError
 from peer.learning.model.layout import Entry
+from peer.learning.model.model import Part
 from peer.learning.training.optimiser import Adam
 from peer.learning.training.phase import Loss, Phase
 from peer.protocols.base import Init, Peer
@@ -49,6 +50,7 @@ class Hearth(MeanExtractor):
     """With which head a peer's model predicts: ψ, for data like its own, or η, for all classes alike."""
 
     paper: ClassVar[str] = "none: a protocol of this project"
+    common: ClassVar[Part | None] = "extractor"
     needs_classes: ClassVar[bool] = True
     init: ClassVar[Init] = "shared"
 
@@ -61,6 +63,9 @@ class Hearth(MeanExtractor):
     async def start(self, peer: Peer, init: Init) -> None:
         output_bias(peer)
         await common_start(peer, init, "extractor")
+
+    def begin_late(self, peer: Peer) -> None:
+        output_bias(peer)
 
     async def round(self, peer: Peer) -> None:
         if "head" in peer.state:

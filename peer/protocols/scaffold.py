@@ -46,6 +46,9 @@ class Scaffold(GlobalModel):
         await super().start(peer, init)
         peer.state["c"], peer.state["c_i"] = torch.zeros_like(peer.model), torch.zeros_like(peer.model)
 
+    def begin_late(self, peer: Peer) -> None:
+        peer.state["c_i"] = torch.zeros_like(peer.model)
+
     async def round(self, peer: Peer) -> None:
         drawn, x = peer.id in self.drawn(peer), peer.model.clone()
         if drawn:

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from math import inf
 
 from peer.errors import FailedError
 from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
@@ -16,17 +17,17 @@ MAX_NAMED = 8
 """Of a large federation that is started again, everybody waits for everybody."""
 
 
-async def join(edges: Edges, spec: Spec, report: Report) -> None:
+async def join(edges: Edges, report: Report, patience: float) -> None:
     """Wait for a handshake with every neighbour; FailedError after `patience` seconds names who did not come."""
     try:
-        async with asyncio.timeout(spec.patience), background() as group:
+        async with asyncio.timeout(None if patience == inf else patience), background() as group:
             group.create_task(_say_for_whom(edges, report))
             await edges.complete()
     except TimeoutError:
         if not (missing := edges.missing()):
             return  # the last one came in the same moment
         who = "; ".join(f"{neighbour.place}: {why}" for neighbour, why in missing)
-        raise FailedError(f"gave up after {spec.patience:g} s of waiting for {who}{_way_out(missing)}") from None
+        raise FailedError(f"gave up after {patience:g} s of waiting for {who}{_way_out(missing)}") from None
     report(_joining([]))
 
 
@@ -64,7 +65,7 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
         return
 
 
-async def drain(network: Network, patience: float) -> list[str]:
+async def drain(network: Network, patience: float = inf) -> list[str]:
     """Wait until the neighbours have all on disk that they may ask for (rule R8); those of whom that was not heard.
 
     The wait ends when those that are behind have given no sign of life for `patience` seconds.
@@ -77,7 +78,7 @@ async def drain(network: Network, patience: float) -> list[str]:
         if left < 0.01:
             return [neighbour.id for neighbour in behind]
         with suppress(TimeoutError):
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(None if left == inf else left):
                 await durability.beyond(durability.version)
     return []
 

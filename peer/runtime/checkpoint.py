@@ -68,6 +68,10 @@ class Checkpoints:
         """Rounds of which a checkpoint was sealed, oldest first, whole or not."""
         return self._numbers("round", "json")
 
+    def newest_whole(self) -> int:
+        """The newest round whose checkpoint is whole; -1 if none is."""
+        return next((round for round in reversed(self.rounds()) if self.damage(round) is None), -1)
+
     def damage(self, round: int) -> str | None:
         """What is wrong with a checkpoint and the messages of its round; None if it is whole.
 
@@ -132,12 +136,17 @@ class Checkpoints:
         self._kept.drop_all_but(sealed)
 
     def prune(self, low_watermark: int, wanted: Collection[int]) -> None:
-        """Set aside what nobody will ask for: messages, but of `wanted` rounds, and older checkpoints but two."""
+        """Set aside what nobody will ask for: messages, but of `wanted` rounds, and older checkpoints but two.
+
+        The newest of those up to `low_watermark` stays, too: that may be the last round to which all can go back.
+        """
         for at in self._message_rounds():
             if at not in wanted:
                 self._set_aside("messages", at, "safetensors")
-        for at in self.rounds()[:-2]:
-            if at < low_watermark:
+        rounds = self.rounds()
+        last_resort = max((at for at in rounds if at <= low_watermark), default=-1)
+        for at in rounds[:-2]:
+            if at < last_resort:
                 self._set_aside("round", at, "json")  # the seal first
                 self._set_aside("round", at, "safetensors")
         # Before they are written over: a power cut must not bring an old name back with other content.

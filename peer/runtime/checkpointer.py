@@ -1,7 +1,7 @@
 """Saving a running peer round by round, and taking it up again where it left off (rules R2 and R3)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from peer.errors import FailedError
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.streams.outbox import Frames
 from peer.runtime.checkpoint import Checkpoints, Snapshot
+from peer.runtime.communicating import Ring
 from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.persistence import Persistence
@@ -17,12 +18,16 @@ from peer.telemetry.events import Damaged, Report, Resumed
 from peer.telemetry.results import sync_lines
 
 
+class LostError(FailedError):
+    """What this peer had on disk is gone, and no replay brings it back."""
+
+
 class Checkpointer:
     """Writes a checkpoint while the next round trains; at most one is under way."""
 
     def __init__(self, directory: Path, peer: LocalPeer, course: Course, report: Report) -> None:
         self._checkpoints, self._peer, self._report = Checkpoints(directory), peer, report
-        self._course = course
+        self._course, self._view = course, peer.setup.view
         self._persistence = Persistence(peer)
         self._writing: asyncio.Task[None] | None = None
 
@@ -54,20 +59,41 @@ class Checkpointer:
         await asyncio.to_thread(self._checkpoints.save, snapshot, frames)
         whole = self._checkpoints.rounds()
         if len(whole) > 1:
-            self._peer.network.announce(whole[-2])
+            self._announce(whole[-2])
         network = self._peer.network
         wanted = {snapshot.round, *network.wanted()}  # the newest go with the next checkpoint
-        await asyncio.to_thread(self._checkpoints.prune, network.durability.low_watermark, wanted)
+        await asyncio.to_thread(self._checkpoints.prune, self._low_watermark, wanted)
         await asyncio.to_thread(self._peer.journal.prune, self._checkpoints.rounds()[0])
+
+    def _announce(self, durable: int) -> None:
+        self._peer.network.announce(self._peer.setup.seat.tellable(durable))
+
+    def _announced_before(self, whole: Sequence[int]) -> int:
+        """The round that a peer may tell that it has, by its whole checkpoints, the newest first.
+
+        With views no less than it may have told before, as others do away with the states before that: should this
+        checkpoint be damaged later, too, it is taken in anew.
+        """
+        if self._peer.setup.spec.on_loss == "bypass":
+            return whole[0]
+        return max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
+
+    @property
+    def _low_watermark(self) -> int:
+        """The least round to which this peer may have to go back: with views, the least of any member."""
+        durability = self._peer.network.durability
+        return durability.least if self._peer.setup.spec.on_loss == "bypass" else durability.low_watermark
 
     async def finish(self) -> None:
         """Read the last checkpoint back and announce it itself."""
         await self.settle()
-        last = self._checkpoints.rounds()[-1]
+        if not (rounds := self._checkpoints.rounds()):
+            return  # taken in by a view that was over before its first round
+        last = rounds[-1]
         why = await asyncio.to_thread(self._checkpoints.damage, last)
         if why:
             raise FailedError(f"the last checkpoint was not written well: {why}; start this peer again")
-        self._peer.network.announce(last)
+        self._announce(last)
 
     async def resume(self) -> int:
         """Go back to the newest whole checkpoint; its round, or -1 when there is none.
@@ -76,7 +102,8 @@ class Checkpointer:
         their messages of that time: this peer would wait for them for ever.
         """
         self._checkpoints.tidy()
-        announced = max(self._checkpoints.rounds(), default=-1) - 1
+        newest = max(self._checkpoints.rounds(), default=-1)
+        announced = newest - 1 if newest >= self._view.first else -1
         whole = []
         for round in reversed(self._checkpoints.rounds()):
             why = await asyncio.to_thread(self._checkpoints.damage, round)
@@ -88,20 +115,54 @@ class Checkpointer:
             raise self._lost(f"no checkpoint of round {announced} or later is whole")
         if not whole:
             self._checkpoints.drop_after(-1)
-            return -1
+            return self._begin_anew()
         snapshot, messages = await asyncio.to_thread(self._checkpoints.load, whole[0])
-        await self._do_without(snapshot)
+        if whole[0] >= self._view.first:
+            await self._do_without(snapshot)
         self._checkpoints.drop_after(whole[0])
         self._persistence.load_state_dict(snapshot.round, snapshot.tensors, snapshot.facts["peer"], snapshot.unchanging)
+        if whole[0] < self._view.first:
+            return self._enter(snapshot)
         self._peer.network.load_state_dict(snapshot.round, snapshot.facts["network"])
         self._course.load_state_dict(snapshot.facts.get("course", {}))
         for at in sorted(messages):
             self._peer.network.load_frames(messages[at])
         # With no older one left, nothing before the newest can be asked for again; and a peer that announced
         # less than W rounds before its own would wait for itself.
-        self._peer.network.announce(max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1))
+        self._announce(self._announced_before(whole))
         self._report(Resumed(round=whole[0]))
         return whole[0]
+
+    def _enter(self, snapshot: Snapshot) -> int:
+        """Begin in a later view than that of the checkpoint; the round before its first one."""
+        before = self._view.first - 1
+        brought = dict(self._view.entrants).get(self._peer.id, before)
+        if snapshot.round != brought:
+            raise self._lost(f"this peer is to go on from its round {brought}, and that checkpoint is not whole")
+        self._course.load_state_dict(snapshot.facts.get("course", {}))
+        self._peer.ring_order = Ring(self._view.members)
+        self._peer.network.enter(self._view.first, snapshot.facts["network"], self._known_to_have(before))
+        self._announce(before)
+        self._report(Resumed(round=snapshot.round))
+        return before
+
+    def _begin_anew(self) -> int:
+        """With nothing on disk: at the start of the run, or taken in with new private state."""
+        before = self._view.first - 1
+        if before >= 0 and self._peer.id not in dict(self._view.entrants):
+            raise self._lost(f"all go back to round {before}, and no checkpoint is whole")
+        if before >= 0:
+            self._peer.network.enter(self._view.first, self._peer.network.state_dict(), self._known_to_have(before))
+            self._announce(before)
+        return before
+
+    def _known_to_have(self, before: int) -> dict[str, int]:
+        """Of whom it is known without a word that they have the round before this view on disk.
+
+        Those who went back to it. Before a planned view only neighbours have waited for each other.
+        """
+        others = [id for id in self._view.members if id != self._peer.id]
+        return {} if self._view.planned else dict.fromkeys(others, before)
 
     async def _do_without(self, snapshot: Snapshot) -> None:
         """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""
@@ -111,9 +172,9 @@ class Checkpointer:
                 raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
             self._report(Damaged(round=at, reason=f"{why}; every neighbour has them"))
 
-    def _lost(self, what: str) -> FailedError:
+    def _lost(self, what: str) -> LostError:
         """What no replay brings back; nothing is deleted, so that a copy can be put in its place."""
-        return FailedError(
+        return LostError(
             f"{self._checkpoints.directory}: {what}, so this peer cannot go on; put a copy of its files there, or "
             "begin the federation again (`dfl-launch run --fresh`)"
         )

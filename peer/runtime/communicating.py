@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
+from peer.learning.model.model import PARTS
 from peer.learning.transfer import Fetched, Transfers
 from peer.network.collectives.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
 from peer.network.collectives.pending import Pending
@@ -21,6 +22,7 @@ from peer.runtime.calls import Calls, Exchange
 from peer.runtime.departures import Departures
 from peer.runtime.encodings import encoding
 from peer.runtime.lifecycle import State as Activity
+from peer.runtime.manifest import held_by_all, on_entry
 from peer.runtime.sendable import Of, To
 from peer.runtime.sending import Sending
 from peer.runtime.setup import Setup
@@ -53,8 +55,8 @@ class Communicating(Peer):
 
     def __init__(self, setup: Setup, network: Network, report: Report, enter: Callable[[Activity], None]) -> None:
         spec, protocol = setup.spec, setup.spec.protocol
-        self.id, self.members, self.graph = setup.config.id, spec.ids, protocol.graph
-        self.trained, self.network, self.report = setup.model, network, report
+        self.id, self.members, self.graph = setup.config.id, setup.view.members, protocol.graph
+        self.trained, self.network, self.report, self._protocol = setup.model, network, report, protocol
         self.enter = enter
         """Says in which state of its life the peer now is."""
         initial = setup.model.vector if spec.init == "shared" else None
@@ -63,7 +65,7 @@ class Communicating(Peer):
         self.misbehaviour = Misbehaviour(spec.behaviour.get(self.id), setup.model, spec.seed, self.id)
         self._transfers, self._sending = Transfers(setup.model.device), Sending()
         self.departures = Departures(self.id, self.misbehaviour, self.encoding, self._transfers)
-        self.ring_order, self.seconds, self.round = Ring(spec.ids), Seconds(), 0
+        self.ring_order, self.seconds, self.round = Ring(self.members), Seconds(), 0
 
     def begin(self, round: int) -> None:
         """A new round: its messages are numbered from the start."""
@@ -198,6 +200,35 @@ class Communicating(Peer):
         with self._communicating():
             token = await self._collectives.receive_token(self._neighbourhood(), share, length)
         return self._decoded(declared, token)
+
+    async def take_in(self, entrants: Mapping[str, int]) -> None:
+        """Those who enter get what all others have alike, each from its left neighbour.
+
+        entrants: by id, the round after which their private state stands; -1: they have none.
+        """
+        protocol = self._protocol
+        if entrants.get(self.id) == -1:
+            protocol.begin_late(self)
+        for name in held_by_all(protocol) if entrants else ():
+            if self.id in entrants:
+                with self._communicating():
+                    got = await self._collectives.receive_token(self._neighbourhood(), on_entry(name), None)
+                self._take_over(name, self._transfers.placed(got))
+            if self.right in entrants:
+                await self._hand_over(name)
+
+    async def _hand_over(self, name: str) -> None:
+        """To the right neighbour, which enters."""
+        leaving = self._transfers.fetch(getattr(self, name) if name in PARTS else self.state[name])
+        with self._communicating():
+            vector = await self._sending.when_here([leaving], lambda: leaving.vector)
+            await self._collectives.pass_token(self._neighbourhood(), on_entry(name), vector)
+
+    def _take_over(self, name: str, vector: Tensor) -> None:
+        if name in PARTS:
+            getattr(self, name).copy_(vector)
+        else:
+            self.state[name] = vector
 
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
         # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.

@@ -15,6 +15,7 @@ from peer.learning.data.sources import Source
 from peer.network.transport.memory import MemoryNetwork
 from peer.process import raise_open_files
 from peer.runtime.bounds import Bounds
+from peer.runtime.membership.lives import Lives
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
@@ -32,7 +33,7 @@ async def run_in_process(
     """
     torch.set_num_threads(1)
     raise_open_files()
-    network, runtimes = MemoryNetwork(), dict[str, Runtime]()
+    network, everyone = MemoryNetwork(), dict[str, Lives]()
     with ThreadPoolExecutor(1, "train") as executor:
         for member in spec.ring:
             config = PeerConfig(
@@ -43,8 +44,8 @@ async def run_in_process(
                 data=own_data(member.id, spec, (own or {}).get(member.id)),
             )
             transport = partial(network.transport, member.address)
-            runtimes[member.id] = Runtime(prepare(config, spec), transport, executor, Telemetry(), bounds)
+            everyone[member.id] = Lives(prepare(config, spec), transport, executor, Telemetry(), bounds)
         async with asyncio.TaskGroup() as group:
-            for runtime in runtimes.values():
-                group.create_task(runtime.run())
-    return runtimes
+            for lives in everyone.values():
+                group.create_task(lives.run())
+    return {id: lives.runtime for id, lives in everyone.items()}

@@ -54,10 +54,24 @@ class Journal:
 
     def prune(self, before: int) -> None:
         """Remove the values of earlier rounds: no checkpoint is left from which they could be replayed."""
-        for path in self.directory.glob("round-*.safetensors"):
-            ours = re.fullmatch(r"round-(\d{4,})-\d+", path.stem)
-            if ours and int(ours[1]) < before:
+        for path, round in self._values():
+            if round < before:
                 path.unlink()
+
+    def drop_after(self, round: int) -> None:
+        """Remove the values of later rounds: they are void, and are played again among other members."""
+        for path, at in self._values():
+            if at > round:
+                path.unlink()
+        if self.directory.is_dir():
+            sync(self.directory)
+
+    def _values(self) -> list[tuple[Path, int]]:
+        """The files that are this journal's, and the round of each."""
+        found = (
+            (path, re.fullmatch(r"round-(\d{4,})-\d+", path.stem)) for path in self.directory.glob("*.safetensors")
+        )
+        return [(path, int(ours[1])) for path, ours in found if ours]
 
     def _path(self, round: int, number: int) -> Path:
         return self.directory / f"round-{round:04d}-{number}.safetensors"

@@ -1,11 +1,15 @@
 """From a protocol's declarations to the manifest that the wire enforces."""
 
+from dataclasses import replace
+
 from peer.errors import InputError
 from peer.learning.data.samples import Names
 from peer.learning.model.model import Model
 from peer.network.wire.frames import MAX_DOUBLES
 from peer.network.wire.manifest import Manifest, Payload
+from peer.protocols.base import Protocol
 from peer.protocols.declarations import Declarations, Record, Share
+from peer.views.view import View
 
 
 def manifest(declared: Declarations, model: Model, rounds: int, peers: int, names: Names) -> Manifest:
@@ -13,6 +17,31 @@ def manifest(declared: Declarations, model: Model, rounds: int, peers: int, name
     shares = [_share(share, model, rounds) for share in declared.shares]
     records = [_record(record, model, rounds, peers) for record in declared.records]
     return Manifest((*shares, *records), _data(model, names))
+
+
+def with_entries(declared: Manifest, plain: Manifest, protocol: Protocol, view: View) -> Manifest:
+    """With what those are given who are taken in: it travels as it is, in the view's first round only.
+
+    plain: what is declared, as it is before it is encoded.
+    """
+    if not view.entrants:
+        return declared
+    vectors = {payload.name: payload for payload in plain.payloads}
+    entries = [
+        replace(vectors[name], name=on_entry(name), doubles=0, first_round=view.first, last_round=view.first, every=1)
+        for name in held_by_all(protocol)
+    ]
+    return Manifest((*declared.payloads, *entries), declared.data)
+
+
+def held_by_all(protocol: Protocol) -> tuple[str, ...]:
+    """The vectors that every peer has with the same bits after a round."""
+    return (*((protocol.common,) if protocol.common else ()), *protocol.replicated)
+
+
+def on_entry(name: str) -> str:
+    """How such a vector is called on its way to somebody who is taken in."""
+    return f"{name} on entry"
 
 
 def _data(model: Model, names: Names) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict
+from math import inf
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import cannot_write
@@ -22,18 +23,18 @@ from peer.network.wire.messages import Resources
 from peer.plugins import UserCodeError, user_code_errors
 from peer.runtime.barriers import await_staleness_bound, drain, join
 from peer.runtime.bounds import Bounds
-from peer.runtime.checkpointer import Checkpointer
+from peer.runtime.checkpointer import Checkpointer, LostError
 from peer.runtime.encodings import encoded, encoding
 from peer.runtime.fine_tuned import take_fine_tuned
 from peer.runtime.judge import Judge
 from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer
-from peer.runtime.manifest import manifest
+from peer.runtime.manifest import manifest, with_entries
 from peer.runtime.resources import measure
 from peer.runtime.round_reports import Ending, judged, result, round_done, trace_facts
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.status import status_reply
-from peer.runtime.watchdog import watch_lost, watch_stalled
+from peer.runtime.watchdog import watch_forgotten, watch_lost, watch_stalled
 from peer.spec.agreement import digests
 from peer.spec.behaviour import in_words
 from peer.tasks import background
@@ -63,20 +64,25 @@ class Runtime:
         self._spec, self._out, self._reminders = setup.spec, setup.out, bounds.reminders
         self._lifecycle = Lifecycle()
         self._declared = self._spec.declarations()
-        peers, names = len(self._spec.ids), setup.shard.names
+        self._seat, self._view = setup.seat, setup.view
+        peers, names = len(self._view.members), setup.shard.names
         plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
-        declared = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
+        travelling = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
+        declared = with_entries(travelling, plain, self._spec.protocol, self._view)
         agreement = self._spec.agreement()
         identity = Identity(
             setup.config.id,
             digests(agreement),
             declared.digest,
             declared.data,
+            self._view.number,
+            self._view.first - 1 if self._view.planned else None,
             rounds=self._spec.rounds,
             settings=agreement,
         )
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
-        callbacks = Callbacks(telemetry.emit, self._doing, self._resources, memory_for(setup.model.device))
+        memory = memory_for(setup.model.device)
+        callbacks = Callbacks(telemetry.emit, self._doing, self._resources, memory, self._seat.answer)
         self.network = Network(node, declared, callbacks)
         self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
         self._judge = Judge(self.peer, telemetry.emit)
@@ -88,21 +94,28 @@ class Runtime:
         self._seen_serving = asyncio.Event()
 
     def _addresses(self) -> dict[str, str | None]:
-        """Everyone's, or only its own where the protocol has no edges: then nobody waits for anybody."""
-        alone = self._spec.protocol.graph == "none"
-        return {id: at for id, at in self._spec.addresses.items() if not alone or id == self.setup.config.id}
+        """Every member's, or only its own where the protocol has no edges: then nobody waits for anybody."""
+        alone, addresses = self._spec.protocol.graph == "none", self._spec.addresses
+        return {id: addresses[id] for id in self._view.members if not alone or id == self.setup.config.id}
 
-    async def run(self) -> None:
-        """Live until done. FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
+    async def run(self) -> bool:
+        """Live until the run is over, or this view is; whether it is the run.
+
+        FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order.
+        """
         await self.network.listen()
         try:
             with memory_errors():
                 async with self.network.running():
-                    await self._live()
-            self._become("done")
-            self.telemetry.emit(Done())
+                    over = await self._live()
+            if over:
+                self._become("done")
+                self.telemetry.emit(Done())
+            return over
         except DivergedError as error:
             raise self._failed(f"{error}{self._by_others()}") from None
+        except LostError as error:
+            raise error if self._spec.on_loss == "bypass" else self._failed(str(error)) from None
         except UserCodeError as error:
             logging.getLogger("dfl").error("code of the user's failed", exc_info=error.__cause__)
             raise self._failed(str(error)) from None
@@ -128,20 +141,23 @@ class Runtime:
         self.telemetry.emit(Failed(message=message))
         return FailedError(message)
 
-    async def _live(self) -> None:
+    async def _live(self) -> bool:
         """In a directory of its own, watching its neighbours."""
         network, emit = self.network, self.telemetry.emit
         with own_directory(self._out, self.setup.config, self._spec):
             async with self._checkpointer.writing(), background() as watchers:
                 watchers.create_task(watch_lost(network.edges, self._spec, self._running, emit, self._reminders))
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
+                if self._spec.on_loss == "bypass":
+                    watchers.create_task(watch_forgotten(network.edges, self._joining))
                 try:
-                    await self._live_there()
+                    return await self._live_there()
                 finally:
+                    self._close_interrupted()
                     self.peer.trainer.stop()
                     asyncio.get_running_loop().run_in_executor(self.peer.executor, self.setup.shard.close)
 
-    async def _live_there(self) -> None:
+    async def _live_there(self) -> bool:
         close_torn_lines(self._out)
         self.telemetry.write_to(self._out / EVENTS)
         done = await self._checkpointer.resume()
@@ -150,22 +166,46 @@ class Runtime:
             self.telemetry.emit(Misbehaving(peers=in_words(self._spec.behaviour)))
         if self._judge.course.over:
             self.network.end_after(done)
+        self._seat.take(self.network, done)
         if done < self.network.last_round:
             self._complete.unlink(missing_ok=True)
-            if done < 0:
+            if done < self._view.first:
                 self._use_first_edges()
-            await join(self.network.edges, self._spec, self.telemetry.emit)
+            await join(self.network.edges, self.telemetry.emit, self._patience(done))
             self._become("ready")
-            while done < self.network.last_round:
+            while done < self.network.last_round and await self._may_start(done + 1):
                 done += 1
                 await (self._round(done) if done else self._start())
+        if done < self._spec.rounds and not self._judge.course.over:
+            await self._pass_on()
+            return False
         await self._finish()
         await self._serve()
+        return True
+
+    def _patience(self, done: int) -> float:
+        """Seconds to wait for neighbours; with views for ever, as who does not come is lost after `absence`."""
+        may_begin = done >= 0 or self._spec.start_with
+        return inf if self._spec.on_loss == "bypass" and may_begin else self._spec.patience
 
     def _use_first_edges(self) -> None:
-        """Open the links of the spec's ring; a resumed peer has those of its checkpoint."""
-        graph, ring = self.peer.graph, self.peer.ring
-        self.network.use(0, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))
+        """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
+        graph, ring, first = self.peer.graph, self.peer.ring, self._view.first
+        self.network.use(first, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))
+
+    async def _may_start(self, round: int) -> bool:
+        """Wait until that round may begin; False if it belongs to the next view."""
+        if round:
+            emit, late = self.telemetry.emit, self._reminders.behind
+            await await_staleness_bound(self.network.durability, self._spec, round, emit, late)
+            await self.peer.follow_drift(round)
+        await self._seat.may_start(round)
+        return round <= self.network.last_round
+
+    async def _pass_on(self) -> None:
+        """The next view begins when all neighbours have this one's last round on disk, too (rule R8)."""
+        await self._checkpointer.finish()
+        await drain(self.network)
 
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""
@@ -177,9 +217,6 @@ class Runtime:
         await self._close_round(0)
 
     async def _round(self, round: int) -> None:
-        durability, emit = self.network.durability, self.telemetry.emit
-        await await_staleness_bound(durability, self._spec, round, emit, self._reminders.behind)
-        await self.peer.follow_drift(round)
         self.peer.begin(round)
         before = asdict(self.peer.seconds)
         name = self._traced(round)
@@ -187,6 +224,8 @@ class Runtime:
         if self._spec.trace:
             self.peer.departures.trace = Trace(self._out / "trace", round, name, shared)
         with user_code_errors(self._spec.protocol.name), memory_errors():
+            if round == self._view.first:
+                await self.peer.take_in(dict(self._view.entrants))
             await self._spec.protocol.round(self.peer)
             self.peer.end()
             self._spec.protocol.check_state(self.peer)
@@ -216,6 +255,12 @@ class Runtime:
         await self._checkpointer.save(round)
         if round < self.network.last_round:
             self._become("ready")
+
+    def _close_interrupted(self) -> None:
+        """With views a round that is cut off may never be played again, and what has left in it has left."""
+        if self._spec.on_loss == "bypass":
+            for line in self.network.audit.interrupt(self.network.edges):
+                append_audit(self._audit, line)
 
     async def _finish(self) -> None:
         """The last checkpoint counts only once it has been read back; then the model and the result."""
@@ -267,9 +312,20 @@ class Runtime:
                 way_out = "if one of them waits for this peer, start it again"
                 self.telemetry.emit(Left(sentence=f"ended without hearing that {who} finished; {way_out}"))
             else:
+                await self._wait_for_all()
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
         await self._tell_who_watches()
+
+    async def _wait_for_all(self) -> None:
+        """With views, who has finished is needed until all have: should somebody be lost now, the rest goes back.
+
+        Of who is no neighbour only hearsay tells, which ends where others have left; so not for longer than `patience`.
+        """
+        if self._spec.on_loss == "bypass":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._spec.patience):
+                    await self.network.durability.all_have(self.network.last_round)
 
     async def _tell_who_watches(self) -> None:
         """Whoever asks again and again shall hear of the end, too: from a peer that has gone it could be anything."""
@@ -280,6 +336,9 @@ class Runtime:
 
     def _running(self) -> bool:
         return self._lifecycle.state not in ("joining", "serving")
+
+    def _joining(self) -> bool:
+        return self._lifecycle.state == "joining"
 
     def _become(self, state: State) -> None:
         if state != self._lifecycle.state:
@@ -299,4 +358,4 @@ class Runtime:
         if self._lifecycle.state == "serving":
             self._seen_serving.set()
         found, state = self._judge.evaluation, self._lifecycle.state
-        return status_reply(self.network, self._spec, state, self.peer, found, self._resources())
+        return status_reply(self.network, self._judge.course, state, self.peer, found, self._resources())

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -26,12 +27,14 @@ from peer.runtime.behaviour import flip_labels
 from peer.runtime.disk import check_disk, disk_needed, rehearse
 from peer.runtime.fine_tuned import forget_other
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
+from peer.runtime.seat import Seat
 from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec, why_no_transforms
 from peer.spec.learnt import check_learnt
 from peer.spec.peer import PeerConfig
 from peer.spec.resources import given
 from peer.spec.run import Run
+from peer.views.view import View
 
 
 @dataclass
@@ -44,6 +47,17 @@ class Setup:
     model: Model
     given: Callable[[int], Resources] | None = None
     """This peer's resources by round; None if they are to be measured."""
+    moved: Seat | None = None
+    """Its place in a later view; None in the run's first one, of all members."""
+
+    @cached_property
+    def seat(self) -> Seat:
+        return self.moved or Seat(View(0, self.spec.ids, first=0))
+
+    @property
+    def view(self) -> View:
+        """In which it lives."""
+        return self.seat.view
 
     @property
     def out(self) -> Path:

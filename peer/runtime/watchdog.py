@@ -11,6 +11,7 @@ from peer.network.membership.edges import Edges, Neighbour
 from peer.network.network import Network
 from peer.network.wire.frames import Key
 from peer.runtime.bounds import Reminders
+from peer.runtime.checkpointer import LostError
 from peer.spec.federation import Spec
 from peer.telemetry.events import Awaited, Lost, Report, Waiting
 
@@ -42,6 +43,18 @@ async def watch_lost(
                 report(
                     Lost(neighbour=neighbour.id, sentence=f"still waiting for {who}; if it has ended, start it again")
                 )
+
+
+async def watch_forgotten(edges: Edges, joining: Callable[[], bool]) -> None:
+    """Whom all its receivers refuse because it is behind what it had announced cannot go on: LostError."""
+    while True:
+        await asyncio.sleep(1)
+        receivers = [edges.neighbours[id] for id in edges.peers("send")]
+        if joining() and receivers and all(neighbour.ahead for neighbour in receivers):
+            raise LostError(
+                "this peer has lost rounds that it had on its disk, as all neighbours say; when the others have gone "
+                "on without it, it is taken in anew"
+            )
 
 
 async def watch_stalled(network: Network, report: Report, reminders: Reminders) -> None:

@@ -18,6 +18,7 @@ from peer.protocols.declarations import Declarations
 from peer.settings import Settings
 from peer.spec.agreement import agreed, digests, sha256
 from peer.spec.behaviour import AnyBehaviour, LabelFlip
+from peer.spec.bypass import against_bypass
 from peer.spec.declared import check_declared
 from peer.spec.document import dump_yaml
 from peer.spec.evaluation import FineTune, StopEarly
@@ -80,8 +81,14 @@ class Spec(Settings):
     """The accuracy that tables and summaries quote where the task has classes: on a test set with each peer's own class
     mix, on the whole test set, or on the test split of the papers, which is drawn independently of the training
     split."""
-    on_loss: Literal["wait", "stop"] = "wait"
-    """What a peer does when a neighbour is gone for longer than `patience`: wait for ever, or stop."""
+    on_loss: Literal["wait", "stop", "bypass"] = "wait"
+    """What a peer does when a neighbour is gone: wait for ever; stop after `patience`; or, after `absence`, go on
+    without it and take it in again when it is back. See [views.md](views.md)."""
+    absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
+    """Seconds of silence after which a peer counts as lost with `on_loss: bypass`."""
+    start_with: Annotated[int, Field(ge=2)] | None = None
+    """How many peers are enough to begin with `on_loss: bypass`, more than half of all: who has not come after
+    `absence` may come later. Not given: all."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
     plaintext: bool = False
@@ -207,6 +214,15 @@ class Spec(Settings):
             )
         if why := self.protocol.why_figures_stay():
             raise ValueError(f"`{self.protocol.name}` cannot stop early: {why}; leave out `stop_early`")
+        return self
+
+    @model_validator(mode="after")
+    def _can_go_on_without_some(self) -> Self:
+        if self.on_loss == "bypass" and (obstacle := next(against_bypass(self), None)):
+            why, way_out = obstacle
+            raise ValueError(f"`on_loss: bypass` cannot be: {why}; {way_out}, or write `on_loss: wait`")
+        if self.on_loss != "bypass" and self.start_with is not None:
+            raise ValueError("`start_with` goes with `on_loss: bypass`; write that, or leave `start_with` out")
         return self
 
     @model_validator(mode="after")

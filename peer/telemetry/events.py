@@ -288,6 +288,41 @@ class CertificatesChanged(Worded):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ViewDecided(Event):
+    """Who belongs to the federation from round `first` on.
+
+    planned: the rounds before are played to their end; else those from `first` on are void and are played again.
+    entrants: who is taken in, each with the round after which its private state stands, -1 for a new one.
+    """
+
+    name = "view"
+    number: int
+    members: tuple[str, ...]
+    first: int
+    planned: bool
+    entrants: tuple[tuple[str, int], ...]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"view {self.number} from round {self.first} on: {', '.join(self.members)} ({self.reason})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewConflict(Worded):
+    """A member has told of another view than the one that this peer knows to be decided, which must never be."""
+
+    name = "view_conflict"
+    level = logging.ERROR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returning(Worded):
+    """The peer has nothing left from which it could go on as a member, and waits to be taken in anew."""
+
+    name = "returning"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
     """A signal ended the peer in good order."""
 

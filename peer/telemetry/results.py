@@ -121,7 +121,7 @@ def sync_lines(out: Path) -> None:
 
 
 def append_audit(file: LineFile, line: dict[str, Any]) -> None:
-    """One finished round; a round that was replayed after a crash appears again, and its last line counts."""
+    """One round; replayed after a crash it appears again, and of each view its last line counts."""
     patiently(file.append, json.dumps(line))
 
 

@@ -134,10 +134,11 @@ class Secrets(PlainSGD, Protocol):
         await peer.weighted_mean("model", weight=1)
 
     async def round(self, peer: Peer) -> None:
-        coin = await peer.once(lambda: torch.tensor(next(calls) % 3))
+        coins = await peer.once(lambda: torch.tensor([next(calls) % 3 for _ in peer.members]))
+        assert len(coins) == len(peer.members), "drawn among other members"
         peer.state["noise"] = await peer.once(lambda: draw(len(peer.model)))
         free = await peer.resources()
-        told = await peer.all_gather("noise", coin=float(coin), cpus=free.cpus)
+        told = await peer.all_gather("noise", coin=float(coins[peer.position]), cpus=free.cpus)
         for one in told.values():
             peer.model.add_(one.vector, alpha=0.01 * one.scalars["coin"])
 

@@ -5,7 +5,8 @@
 Federation after federation runs until the time is over, the protocols in a drawn order; each must end in the bits of
 its undisturbed run. In every one a peer says wrong things of durable rounds, refuses at random, and lies about its
 accuracy and its weight (about these in the undisturbed run too: they are part of what is computed). Prints what was
-done to them, how soon a dead peer was shown, and how soon the ring moved on.
+done to them, how soon a dead peer was shown, and how soon the ring moved on. Then federations whose members change
+(faults.chaos_views), and the simulated ones.
 """
 
 import argparse
@@ -27,10 +28,13 @@ from typing import Any
 from every_protocol import SETTINGS, keys
 from real_peers import Nursery, SmallFederation, digests
 
+from faults import views
 from faults.accidents import Accidents
+from faults.chaos_views import ordeals
 from faults.gates import Gates
 from faults.plans import check, in_peace
-from faults.scenarios import SCENARIOS
+from faults.scenarios import HEALING, SCENARIOS
+from faults.simulation import Outcome
 from launcher.certificates import certificate_files, make_certificates
 from peer.protocols.registry import PROTOCOLS
 from peer.spec.peer import load_spec
@@ -333,10 +337,19 @@ def simulated(seeds: int, seed: int, figures: Figures) -> None:
     for number in range(seed * 100_000, seed * 100_000 + seeds):
         for name in SCENARIOS:
             outcome, wrong = check(name, number)
-            figures.counts["simulated runs"] += 1
-            figures.counts["simulated kills"] += len(outcome.kills)
-            figures.counts["simulated cuts"] += outcome.cuts
+            count(figures, outcome)
             figures.wrong += [f"python -m tests.faults.plans {name!r} {number}: {what}" for what in wrong]
+        for name in HEALING:
+            outcome, wrong = views.check(name, number)
+            count(figures, outcome)
+            figures.counts["simulated views"] += len(outcome.views)
+            figures.wrong += [f"python -m tests.faults.views {name!r} {number}: {what}" for what in wrong]
+
+
+def count(figures: Figures, outcome: Outcome) -> None:
+    figures.counts["simulated runs"] += 1
+    figures.counts["simulated kills"] += len(outcome.kills)
+    figures.counts["simulated cuts"] += outcome.cuts
 
 
 def main() -> int:
@@ -344,10 +357,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="of real processes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=float, default=2.5, help="seconds between faults, on average")
+    parser.add_argument("--bypass", type=float, default=5, help="minutes of federations whose members change")
     parser.add_argument("--seeds", type=int, default=200, help="simulated runs of each scenario")
     arguments = parser.parse_args()
     figures = Figures()
     real(arguments.minutes, arguments.seed, arguments.every, figures)
+    figures.wrong += ordeals(arguments.bypass, arguments.seed, figures.counts)
     simulated(arguments.seeds, arguments.seed, figures)
     figures.show()
     return 1 if figures.wrong else 0

@@ -46,6 +46,21 @@ def here(kind: str) -> None:
         life.step(kind)
 
 
+class OneThread:
+    """An executor: one call after the other, each to its end whatever has become of whoever waits for it."""
+
+    def __init__(self, random: Random, slow: float = 0.0) -> None:
+        """slow: how often a call takes seconds."""
+        self.random, self.slow, self.free = random, slow, 0.0
+
+    def begin(self, now: float, seconds: float) -> float:
+        """When a call ends that is made now and takes so many seconds."""
+        if self.slow and self.random.random() < self.slow:
+            seconds += self.random.expovariate(1.0)
+        self.free = max(now, self.free) + seconds
+        return self.free
+
+
 class Selector(selectors.SelectSelector):
     """Lets the clock jump to the next timer instead of waiting for it."""
 
@@ -108,7 +123,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
-        """The call happens all at once, in a while."""
+        """The call happens all at once, in a while; of OneThread after those before it."""
         future = self.create_future()
 
         def run() -> None:
@@ -124,7 +139,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 if not future.done():
                     future.set_result(result)
 
-        self.call_later(self.random.expovariate(20.0), run, context=copy_context())
+        seconds = self.random.expovariate(20.0)
+        ends = executor.begin(self.now, seconds) if isinstance(executor, OneThread) else self.now + seconds
+        self.call_at(ends, run, context=copy_context())
         return future
 
     def bury(self, lives: Collection[Life]) -> None:

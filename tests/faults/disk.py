@@ -1,7 +1,7 @@
 """A disk on which a process can die at every step of a checkpoint, and from which a power cut takes renames."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -11,6 +11,8 @@ from unittest.mock import patch
 from faults.clock import here
 from peer import files
 from peer.runtime.checkpoint import Checkpoints
+from peer.runtime.journal import Journal
+from peer.runtime.membership.register import VIEWS
 
 
 class Disk:
@@ -21,8 +23,8 @@ class Disk:
 
     @contextmanager
     def under(self) -> Iterator[None]:
-        """Checkpoints go through this disk."""
-        set_aside = Checkpoints._set_aside
+        """Checkpoints, journals and registers go through this disk."""
+        set_aside, drop, forget = Checkpoints._set_aside, Checkpoints.drop_after, Journal.drop_after
 
         def loosely(store: Checkpoints, kind: str, round: int, suffix: str) -> None:
             here("disk")
@@ -30,24 +32,38 @@ class Disk:
             set_aside(store, kind, round, suffix)
             here("disk")
 
+        def drop_after(store: Checkpoints, round: int) -> None:
+            here("views")
+            drop(store, round)
+            here("views")
+
+        def forget_after(journal: Journal, round: int) -> None:
+            forget(journal, round)
+            here("views")
+
         with (
             patch("peer.runtime.checkpoint.write_atomically", self.write),
             patch("peer.runtime.checkpoint.sync", self.sync),
             patch("peer.runtime.journal.write_atomically", self.write),
             patch("peer.runtime.journal.sync", self.sync),
+            patch("peer.runtime.membership.register.write_atomically", self.write),
+            patch("peer.runtime.membership.register.sync", self.sync),
             patch.object(Checkpoints, "_set_aside", loosely),
+            patch.object(Checkpoints, "drop_after", drop_after),
+            patch.object(Journal, "drop_after", forget_after),
         ):
             yield
         for directory in [*self.loose]:
             self._settle(directory)
 
     def write(self, path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
-        here("disk")
+        kinds = ("disk", "views") if path.name == VIEWS else ("disk",)
+        each(kinds)
         half_written(path, content, over)
-        here("disk")
+        each(kinds)
         self._renaming(path)
         files.write_atomically(path, content)
-        here("disk")
+        each(kinds)
 
     def sync(self, path: Path) -> None:
         here("disk")
@@ -71,6 +87,12 @@ class Disk:
         for _, before in self.loose.pop(directory, []):
             if before:
                 before.close()
+
+
+def each(kinds: Iterable[str]) -> None:
+    """A step of all these kinds."""
+    for kind in kinds:
+        here(kind)
 
 
 def half_written(path: Path, content: bytes | memoryview, over: Path | None) -> None:

@@ -3,8 +3,8 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 
 TOOLS = ("ip", "tc", "iptables")
 
@@ -80,3 +80,13 @@ class Hosts:
             yield
         finally:
             sh(f"ip -n {self.names[host]} link set cable up")
+
+    @contextmanager
+    def apart(self, some: Collection[int]) -> Iterator[None]:
+        """These hosts and the others do not hear each other."""
+        others = [host for host in range(len(self.names)) if host not in some]
+        with ExitStack() as stack:
+            for one, other in [(one, other) for one in some for other in others]:
+                stack.enter_context(self.rule(one, f"-s {self.addresses[other]}"))
+                stack.enter_context(self.rule(other, f"-s {self.addresses[one]}"))
+            yield

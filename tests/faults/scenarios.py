@@ -144,9 +144,28 @@ SCENARIOS = {
 }
 
 
+BYPASS = {"on_loss": "bypass", "absence": 5}
+HEALING = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("healing fibfl", {"name": "fibfl", **ONCE}, peers=5, rounds=12, keys=BYPASS),
+        Scenario("healing fedavg", {"name": "fedavg", "epochs": 1, "participation": 0.6}, 5, 12, BYPASS),
+        Scenario("healing alike", {"name": "tiny:Alike", "epochs": 1}, 4, 12, BYPASS),
+        Scenario("healing scaffold", {"name": "scaffold", "epochs": 1}, 4, 12, BYPASS),
+        Scenario("healing secrets", {"name": "callers:Secrets", **ONE_EPOCH}, 4, 10, BYPASS, secret=True),
+        Scenario("healing restless", {"name": "tiny:Restless", "every": 3, **ONCE}, 5, 12, BYPASS),
+        Scenario("healing gossip", {"name": "gossip-sgd"}, peers=4, rounds=12, keys=BYPASS),
+        Scenario("healing quorum", {"name": "fedavg", "epochs": 1}, 4, 8, BYPASS | {"start_with": 3}),
+        Scenario("healing feddyn", {"name": "feddyn", "epochs": 1, "alpha": 0.1, "participation": 0.5}, 4, 12, BYPASS),
+        Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
+    )
+}
+"""Whose members may change."""
+
+
 @cache
 def specification(name: str) -> Spec:
-    scenario = SCENARIOS[name]
+    scenario = (SCENARIOS | HEALING)[name]
     content = {
         "name": "simulated",
         "rounds": scenario.rounds,

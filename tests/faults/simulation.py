@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,20 +22,28 @@ from unittest.mock import patch
 import torch
 from safetensors.numpy import load_file
 
-from faults.clock import Life, VirtualLoop, in_life
+from faults.clock import Life, OneThread, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
 from faults.liars import Lies
+from faults.promises import Promises
 from faults.scenarios import specification
 from faults.wires import Weather, Wires, factory
+from peer.errors import FailedError
 from peer.network.limits import Limits
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.wire.messages import Resources
 from peer.runtime.bounds import Bounds
+from peer.runtime.journal import tensor_digest
+from peer.runtime.manifest import held_by_all
+from peer.runtime.membership.lives import Lives
+from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.returning import LeftBehindError
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.peer import PeerConfig
-from peer.telemetry.events import Conflict, Event, Left, Refused, RoundDone
+from peer.telemetry.events import Conflict, Event, Left, Refused, Returning, RoundDone
 from peer.telemetry.telemetry import Telemetry
+from peer.views.view import View
 
 FRAME = 24
 """Bytes of a vector in a frame: messages of the tiny model have several."""
@@ -42,6 +51,8 @@ TOO_LONG = 900.0
 """Virtual seconds in which every run must have ended."""
 TOO_BUSY = 4000
 """Callbacks of one process in one virtual second."""
+SLOW = 0.05
+"""How often a call of the thread that trains takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,8 @@ class Kill:
     """The machine goes down with it: what was not fsynced is lost."""
     damage: bool = False
     """One byte of the newest checkpoint is gone when it starts again."""
+    wipe: bool = False
+    """Its directory is empty when it starts again."""
 
 
 @dataclass
@@ -72,6 +85,8 @@ class Outcome:
     """What must not be."""
     seconds: float = 0.0
     """Virtual."""
+    views: list[str] = field(default_factory=list)
+    """Those decided, the last one of whom knows the most."""
 
 
 class Quiet(Telemetry):
@@ -82,7 +97,7 @@ class Quiet(Telemetry):
         self._heard = heard
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, Conflict | Refused | Left):
+        if isinstance(event, Conflict | Refused | Left | Returning):
             self._heard.append(event)
         if self._file and isinstance(event, RoundDone):
             self._file.append(json.dumps(event.as_json()))
@@ -104,8 +119,13 @@ class Simulation:
         """Nothing is done to anybody: then nobody may wait in vain at the end."""
         self.steps: dict[str, Counter[str]] = {id: Counter() for id in self.spec.ids}
         self.announced = dict.fromkeys(self.spec.ids, -1)
+        self.promises = Promises(directory)
+        self.struck = {end for stall in weather.stalls for end in (stall.sender, stall.receiver)}
+        """Who was away, or cut off from somebody."""
+        self.robbed: set[str] = set()
+        """Whose disk has lost what was on it for good."""
         self.lives: dict[str, Life] = {}
-        self.runtimes: dict[str, Runtime] = {}
+        self.lived: dict[str, Lives] = {}
         self.all: list[Life] = []
         self.done: set[str] = set()
         self.ended = asyncio.Event()
@@ -114,6 +134,10 @@ class Simulation:
         self.began = self.loop.time()
         self.look: Callable[[Simulation], None] = lambda _: None
         """Called each virtual second."""
+
+    @property
+    def runtimes(self) -> dict[str, Runtime]:
+        return {id: lives.runtime for id, lives in self.lived.items()}
 
     def run(self) -> Outcome:
         asyncio.set_event_loop(self.loop)
@@ -143,6 +167,9 @@ class Simulation:
         watching.cancel()
         for id in self.spec.ids:
             self.outcome.digests[id] = self._ended_in(self.out / id)
+        self._check_views()
+        if self.spec.on_loss == "bypass":
+            self._check_replicated()
 
     def _ended_in(self, directory: Path) -> str | None:
         """The bits of a peer's model; where it keeps the best one, of that too, and after which rounds."""
@@ -157,6 +184,31 @@ class Simulation:
         if digest.hexdigest() != result["best"]["model_sha256"]:
             self._fault(f"{directory.name}'s best model is not the one that its result names")
         return f"{result['model_sha256']} after {result['rounds']} rounds, best {result['best']}"
+
+    def _check_views(self) -> None:
+        """All know the same ones, each of them as far as it was told; and who has the last word is one of them."""
+        chains = {id: lives.views for id, lives in self.lived.items()}
+        longest = max(chains.values(), key=len)
+        for id, views in chains.items():
+            if views != longest[: len(views)]:
+                self._fault(f"{id} knows other views: {views}, not {longest}")
+        for before, after in pairwise(longest):
+            self._check_change(before, after)
+        self.outcome.views = [str(view) for view in longest]
+
+    def _check_replicated(self) -> None:
+        """Who was taken in holds at the end what all others hold alike."""
+        for name in held_by_all(self.spec.protocol):
+            held = {id: self.runtimes[id].peer for id, digest in self.outcome.digests.items() if digest}
+            bits = {id: tensor_digest(peer.state[name]) for id, peer in held.items() if name in peer.state}
+            if len({*bits.values()}) > 1:
+                self._fault(f"`{name}` is not the same at all members: {bits}")
+
+    def _check_change(self, before: View, after: View) -> None:
+        """Who was there all the time is left out of none; where pipes break, a question may be lost."""
+        left = {*before.members} - {*after.members} - self.struck
+        if left and not self.wires.weather.cut:
+            self._fault(f"{left} were left out and had always been there: {after}")
 
     def _fault(self, what: str) -> None:
         if len(self.outcome.faults) < 20:
@@ -178,13 +230,22 @@ class Simulation:
         config = PeerConfig(federation=self.out / "federation.yaml", id=id, device="cpu", out=self.out / id)
         setup = prepare(config, self.spec)
         transport, telemetry = factory(self.wires, member.address, life), Quiet(self.heard[id])
-        runtime = Runtime(setup, transport, None, telemetry, Bounds(limits=Limits(frame=FRAME)))  # type: ignore[arg-type]
-        self.runtimes[id] = runtime
-        running = asyncio.create_task(runtime.run())
+        # Only where members change may a call outlive the task that waited for it.
+        training = OneThread(Random(f"{id} {self.loop.time()}"), SLOW if self.spec.on_loss == "bypass" else 0.0)
+        bounds = Bounds(limits=Limits(frame=FRAME))
+        lives = Lives(setup, transport, training, telemetry, bounds)  # type: ignore[arg-type]
+        self.lived[id] = lives
+        running = asyncio.create_task(lives.run())
         await asyncio.wait([running])
-        if error := running.exception():
+        if (error := running.exception()) and not self._is_late(id, error):
             self._fault(f"{id} failed: {error!r}")
         self.loop.call_soon(self._over, id, life, context=in_life(None))
+
+    def _is_late(self, id: str, error: BaseException) -> bool:
+        """Whether the others may have finished without it."""
+        waited = isinstance(error, FailedError) and str(error).startswith("gave up") and self.spec.on_loss == "bypass"
+        away = id in self.struck or self.wires.weather.cut > 0
+        return away and (isinstance(error, LeftBehindError) or (waited and bool(self.done)))
 
     def _over(self, id: str, life: Life) -> None:
         """The process has come to its end by itself."""
@@ -198,11 +259,12 @@ class Simulation:
     def _check_beats(self, id: str) -> None:
         for event in self.heard[id]:
             refused = isinstance(event, Refused) and "no neighbour" not in event.reason and not self._lies(event.caller)
-            if isinstance(event, Conflict) or refused or (isinstance(event, Left) and self.calm):
+            returns = isinstance(event, Returning) and id not in self.robbed
+            if isinstance(event, Conflict) or refused or returns or (isinstance(event, Left) and self.calm):
                 self._fault(f"{id} reports {event}")
 
     def _lies(self, id: str) -> bool:
-        return id in self.wires.lies
+        return id in self.wires.lies or id in self.robbed
 
     def _fatal(self, life: Life, kind: str, _count: int) -> bool:
         """Whether this step is the last one: looks it up in the plan."""
@@ -227,15 +289,24 @@ class Simulation:
         if runtime:
             self.announced[id] = max(self.announced[id], runtime.network.durability.own)
         self.wires.gone(life)
+        self.struck.add(id)
         checkpoints = self.out / id / "checkpoint"
         if kill.power:
-            self.disk.power_cut(checkpoints, self.random)
+            for directory in (checkpoints, self.out / id / "journal", self.out / id):
+                self.disk.power_cut(directory, self.random)
+        if forgotten := self.promises.forgotten(id):
+            self._fault(f"{id} has forgotten {forgotten}")
         damaged = None
         if kill.damage:
             newest = max([int(p.stem.split("-")[1]) for p in checkpoints.glob("round-*.json")], default=-1)
             if newest > self.announced[id]:
                 damaged = delete_a_byte(checkpoints, self.random)
-        what = "power cut" if kill.power else "killed"
+        if kill.wipe:
+            shutil.rmtree(self.out / id, ignore_errors=True)
+            self.promises.given.pop(id, None)
+        if kill.wipe or damaged is not None:
+            self.robbed.add(id)
+        what = "wiped" if kill.wipe else "power cut" if kill.power else "killed"
         self.outcome.kills.append(f"{id} {what} at {kill.kind} ({state}), damaged {damaged}, away {away:.2f} s")
         self.loop.call_later(away, self._start, id, context=in_life(None))
 
@@ -258,17 +329,24 @@ class Simulation:
     def _check_words(self, id: str, runtime: Runtime) -> None:
         """What was released or remembered was announced by its peer (R4), and nobody is too far ahead (R6)."""
         network, round = runtime.network, runtime.peer.round
+        # All members of a later view begin with the round before its first one, whatever they had.
+        view = runtime.setup.view
+        announced = {peer: max(at, view.first - 1) for peer, at in self.announced.items()}
+        for peer, other in self.runtimes.items():
+            if other.setup.view.number != view.number:
+                announced[peer] = self.spec.rounds  # it has gone on: what was said in this view is void, or done with
         for peer, at in network.durability.first_hand.items():
-            if at > self.announced[peer]:
-                self._fault(f"{id} believes that round {at} of {peer} is on disk, which is at {self.announced[peer]}")
+            if at > announced[peer]:
+                self._fault(f"{id} believes that round {at} of {peer} is on disk, which is at {announced[peer]}")
         for peer, link in network.links.items():
-            if link.outbox._released > self.announced[peer]:
+            if link.outbox._released > announced[peer]:
                 self._fault(f"{id} has dropped messages that {peer} may ask for")
         older = {peer for (_, peer), span in network.edges._spans.items() if span.last is None and span.first < round}
-        bound = [*older] if self.wires.lies or self.kills else self.spec.ids if older else []
+        members = runtime.setup.view.members
+        bound = [*older] if self.wires.lies or self.kills else members if older else []
         for peer in bound:
-            if round > self.announced[peer] + STALENESS_BOUND:
-                self._fault(f"{id} is in round {round}, and {peer} has {self.announced[peer]} on disk")
+            if round > announced[peer] + STALENESS_BOUND:
+                self._fault(f"{id} is in round {round}, and {peer} has {announced[peer]} on disk")
 
     def _check_stores(self, id: str, runtime: Runtime) -> None:
         network = runtime.network
@@ -309,6 +387,7 @@ def simulate(
                 patch("time.perf_counter", simulation.loop.time),
                 patch("peer.runtime.setup.sole_use", nullcontext),
                 patch("peer.runtime.setup.check_room", lambda *_: 0),
+                patch.object(Membership, "hear", simulation.promises.heeded(Membership.hear)),
             ):
                 return simulation.run()
     finally:

@@ -1,5 +1,8 @@
-"""A model of a few numbers, a data set of a few samples, and a protocol that orders the ring anew every few rounds."""
+"""A model of a few numbers, a data set of a few samples, and protocols for tests: of changing edges, of long rounds."""
 
+import os
+import time
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -10,6 +13,7 @@ from torch import nn
 from peer.learning.model.zoo.perceptron import Square
 from peer.protocols.base import Init, Peer, Record
 from peer.protocols.blocks.blend import blend
+from peer.protocols.fedavg import FedAvg
 from peer.protocols.fibfl import FibFL
 
 CLASSES = 3
@@ -64,6 +68,17 @@ class Restless(FibFL):
         await super().round(peer)
 
 
+class Alike(FedAvg):
+    """FedAvg whose peers make sure, before each round, that they begin it with the same model."""
+
+    name: Literal["tiny:Alike"] = "tiny:Alike"  # type: ignore[assignment]
+    records: ClassVar[tuple[Record, ...]] = (Record("begins with"),)
+
+    async def round(self, peer: Peer) -> None:
+        await peer.agree("begins with", peer.model)
+        await super().round(peer)
+
+
 class Talkative(FibFL):
     """A record that goes to the right alone, then more vectors to both neighbours than one has room for at once."""
 
@@ -76,3 +91,21 @@ class Talkative(FibFL):
         for _ in range(12):
             received = await peer.exchange("extractor")
             blend(peer.extractor, 0.5, [(0.25, received[peer.left].vector), (0.25, received[peer.right].vector)])
+
+
+class Paced(FibFL):
+    """FibFL with a pause in each round until the file named by HURRY is there; two peers are enough for it."""
+
+    name: Literal["tiny:Paced"] = "tiny:Paced"  # type: ignore[assignment]
+    pause: float = 0.1
+    """Seconds."""
+
+    min_peers: ClassVar[int] = 2
+
+    async def round(self, peer: Peer) -> None:
+        await peer.compute(self._rest)
+        await super().round(peer)
+
+    def _rest(self) -> None:
+        if not Path(os.environ.get("HURRY", "")).is_file():
+            time.sleep(self.pause)

@@ -117,12 +117,17 @@ class Wire(Pipe):
         self.outgoing, self.incoming = ways
 
     async def send(self, data: bytes) -> None:
+        if self.service == "Views":
+            here("views")
         if self.wires.cuts():
             self.break_off()
         await self.outgoing.put(data)
 
     async def receive(self) -> bytes:
-        return await self.incoming.take()
+        data = await self.incoming.take()
+        if self.service == "Views":
+            here("views")
+        return data
 
     async def finish(self) -> None:
         await self.outgoing.finish()

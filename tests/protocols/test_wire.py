@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from launcher.plan import plan, traffic
 from launcher.reports.privacy import privacy
 from launcher.reports.trust import Promise
+from launcher.views import Views
 from peer.errors import InputError
 from peer.protocols.fibfl import FibFL
 
@@ -139,7 +140,7 @@ def test_the_audit_counts_what_travels_and_a_head_s_bytes_in_it(runs: dict[str, 
     spec = next(iter(run.runtimes.values())).setup.spec
     audits = {peer: {"rounds": run.audit(peer)} for peer in run.ids}
     promise = Promise(spec.protocol.declarations(ROUNDS), own_code=False, head=HEAD)
-    proof = privacy(run.ids, audits, ROUNDS, promise)
+    proof = privacy(Views(tuple(run.ids), ROUNDS), audits, promise)
     assert proof["head_bytes_sent"] == 4 * 2 * ROUNDS * head
     assert proof["definitions"]["3.1"] is (head == 0)
     assert not proof["violations"]

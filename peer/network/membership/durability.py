@@ -117,6 +117,18 @@ class Durability:
         """The least durable round of all, as far as is known here; of present neighbours and this peer never more."""
         return min(self._reckoned().values())
 
+    @property
+    def least(self) -> int:
+        """The least durable round of all members, as far as is known here: of whom there is no word, none."""
+        neighbours = self._edges.current()
+        words = [self._word(peer, neighbours) for peer in self._edges.members]
+        return min(NOTHING if at is None else at for at in words)
+
+    async def all_have(self, round: int) -> None:
+        """Wait until every member is known to have that round on disk."""
+        while self.least < round:
+            await self.beyond(self.version)
+
     async def beyond(self, version: int) -> None:
         """Wait until something has changed since `version`."""
         while self.version == version:

@@ -61,6 +61,8 @@ class Neighbour:
     """Why it does not take what is sent to it; empty if it does."""
     rejecting: float = 0.0
     """Since when, by the loop's clock."""
+    ahead: bool = False
+    """It knows of rounds on this peer's disk that this peer knows nothing of."""
 
     def __post_init__(self) -> None:
         self.reason = self.reason or self.untried
@@ -108,6 +110,7 @@ class Neighbour:
     def takes_all(self) -> None:
         """What is sent to it arrives."""
         self.rejects = ""
+        self.ahead = False
 
     def _fail(self, why: str) -> None:
         self.obstacle = why
@@ -230,6 +233,10 @@ class Edges:
     def allows(self, direction: Direction, peer: str, round: int) -> bool:
         span = self._spans.get((direction, peer))
         return span is not None and span.holds(round)
+
+    def of(self, direction: Direction, round: int) -> list[str]:
+        """With whom messages of that round are exchanged."""
+        return [peer for (way, peer), span in self._spans.items() if way == direction and span.holds(round)]
 
     @property
     def members(self) -> Collection[str]:

@@ -1,10 +1,11 @@
 """What left this peer and what reached it: by round, neighbour and vector. The proof of privacy is made of it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from peer.network.membership.edges import Edges
 from peer.network.wire.frames import Heading
 from peer.network.wire.manifest import Payload
 
@@ -31,7 +32,9 @@ class RoundAudit:
 class Audit:
     """The rounds under way; a finished one is closed and written away, so that memory stays flat."""
 
-    def __init__(self) -> None:
+    def __init__(self, view: int = 0) -> None:
+        """view: its number; no other is lived in meanwhile."""
+        self._view = view
         self._rounds: defaultdict[int, RoundAudit] = defaultdict(RoundAudit)
         self.tensor_bytes = 0
         """Sent in all rounds."""
@@ -70,6 +73,7 @@ class Audit:
         sent, received = audit.sent_scalars, audit.received_scalars
         return {
             "round": round,
+            **({"view": self._view} if self._view else {}),
             "edges": audit.edges,
             "told": dict(audit.told),
             "sent": [
@@ -81,6 +85,15 @@ class Audit:
                 for line, count in sorted(audit.received.items())
             ],
         }
+
+    def interrupt(self, edges: Edges) -> Iterator[dict[str, Any]]:
+        """What has left and arrived in the rounds under way, a line each; `edges` has those of one not begun."""
+        for round, audit in sorted(self._rounds.items()):
+            if not (audit.sent or audit.received):
+                continue
+            if not audit.edges:
+                self.authorise(round, edges.of("send", round), edges.of("receive", round))
+            yield self.close(round) | {"interrupted": True}
 
 
 def _entry(way: str, line: Line, count: int, **parts: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import VERSION, Hello, Refusal, Welcome
+from peer.network.wire.messages import VERSION, Hello, Question, Refusal, Welcome
 
 SHOWN = 4
 """Differences that a sentence names."""
@@ -49,6 +49,8 @@ class Identity:
     data: tuple[str, ...] = ()
     """What the data must agree in, as the manifest has it: told to whoever is refused, to say what differs."""
     view: int = 0
+    before: int | None = None
+    """The round that all have on disk who have come from the view before to this one; None if some of it is void."""
     rounds: int = 1_000_000
     """Of the run; where not given, as many as one may have."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -64,6 +66,20 @@ class Identity:
 
     def judge(self, hello: Hello, certificate: str | None) -> Refusal | None:
         """Why the sender of `hello` is refused; None if it is of this federation."""
+        if refusal := self.judge_member(hello, certificate):
+            return refusal
+        if hello.view != self.view:
+            refusal = Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
+            if self.before is not None and hello.view == self.view - 1:
+                refusal.durable = self.before
+            return refusal
+        if hello.manifest != self.manifest:
+            detail = f"other classes, inputs or tensors than `{self.id}`'s"
+            return Refusal(reason=Refusal.MANIFEST, detail=detail, keys=self.data)
+        return None
+
+    def judge_member(self, hello: Hello | Question, certificate: str | None) -> Refusal | None:
+        """Why whoever says so is no member of this federation; None if it is one, whatever else it brings."""
         if hello.version != VERSION:
             return Refusal(reason=Refusal.VERSION, detail=f"this peer speaks version {VERSION}, not {hello.version}")
         if hello.to != self.id:
@@ -77,11 +93,6 @@ class Identity:
         if differing:
             told = self.settings_of(differing)
             return Refusal(reason=Refusal.FEDERATION, detail=OTHER_FEDERATION, keys=differing, settings=told)
-        if hello.manifest != self.manifest:
-            detail = f"other classes, inputs or tensors than `{self.id}`'s"
-            return Refusal(reason=Refusal.MANIFEST, detail=detail, keys=self.data)
-        if hello.view != self.view:
-            return Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
         return None
 
     def settings_of(self, keys: Collection[str]) -> list[str]:

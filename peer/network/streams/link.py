@@ -94,6 +94,7 @@ class Link:
         if reason == Refusal.UNDECLARED or self._damaged >= self._node.limits.accidents:
             self._takes_nothing(f"it does not take what is sent to it: {why}; compare its code with this peer's")
         elif reason == Refusal.LOST:
+            self.neighbour.ahead = True
             self._takes_nothing(why)
 
     def _takes_nothing(self, why: str) -> None:

@@ -84,7 +84,8 @@ class Receiver:
         unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.refusal
         if known and (unsaid or refusal.reason == Refusal.VERSION):
             known.refused(self._sayings[caller].hear(f"it was refused: {why}"))
-        self.refusals.add(Refused(caller=caller, origin=pipe.origin, reason=why))
+        if refusal.reason != Refusal.VIEW:  # two that hear of a new view one after the other, which is nothing wrong
+            self.refusals.add(Refused(caller=caller, origin=pipe.origin, reason=why))
         await pipe.send(Reply(refusal=told or refusal).SerializeToString())
 
     async def tensors(self, pipe: Pipe) -> None:

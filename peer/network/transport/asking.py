@@ -56,6 +56,11 @@ class PeerStatus:
     neighbours: tuple[Link, ...]
     resources: dict[str, Any]
     figure: float | None = None
+    view: int = 0
+    """The number of the view in which it lives; `first` is that view's first round."""
+    first: int = 0
+    outside: tuple[str, ...] = ()
+    """Members of the spec that are not in that view."""
 
     @classmethod
     def of(cls, reply: StatusReply) -> Self:
@@ -74,6 +79,9 @@ class PeerStatus:
             ),
             _plain(reply.resources),
             reply.figure if reply.HasField("figure") and abs(reply.figure) <= LARGEST_FIGURE else None,
+            reply.view,
+            reply.first,
+            tuple(reply.outside),
         )
 
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Service = Literal["Tensors", "Fetch", "Heartbeat"]
-"""Fetch has a connection in common with Tensors: its tensors come the other way."""
+Service = Literal["Tensors", "Fetch", "Heartbeat", "Views"]
+"""Fetch has a connection in common with Tensors: its tensors come the other way. Views are short questions."""
 SERVICES: tuple[Service, ...] = get_args(Service)
 
 

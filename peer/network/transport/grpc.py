@@ -17,6 +17,7 @@ from peer.network.transport.addresses import why_taken
 from peer.network.transport.answers import Answers
 from peer.network.transport.base import (
     SERVICES,
+    GivenUpError,
     Pipe,
     Place,
     Service,
@@ -80,6 +81,7 @@ class GrpcTransport(Transport):
         self._accepted: WeakSet[ServerPipe] = WeakSet()
         self._accept: StreamHandler | None = None
         self._probe = Probe()
+        self._closed = False
 
     async def listen(self, accept: StreamHandler) -> None:
         self._accept = accept
@@ -164,6 +166,8 @@ class GrpcTransport(Transport):
         return handle
 
     async def dial(self, address: str, service: Service) -> Pipe:
+        if self._closed:
+            raise GivenUpError("this peer is closing its connections")
         key = (address, _channel_of(service))
         if key not in self._channels:
             self._channels[key] = self._channel(address)
@@ -206,6 +210,7 @@ class GrpcTransport(Transport):
         await self._listen_for_peers(place)
 
     async def close(self) -> None:
+        self._closed = True
         for channel in self._channels.values():
             await channel.close()
         for server in self._servers.values():
@@ -222,5 +227,5 @@ def _name(task: asyncio.Task[Any]) -> str:
 
 
 def _channel_of(service: Service) -> Service:
-    """Tensors of both directions go over one connection."""
-    return "Heartbeat" if service == "Heartbeat" else "Tensors"
+    """Tensors of both directions go over one connection, and all that is small over another."""
+    return "Tensors" if service in ("Tensors", "Fetch") else "Heartbeat"

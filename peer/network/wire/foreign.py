@@ -11,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from peer.network.limits import Limits
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import Beat, DecodeError, Hello, Message, Reply, StatusReply
+from peer.network.wire.messages import Answer, Beat, DecodeError, Hello, Message, Question, Reply, StatusReply
 from peer.text import printable
 
 Said = TypeVar("Said", bound=Message)
@@ -51,10 +51,19 @@ class Foreign:
         self._few(beat.resources.bytes_per_second)
         return beat
 
+    def question(self, data: bytes) -> Question:
+        """About views, from a member: who else is named in it is looked at by `peer.network.wire.views`."""
+        return self._short(Question, data, "its question")
+
+    def views(self, data: bytes) -> Answer:
+        """The answer to it: it may tell of many views, and is as long as the transport allows."""
+        return self._read(Answer, data, "its answer")
+
     def status(self, data: bytes) -> StatusReply:
         """The answer to a Status request; as long as the transport allows."""
         reply = self._read(StatusReply, data, "its answer")
         del reply.neighbours[self._members :]
+        del reply.outside[self._members :]
         for neighbour in reply.neighbours:
             self._clean(neighbour)
         return reply

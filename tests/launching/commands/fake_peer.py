@@ -38,15 +38,24 @@ def main(argv: list[str]) -> int:
     path = Path(argv[argv.index("--config") + 1])
     config = YAML(typ="safe").load(path)
     spec = YAML(typ="safe").load(path.parent / config["federation"])
-    behaviour = json.loads(os.environ.get("FAKE_PEERS", "{}")).get(config["id"], "")
+    behaviours = json.loads(os.environ.get("FAKE_PEERS", "{}"))
+    behaviour = behaviours.get(config["id"], "")
     out = path.parent / config["out"]
     events = Events(out / "events.jsonl")
     (out / "starts").open("a").write("x")
+    members = [member["id"] for member in spec["ring"] if bears(spec, behaviours.get(member["id"], ""))]
+    if len(members) < len(spec["ring"]) and not behaviour:
+        events.say("view", number=1, members=members, first=1, planned=False, entrants=[], reason="silence")
     try:
         return live(config["id"], spec, out, events, behaviour)
     except Terminated:
         events.say("stopped", signal="SIGTERM")
         return 143
+
+
+def bears(spec: dict[str, Any], behaviour: str) -> bool:
+    """Whether a peer stays a member all the time."""
+    return spec["on_loss"] != "bypass" or not behaviour
 
 
 def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: str) -> int:
@@ -66,7 +75,12 @@ def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: st
     for round in range(1, spec["rounds"] + 1):
         record = {
             "round": round,
-            "accuracy": {"matched": 0.1 * round, "global": 0.05 * round, "paper": None, "local": None},
+            "accuracy": {
+                "matched": min(1.0, 0.1 * round),
+                "global": min(1.0, 0.05 * round),
+                "paper": None,
+                "local": None,
+            },
             "loss": 1.0 / round,
             "seconds": {"train": 0.02, "communicate": 0.01, "evaluate": 0.01},
             "bytes_sent": 100 * round,
@@ -89,7 +103,9 @@ def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: st
 
 
 def finish(id: str, spec: dict[str, Any], out: Path, history: list[dict[str, Any]]) -> None:
+    behaviours = json.loads(os.environ.get("FAKE_PEERS", "{}"))
     ids = [member["id"] for member in spec["ring"]]
+    members = [id for id in ids if bears(spec, behaviours.get(id, ""))]
     last = history[-1]
     result = {
         "id": id,
@@ -99,11 +115,12 @@ def finish(id: str, spec: dict[str, Any], out: Path, history: list[dict[str, Any
         "model_sha256": hashlib.sha256(id.encode()).hexdigest(),
         **{key: last[key] for key in ("bytes_sent", "bytes_received", "tensor_bytes_sent", "seconds")},
         "sent_to": {},
-        "ring": ids,
+        "ring": members,
         "ring_cost": {"before": None, "after": None},
         "history": history,
     }
     (out / "result.json").write_text(json.dumps(result))
     quiet = {"edges": {}, "sent": [], "received": []}
-    rounds = [0, *(record["round"] for record in history)]
-    (out / "audit.jsonl").write_text("".join(json.dumps({"round": round} | quiet) + "\n" for round in rounds))
+    view = {"view": 1} if len(members) < len(ids) else {}
+    rounds = [{"round": 0}, *({"round": record["round"], **view} for record in history)]
+    (out / "audit.jsonl").write_text("".join(json.dumps(round | quiet) + "\n" for round in rounds))

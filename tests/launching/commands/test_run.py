@@ -143,6 +143,43 @@ def test_peer_that_decides_to_end_is_not_started_again(run: Run, tmp_path: Path,
     assert {"wrong": "the data file is truncated", "gives up": "peer1 failed: peer0 never came"}[behaviour] in text
 
 
+@pytest.fixture
+def bypass(federation: Path) -> None:
+    """With a protocol for two peers and more, and rounds enough for the others to see who is given up."""
+    content = federation.read_text().replace("fibfl", "fedavg").replace("rounds: 3", "rounds: 40")
+    federation.write_text(content + "on_loss: bypass\n")
+
+
+@pytest.mark.parametrize("behaviour", ["crashes", "gives up"])
+def test_with_bypass_the_others_go_on_without_a_peer_that_is_given_up(
+    run: Run, bypass: None, tmp_path: Path, behaviour: str
+) -> None:
+    code, text = run(peer1=behaviour)
+    assert code == 0
+    assert "peer1 is not started again; the others go on without it" in text
+    assert "with changes of view at round 1: peer1 lost" in text
+    made = summary(tmp_path)
+    assert [peer["id"] for peer in made["per_peer"]] == ["peer0", "peer2"]
+    assert (made["exact"], made["absences"]) == (False, {"peer1": [[1, 40]]})
+    code, text = run()
+    assert (code, "This run is finished" in text) == (0, True)
+
+
+def test_with_bypass_who_hangs_is_ended_with_the_others(run: Run, bypass: None, tmp_path: Path) -> None:
+    assert run(peer1="hangs")[0] == 0
+    assert summary(tmp_path)["absences"] == {"peer1": [[1, 40]]}
+
+
+def test_with_bypass_too_few_end_the_run(run: Run, bypass: None) -> None:
+    code, text = run(peer1="gives up", peer2="gives up")
+    assert code == 1
+    assert "is not started again, so the run ends" in text
+
+
+def test_with_bypass_wrong_input_is_no_loss(run: Run, bypass: None) -> None:
+    assert run(peer1="wrong", peer2="hangs")[0] == 2
+
+
 @pytest.mark.parametrize("there", ["nothing", "a directory", "notes"])
 def test_wrong_input_that_only_a_peer_finds_creates_nothing(run: Run, tmp_path: Path, there: str) -> None:
     """Such as a port that somebody takes between the launcher's look at it and the peer's start."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from launcher.reports import privacy as proof_of
 from launcher.reports.definitions import fit_on_a_ring, server_free
 from launcher.reports.trust import Promise
+from launcher.views import Views
 from peer.learning.model.model import Part
 from peer.protocols.declarations import Declarations, Share
 
@@ -22,7 +23,7 @@ EXTRACTOR, MODEL = Share("extractor"), Share("model")
 
 def privacy(audits: dict[str, Any], *shares: Share, own_code: bool = False, head: int = 100) -> dict[str, Any]:
     declared = Declarations("a protocol", shares or (EXTRACTOR,), ())
-    return proof_of.privacy(MEMBERS, audits, 2, Promise(declared, own_code, head))
+    return proof_of.privacy(Views(MEMBERS, 2), audits, Promise(declared, own_code, head))
 
 
 def ring_audits(rounds: int = 2, vector: str = "extractor") -> dict[str, Any]:
@@ -151,7 +152,7 @@ def test_head_that_may_leave_in_warm_up_only() -> None:
     for record in audits["peer0"]["rounds"][1:]:
         record["sent"][0]["head_bytes"] = 5160
     declared = Declarations("a protocol", (Share("model", rounds=range(1, 2)), Share("extractor")), ())
-    proof = proof_of.privacy(MEMBERS, audits, 3, Promise(declared, own_code=False, head=100))
+    proof = proof_of.privacy(Views(MEMBERS, 3), audits, Promise(declared, own_code=False, head=100))
     assert [violation["round"] for violation in proof["violations"]] == [2, 3]
     assert proof["head_bytes_sent"] == 3 * 5160
 
@@ -312,10 +313,10 @@ def test_without_everybodys_audit_a_definition_is_denied_or_not_known() -> None:
     audits = ring_audits()
     promise = Promise(Declarations("a protocol", (EXTRACTOR,), ()), own_code=False, head=100)
     del audits[MEMBERS[-1]]["rounds"][2]
-    proof = proof_of.privacy(MEMBERS, audits, 2, promise, unfinished=[MEMBERS[-1]])
+    proof = proof_of.privacy(Views(MEMBERS, 2), audits, promise, unfinished=[MEMBERS[-1]])
     assert (proof["violations"], proof["definitions"]) == ([], {"3.1": None, "3.2": None, "3.3": None})
     audits[MEMBERS[0]]["rounds"][1]["sent"][0]["head_bytes"] = 8
-    proof = proof_of.privacy(MEMBERS, audits, 2, promise, unfinished=[MEMBERS[-1]])
+    proof = proof_of.privacy(Views(MEMBERS, 2), audits, promise, unfinished=[MEMBERS[-1]])
     assert proof["definitions"] == {"3.1": False, "3.2": None, "3.3": None}
-    proof = proof_of.privacy(MEMBERS, audits, 2, promise)
+    proof = proof_of.privacy(Views(MEMBERS, 2), audits, promise)
     assert proof["definitions"] == {"3.1": False, "3.2": False, "3.3": False}

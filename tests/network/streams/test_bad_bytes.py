@@ -178,12 +178,11 @@ def test_a_hello_of_random_bytes_is_read_or_refused(data: bytes) -> None:
         (hello(spec={"seed": "1"}), Refusal.FEDERATION),
         (hello(spec={f"key{i}": "x" for i in range(200)}), Refusal.FEDERATION),
         (hello(manifest="other"), Refusal.MANIFEST),
-        (hello(view=1), Refusal.VIEW),
         (hello("far"), Refusal.STRANGER),
         (hello("right"), Refusal.STRANGER),
         (hello("x" * 4000), Refusal.STRANGER),
     ],
-    ids=["version", "to", "seed", "200 keys", "manifest", "view", "no neighbour", "not a sender", "long id"],
+    ids=["version", "to", "seed", "200 keys", "manifest", "no neighbour", "not a sender", "long id"],
 )
 async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "Refusal.Reason.ValueType") -> None:
     door = Door(timeouts=Timeouts(newcomer=0.1))
@@ -196,6 +195,16 @@ async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "R
     assert isinstance(event, Refused)
     assert all(len(text) <= LIMITS.characters for text in (event.caller, event.origin, event.reason))
     assert not door.receiver.inboxes
+
+
+async def test_who_is_in_another_view_is_refused_and_nothing_is_wrong() -> None:
+    """Two that hear of a new view one after the other; the one in the earlier view is told how far the other is."""
+    door = Door()
+    caller, pipe = pipes()
+    await caller.send(hello(view=1))
+    await door.receiver.tensors(pipe)
+    assert (await answer(caller)).refusal.reason == Refusal.VIEW
+    assert not door.reported
 
 
 async def test_a_hello_longer_than_any_is_not_read() -> None:

@@ -176,12 +176,137 @@ class Resources(_message.Message):
     gpu_busy: float
     def __init__(self, cpus: _Optional[int] = ..., free_cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., gpu: _Optional[str] = ..., gpu_memory_bytes: _Optional[int] = ..., free_gpu_memory_bytes: _Optional[int] = ..., load: _Optional[float] = ..., samples: _Optional[int] = ..., bytes_per_second: _Optional[_Mapping[str, float]] = ..., gpu_busy: _Optional[float] = ...) -> None: ...
 
+class Ballot(_message.Message):
+    __slots__ = ("counter", "proposer")
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    PROPOSER_FIELD_NUMBER: _ClassVar[int]
+    counter: int
+    proposer: str
+    def __init__(self, counter: _Optional[int] = ..., proposer: _Optional[str] = ...) -> None: ...
+
+class View(_message.Message):
+    __slots__ = ("number", "members", "first", "planned", "entrants", "reason")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_FIELD_NUMBER: _ClassVar[int]
+    ENTRANTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    members: _containers.RepeatedScalarFieldContainer[str]
+    first: int
+    planned: bool
+    entrants: _containers.RepeatedCompositeFieldContainer[Entrant]
+    reason: str
+    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., first: _Optional[int] = ..., planned: _Optional[bool] = ..., entrants: _Optional[_Iterable[_Union[Entrant, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Entrant(_message.Message):
+    __slots__ = ("id", "private")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    private: int
+    def __init__(self, id: _Optional[str] = ..., private: _Optional[int] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("version", "id", "to", "spec", "number", "ballot", "prepare", "accept", "release", "decided", "ask", "enter")
+    class SpecEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    ENTER_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    id: str
+    to: str
+    spec: _containers.ScalarMap[str, str]
+    number: int
+    ballot: Ballot
+    prepare: Prepare
+    accept: View
+    release: Release
+    decided: Views
+    ask: Ask
+    enter: Entrant
+    def __init__(self, version: _Optional[int] = ..., id: _Optional[str] = ..., to: _Optional[str] = ..., spec: _Optional[_Mapping[str, str]] = ..., number: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., accept: _Optional[_Union[View, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., decided: _Optional[_Union[Views, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., enter: _Optional[_Union[Entrant, _Mapping]] = ...) -> None: ...
+
+class Prepare(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Ask(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Views(_message.Message):
+    __slots__ = ("views",)
+    VIEWS_FIELD_NUMBER: _ClassVar[int]
+    views: _containers.RepeatedCompositeFieldContainer[View]
+    def __init__(self, views: _Optional[_Iterable[_Union[View, _Mapping]]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("refusal", "promise", "accepted", "outdone", "decided", "behind", "heard")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    OUTDONE_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    promise: Promise
+    accepted: Ballot
+    outdone: Ballot
+    decided: Views
+    behind: int
+    heard: Heard
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., outdone: _Optional[_Union[Ballot, _Mapping]] = ..., decided: _Optional[_Union[Views, _Mapping]] = ..., behind: _Optional[int] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ...) -> None: ...
+
+class Promise(_message.Message):
+    __slots__ = ("ballot", "durable", "oldest", "started", "private", "accepted", "view")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    ballot: Ballot
+    durable: int
+    oldest: int
+    started: int
+    private: int
+    accepted: Ballot
+    view: View
+    def __init__(self, ballot: _Optional[_Union[Ballot, _Mapping]] = ..., durable: _Optional[int] = ..., oldest: _Optional[int] = ..., started: _Optional[int] = ..., private: _Optional[int] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ...) -> None: ...
+
+class Heard(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("id", "federation", "state", "round", "rounds", "neighbours", "accuracy", "bytes_sent", "bytes_received", "resources", "figure")
+    __slots__ = ("id", "federation", "state", "round", "rounds", "neighbours", "accuracy", "bytes_sent", "bytes_received", "resources", "figure", "view", "first", "outside")
     class Neighbour(_message.Message):
         __slots__ = ("id", "address", "state", "reason", "durable", "resources")
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +333,9 @@ class StatusReply(_message.Message):
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     FIGURE_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    OUTSIDE_FIELD_NUMBER: _ClassVar[int]
     id: str
     federation: str
     state: str
@@ -219,4 +347,7 @@ class StatusReply(_message.Message):
     bytes_received: int
     resources: Resources
     figure: float
-    def __init__(self, id: _Optional[str] = ..., federation: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[StatusReply.Neighbour, _Mapping]]] = ..., accuracy: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., figure: _Optional[float] = ...) -> None: ...
+    view: int
+    first: int
+    outside: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., federation: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[StatusReply.Neighbour, _Mapping]]] = ..., accuracy: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., figure: _Optional[float] = ..., view: _Optional[int] = ..., first: _Optional[int] = ..., outside: _Optional[_Iterable[str]] = ...) -> None: ...

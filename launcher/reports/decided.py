@@ -1,0 +1,38 @@
+"""The views that the peers of a run tell of in their events."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.views import Views, in_order, told
+from peer.errors import FailedError
+from peer.reading import lines, open_plain
+from peer.spec.federation import Spec
+from peer.telemetry.events import ViewDecided, read_event
+from peer.telemetry.results import EVENTS, objects
+from peer.views.view import View
+
+
+def decided(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:
+    """What all peers' events say together; FailedError where two of them tell different views of one number.
+
+    A line that is spoilt in one peer's events stands in another's.
+    """
+    found: dict[int, tuple[str, View]] = {}
+    for id, place in places.items() if spec.on_loss == "bypass" else ():
+        for view in _views(place):
+            other, known = found.setdefault(view.number, (id, view))
+            if known != view:
+                raise FailedError(
+                    f"{other} and {id} tell of different views of number {view.number}: they are of two runs, or the "
+                    "events of one of them are spoilt; leave one of them out"
+                )
+    return Views(spec.ids, rounds, in_order(view for _, view in found.values()))
+
+
+def _views(place: Path) -> Iterator[View]:
+    with suppress(OSError), open_plain(place / EVENTS) as file:
+        for line in lines(file):
+            for one in objects([line]) if b'"view"' in line else ():
+                if isinstance(event := read_event(one), ViewDecided) and event.number > 0 <= event.first:
+                    yield told(event)

@@ -1,0 +1,110 @@
+"""The views of a run as its peers tell of them: who was a member in which rounds, and what that did to the result."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from peer.telemetry.events import ViewDecided
+from peer.views.view import View
+
+
+@dataclass(frozen=True)
+class Span:
+    """The rounds of one view that count: from `first` to `last`."""
+
+    view: View
+    first: int
+    last: int
+
+    @property
+    def rounds(self) -> range:
+        return range(self.first, self.last + 1)
+
+
+@dataclass(frozen=True)
+class Views:
+    """Of a run of so many rounds between the peers `ids`. later: the views after that of all, by their numbers."""
+
+    ids: tuple[str, ...]
+    rounds: int
+    later: tuple[View, ...] = ()
+
+    @cached_property
+    def by_number(self) -> dict[int, View]:
+        return {view.number: view for view in (View(0, self.ids, first=0), *self.later)}
+
+    @cached_property
+    def spans(self) -> Sequence[Span]:
+        """In order; a round is in one of them. Views of which no round counts are left out."""
+        last, found = self.rounds, list[Span]()
+        for view in reversed(self.by_number.values()):
+            if view.first <= last:
+                found.append(Span(view, view.first, last))
+            last = min(last, view.first - 1)
+        return found[::-1]
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether all peers took part in all rounds, each with all that it had: a view that only goes back is played
+        again to the same bits."""
+        return all(set(span.view.members) == set(self.ids) and not span.view.entrants for span in self.spans)
+
+    @property
+    def finishers(self) -> Sequence[str]:
+        """Who is to have finished: the members of the last round that were not lost after it."""
+        last = [*self.by_number.values()][-1]
+        return [id for id in self.ids if self.spans and id in self.spans[-1].view.members and id in last.members]
+
+    def members_of(self, number: int) -> tuple[str, ...]:
+        """Nobody is a member of a view of which nobody has told."""
+        view = self.by_number.get(number)
+        return view.members if view else ()
+
+    def members(self, round: int) -> tuple[str, ...]:
+        return next((span.view.members for span in self.spans if round in span.rounds), ())
+
+    def lost_after(self, span: Span) -> set[str]:
+        """Members that were lost, or had forgotten, at the end of a span: before the next of which a round counts."""
+        views, members, lost = [*self.by_number.values()], set(span.view.members), set[str]()
+        counting = {one.view.number for one in self.spans}
+        for view in views[views.index(span.view) + 1 :]:
+            lost |= (members - set(view.members)) | (members & dict(view.entrants).keys())
+            if view.number in counting:
+                break
+        return lost
+
+    def absences(self) -> dict[str, list[tuple[int, int]]]:
+        """By id, the first and last of the rounds in which a peer took no part."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for span in self.spans:
+            for id in [id for id in self.ids if id not in span.view.members]:
+                known = found.setdefault(id, [])
+                begun = known.pop()[0] if known and known[-1][1] == span.first - 1 else span.first
+                known.append((begun, span.last))
+        return found
+
+    def changes(self) -> list[tuple[int, str]]:
+        """The rounds from which on others took part, and who."""
+        everybody = View(0, self.ids, first=0)
+        befores = [everybody, *(span.view for span in self.spans)]
+        told = [(span.first, change(before, span.view)) for before, span in zip(befores, self.spans, strict=False)]
+        return [(round, words) for round, words in told if words]
+
+
+def told(event: ViewDecided) -> View:
+    """The view of which an event tells."""
+    return View(event.number, event.members, event.first, event.planned, event.entrants, event.reason)
+
+
+def change(before: View, after: View) -> str:
+    """Who was lost and who is back, in a few words; empty if nobody is."""
+    lost = [id for id in before.members if id not in after.members]
+    back = [id for id in after.members if id not in before.members]
+    anew = [id for id, _ in after.entrants if id in before.members and id in after.members]
+    said = [(lost, "lost"), (back, "back"), (anew, "taken in anew")]
+    return ", ".join(f"{' and '.join(ids)} {what}" for ids, what in said if ids)
+
+
+def in_order(views: Iterable[View]) -> tuple[View, ...]:
+    """By their numbers."""
+    return tuple(sorted(views, key=lambda view: view.number))

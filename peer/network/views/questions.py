@@ -1,0 +1,65 @@
+"""One question about views and its answer, on a stream of its own, between any two members of the spec."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from peer.network.limits import Limits, Timeouts
+from peer.network.streams.handshake import UNTOLD, Identity, RefusedError
+from peer.network.transport import DisconnectedError, Pipe, Transport
+from peer.network.wire import views
+from peer.network.wire.foreign import Foreign
+from peer.network.wire.frames import BadFrameError
+from peer.network.wire.messages import VERSION, Answer, Question
+from peer.views.messages import Reply, Request
+
+Hear = Callable[[Request], Awaitable[Reply]]
+"""What a member of the spec is answered."""
+
+
+class Questions:
+    """Asks, and reads what is asked."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        addresses: Mapping[str, str],
+        limits: Limits = Limits(),
+        timeouts: Timeouts = Timeouts(),
+    ) -> None:
+        self._identity, self._addresses, self.timeouts = identity, addresses, timeouts
+        self._foreign = Foreign(limits, len(addresses))
+        self._reader = views.Reader([*addresses], limits)
+
+    async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+        """DisconnectedError or RefusedError where there is no answer."""
+        question = Question(version=VERSION, id=self._identity.id, to=member, spec=self._identity.spec)
+        views.ask(asked, question)
+        pipe = await transport.dial(self._addresses[member], "Views")
+        try:
+            async with asyncio.timeout(self.timeouts.question):
+                await pipe.send(question.SerializeToString())
+                answer = self._foreign.views(await pipe.receive())
+            if answer.HasField("refusal"):
+                raise RefusedError(answer.refusal, self._identity)
+            return self._reader.answered(answer, question.number)
+        except TimeoutError:
+            raise DisconnectedError(f"no answer in {self.timeouts.question:g} s") from None
+        except BadFrameError as error:
+            raise DisconnectedError(str(error)) from None
+        finally:
+            pipe.abort()
+
+    async def answer(self, pipe: Pipe, hear: Hear) -> None:
+        """Serve an incoming stream to its end."""
+        try:
+            async with asyncio.timeout(self.timeouts.hello):
+                question = self._foreign.question(await pipe.receive())
+            if refusal := self._identity.judge_member(question, pipe.identity):
+                told = refusal if await pipe.is_known() else UNTOLD
+                await pipe.send(Answer(refusal=told).SerializeToString())
+                return
+            pipe.welcome()
+            answered = await hear(self._reader.asked(question))
+            await pipe.send(views.answer(answered).SerializeToString())
+        except (TimeoutError, BadFrameError) as error:
+            raise DisconnectedError(str(error) or "it asks nothing") from None

@@ -1,0 +1,141 @@
+"""A peer's place in a view of a run whose members change."""
+
+import asyncio
+from typing import Protocol
+
+from peer.network.membership.edges import Neighbour
+from peer.network.network import Network
+from peer.network.transport import Pipe, Transport
+from peer.runtime.seat import Seat
+from peer.views.acceptor import Standing
+from peer.views.view import Chain, View
+
+
+class Owner(Protocol):
+    """Whose seat it is."""
+
+    async def answer(self, pipe: Pipe) -> None:
+        """Serve a stream with a question."""
+
+    def stir(self) -> None:
+        """Something has changed."""
+
+
+class MovingSeat(Seat):
+    """Rounds begin here only while no next view is being decided on."""
+
+    def __init__(self, view: View, id: str, begins_with_some: bool, owner: Owner) -> None:
+        super().__init__(view)
+        self._id, self._begins_with_some, self._owner = id, begins_with_some, owner
+        self.network: Network | None = None
+        """Since the peer has taken part in this view."""
+        self.transport: Transport | None = None
+        """While it does."""
+        self.started = view.first - 1
+        """The last round that this peer has begun."""
+        self._durable = view.first - 1
+        """The last round that is on disk for good."""
+        self._whole = -1
+        """The round of the checkpoint that was read back at the start of this life: it can go back there, too."""
+        self._promised: int | None = None
+        self._last: int | None = None
+        self._free = asyncio.Event()
+
+    def take(self, network: Network, done: int) -> None:
+        self.network, self.transport, self.started = network, network.transport, max(self.started, done)
+        self._whole = done
+        if self._last is not None:
+            network.end_after(self._last)
+        self._owner.stir()
+
+    def hold(self, promised: int | None) -> None:
+        """No round may begin, and nobody hears of later ones on disk than the one promised; None: both may be again.
+
+        Whoever heard of a later one might do away with the state to which all are to go back.
+        """
+        self._promised = promised
+        if promised is not None:
+            self._free.clear()
+            return
+        self._free.set()
+        if self.transport and self.network:
+            self.network.announce(self._durable)
+
+    def tellable(self, durable: int) -> int:
+        self._durable = max(self._durable, durable)
+        return durable if self._promised is None else min(durable, self._promised)
+
+    async def may_start(self, round: int) -> None:
+        while not self._free.is_set():  # it may be held again before it is woken up
+            await self._free.wait()
+        if self._last is None or round <= self._last:
+            self.started = round
+
+    def leave(self) -> None:
+        """The life in this view is over."""
+        self.transport = None
+
+    async def answer(self, pipe: Pipe) -> None:
+        await self._owner.answer(pipe)
+
+    def end_after(self, round: int) -> None:
+        """The next view is planned, and this one is over then."""
+        self._last = round
+        if self.network:
+            self.network.end_after(round)
+
+    def standing(self, chain: Chain) -> Standing | None:
+        """How this peer stands for the next decision; None before it knows, or may not say.
+
+        Who has nothing at all may have forgotten a promise: it says nothing before a neighbour has welcomed it, which
+        would refuse one that has had something, unless the run may begin without some.
+        """
+        following = chain.after(self.view.number, self._id) if chain.current.number > self.view.number else None
+        taken_in, private = self._taken_in(chain, (following or self.view).number)
+        oldest = taken_in.first if taken_in else 0
+        if following and following is taken_in:
+            before = following.first - 1
+            return Standing(self._at_most(before, chain.ceiling(following.number)), oldest, before, private)
+        if self.network is None or not (self.has_begun or self._begins_with_some or self._is_welcome(self.network)):
+            return None
+        durable = self._at_most(max(self.network.durability.own, self._whole), chain.ceiling(self.view.number))
+        return Standing(durable, oldest, self.started, private)
+
+    def _is_welcome(self, network: Network) -> bool:
+        return any("send" in one.introduced for one in self._around(network))
+
+    def _taken_in(self, chain: Chain, until: int) -> tuple[View | None, int]:
+        """The last view, up to that number, by which this peer was taken in, and the round of the state it brought."""
+        for view in reversed(chain.since(-1)[: until + 1]):
+            if self._id in (entrants := dict(view.entrants)):
+                return view, entrants[self._id]
+        return None, -1
+
+    @staticmethod
+    def _at_most(round: int, ceiling: int | None) -> int:
+        return round if ceiling is None else min(round, ceiling)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether everybody has been there at some time."""
+        return self.view.number > 0 or self.started >= 0
+
+    @property
+    def misses_somebody(self) -> bool:
+        """Whether a neighbour is away, or has not come yet."""
+        return self.network is not None and any(one.state not in ("up", "left") for one in self._around(self.network))
+
+    def has_lost(self, member: str, durable: int) -> bool:
+        """Whether a member that can go back to the end of that round only had a later one on disk."""
+        return self.network is not None and durable < self.network.durability.of(member)
+
+    def silent(self, seconds: float) -> list[str]:
+        """Neighbours that have given no sign of life for so long, have not come, or have lost what they had."""
+        if self.network is None:
+            return []
+        before, regressed = asyncio.get_running_loop().time() - seconds, self.network.regressed
+        around = [one for one in self._around(self.network) if one.state != "left"]
+        return [one.id for one in around if one.heard < before or one.id in regressed]
+
+    def _around(self, network: Network) -> list[Neighbour]:
+        return [network.edges.neighbours[id] for id in sorted(network.edges.current())]

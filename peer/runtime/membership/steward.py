@@ -1,0 +1,158 @@
+"""Sees that a next view is needed, and has it decided; finds out what was decided without this peer."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from peer.network.streams.handshake import RefusedError
+from peer.network.transport import REFUSED, DisconnectedError, Transport
+from peer.network.views.questions import Questions
+from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.moving_seat import MovingSeat
+from peer.runtime.membership.returning import LeftBehindError
+from peer.views.messages import Ask, Ballot, Decided, Promise, Reply, Request
+from peer.views.proposal import Proposal
+from peer.views.wish import Wish
+
+
+@dataclass(frozen=True)
+class Loss:
+    """When a member counts as lost, and how many may not be."""
+
+    absence: float
+    """Seconds of silence."""
+    at_least: int
+    """Members of every view."""
+    patience: float
+    """Seconds after which a peer ends whose neighbours have done so without it."""
+    start_with: int | None
+    """Members with which the run may begin; None: all."""
+    rounds: int
+    """Of the run: who comes back after the last one has begun is not taken in."""
+    order: tuple[str, ...]
+    """Everybody's id, as in the spec."""
+
+
+class Steward:
+    """Of one member. Only how long it waits is drawn at random: what is decided never depends on it."""
+
+    def __init__(self, membership: Membership, questions: Questions, loss: Loss) -> None:
+        self._membership, self._questions, self._loss = membership, questions, loss
+        self._timeouts = questions.timeouts
+        self._clock, self._random = asyncio.get_running_loop().time, Random(membership.id)
+        self._outdone_by: Ballot | None = None
+        self._failures: dict[str, str] = {}
+        """Why the last question to a member was not answered."""
+        self._held_since: float | None = None
+        self._outdone = 0
+        """How many attempts in a row have been outdone by others'."""
+        self._mine = False
+        """Whether the last attempt was this peer's, and came to nothing."""
+        self._few_since: float | None = None
+        """Since when too few are left for a decision."""
+        self._asked = self._not_before = 0.0
+        """When it asked somebody last, and when it may propose again, by the loop's clock."""
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self._timeouts.poll)
+            seat, membership = self._membership.seat, self._membership
+            if not seat or not seat.transport or membership.is_over(seat.view):
+                continue
+            if wish := self._wish(seat):
+                await self._propose(wish, seat.transport)
+            elif seat.misses_somebody and self._clock() - self._asked > self._timeouts.ask:
+                self._asked = self._clock()
+                await self._ask_somebody(seat.transport)
+
+    def _wish(self, seat: MovingSeat) -> Wish | None:
+        """What this peer would have decided now, if anything."""
+        now = self._clock()
+        self._held_since = (self._held_since or now) if self._membership.held else None
+        if now < self._not_before:
+            return None
+        held = 0.0 if self._held_since is None else now - self._held_since
+        if held and not self._mine and held < self._timeouts.decide:
+            return None  # somebody else is at it
+        if (lost := self._lost(seat)) or held > self._loss.absence:
+            # Who is no member any more, and was to play the last rounds before a view that is decided.
+            stuck = any(id not in self._membership.chain.current.members for id in lost)
+            at_least = self._loss.at_least if seat.has_begun else self._loss.start_with or 0
+            reason = f"{', '.join(lost)} silent for {self._loss.absence:g} s" if lost else "who was deciding is silent"
+            return Wish(at_least=at_least, rollback=stuck, reason=reason)
+        if held:
+            return Wish(unanimous=True)
+        if (entering := self._membership.asks_to_enter) and seat.started < self._loss.rounds:
+            return Wish(enter=dict(entering), unanimous=True, reason=f"{', '.join(entering)} taken in")
+        return None
+
+    def _lost(self, seat: MovingSeat) -> list[str]:
+        """Who counts as lost: before the run has begun nobody, unless it may begin without some."""
+        return seat.silent(self._loss.absence) if seat.has_begun or self._loss.start_with else []
+
+    async def _propose(self, wish: Wish, transport: Transport) -> None:
+        """One attempt."""
+        acceptor = self._membership.register.acceptor
+        proposal = Proposal(acceptor.chain, acceptor.next_ballot(self._outdone_by), wish, self._loss.order)
+        while requests := proposal.requests():
+            answers = await self._ask_all(requests, transport)
+            for member, reply in answers.items():
+                if reply is None:
+                    proposal.failed(member)
+                else:
+                    proposal.answered(member, reply)
+        self._mine, self._outdone_by = proposal.state == "short", proposal.outdone_by
+        self._check_others(proposal)
+        if proposal.newer:
+            await self._membership.learn(proposal.newer)
+        # Where many see the same loss at once, each attempt outdoes another: ever fewer of them try.
+        self._outdone = self._outdone + 1 if proposal.state == "outdone" else 0
+        self._not_before = self._clock() + self._random.uniform(*self._timeouts.again) * 2 ** min(self._outdone, 5)
+
+    def _check_others(self, proposal: Proposal) -> None:
+        """LeftBehindError once so many have ended for so long that no decision can be expected any more."""
+        view = self._membership.chain.current
+        there = [id for id in view.members if self._failures.get(id) != REFUSED]
+        if proposal.state != "short" or view.is_quorum(there):
+            self._few_since = None
+            return
+        self._few_since = self._few_since or self._clock()
+        if self._clock() - self._few_since > self._loss.patience:
+            ended = ", ".join(id for id in view.members if id not in there)
+            raise LeftBehindError(
+                f"nobody listens any more at {ended}, and the rest is too few to go on: they have finished without "
+                "this peer, or were stopped; if they are not done, start them and this peer again"
+            )
+
+    async def _ask_all(self, requests: Mapping[str, Request], transport: Transport) -> dict[str, Reply | None]:
+        """Everybody's answer; None of whom none came."""
+        async with asyncio.TaskGroup() as group:
+            asking = {id: group.create_task(self._ask(id, one, transport)) for id, one in requests.items()}
+        return {id: None if self._is_void(id, task.result()) else task.result() for id, task in asking.items()}
+
+    def _is_void(self, member: str, reply: Reply | None) -> bool:
+        """Whether it comes from a member whose disk is not what it was: all would go back further than they can."""
+        seat = self._membership.seat
+        return isinstance(reply, Promise) and seat is not None and seat.has_lost(member, reply.durable)
+
+    async def _ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
+        self._failures.pop(member, None)
+        try:
+            if member == self._membership.id:
+                return await self._membership.hear(request)
+            return await self._questions.ask(transport, member, request)
+        except TimeoutError:  # this peer itself does not know yet how it stands
+            return None
+        except (DisconnectedError, RefusedError) as error:
+            self._failures[member] = str(error)
+            return None
+
+    async def _ask_somebody(self, transport: Transport) -> None:
+        """Whether a view was decided of which this peer has not heard."""
+        others = [id for id in self._loss.order if id != self._membership.id]
+        number = self._membership.chain.current.number
+        reply = await self._ask(self._random.choice(others), Ask(number), transport)
+        if isinstance(reply, Decided) and reply.views:
+            await self._membership.learn(reply.views)

@@ -1,0 +1,65 @@
+"""The rules of a change of view, each as it would be left out."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from peer.network.streams.handshake import Identity
+from peer.runtime import runtime
+from peer.runtime.checkpoint import Checkpoints
+from peer.runtime.checkpointer import Checkpointer
+from peer.runtime.communicating import Communicating
+from peer.runtime.journal import Journal
+from peer.runtime.membership import lives
+from peer.runtime.membership.membership import Membership
+from peer.runtime.runtime import Runtime
+
+Omission = Callable[[pytest.MonkeyPatch], None]
+
+
+def promises_are_written_after_the_answer(patch: pytest.MonkeyPatch) -> None:
+    async def take_note(self: Membership) -> None:
+        self._later = asyncio.create_task(written(self))  # type: ignore[attr-defined]
+
+    written = Membership._take_note
+    patch.setattr(Membership, "_take_note", take_note)
+
+
+def void_rounds_stay(patch: pytest.MonkeyPatch) -> None:
+    class Keeping(Checkpoints):
+        def drop_after(self, round: int) -> None: ...
+
+    patch.setattr(lives, "Checkpoints", Keeping)
+
+
+def void_values_stay(patch: pytest.MonkeyPatch) -> None:
+    class Keeping(Journal):
+        def drop_after(self, round: int) -> None: ...
+
+    patch.setattr(lives, "Journal", Keeping)
+
+
+def messages_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
+    def of_no_view(*arguments: Any, **named: Any) -> Identity:
+        return replace(Identity(*arguments, **named), view=0)
+
+    patch.setattr(runtime, "Identity", of_no_view)
+
+
+def the_finished_leave(patch: pytest.MonkeyPatch) -> None:
+    async def leave(self: Runtime) -> None: ...
+
+    patch.setattr(Runtime, "_wait_for_all", leave)
+
+
+def checkpoints_stay_for_nobody_else(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Checkpointer, "_low_watermark", property(lambda self: self._peer.network.durability.own))
+
+
+def nobody_is_given_what_all_have(patch: pytest.MonkeyPatch) -> None:
+    async def take_in(self: Communicating, entrants: Mapping[str, int]) -> None: ...
+
+    patch.setattr(Communicating, "take_in", take_in)

@@ -1,0 +1,151 @@
+"""Members that are lost for longer than `absence` and return, simulated; and that the simulation finds a rule left out.
+
+A failure names its federation and seed; `python -m tests.faults.views FEDERATION SEED` replays it.
+"""
+
+from typing import Any
+
+import pytest
+
+from faults.omissions import (
+    Omission,
+    checkpoints_stay_for_nobody_else,
+    messages_of_another_view_count,
+    nobody_is_given_what_all_have,
+    promises_are_written_after_the_answer,
+    the_finished_leave,
+    void_rounds_stay,
+    void_values_stay,
+)
+from faults.scenarios import HEALING
+from faults.simulation import Kill, Outcome, simulate, undisturbed
+from faults.views import check, wrong_with
+from faults.wires import Stall, Weather
+
+LONG = 12.0
+"""Seconds, longer than `absence`."""
+SEEDS = dict.fromkeys(HEALING, (1,))
+"""In each of them views change, and members return. `make chaos` runs more."""
+ONCE_HARMFUL = [
+    ("healing restless", 1000),  # a round began after the promise to begin none, while that was written down
+    ("healing gossip", 1008),  # a peer proposed by what its life in the view before had seen
+    ("healing three", 1007),  # a view was over before its first round, and its member looked for a checkpoint
+    ("healing scaffold", 1010),  # a member whose disk was emptied was neither welcome nor lost
+    ("healing scaffold", 1011),  # a member asked to enter that had been taken in, and was taken in again when dead
+]
+
+
+@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name, seeds in SEEDS.items() for seed in seeds])
+def test_random_faults(name: str, seed: int) -> None:
+    outcome, wrong = check(name, seed)
+    assert not wrong, f"python -m tests.faults.views {name!r} {seed}: {wrong} after {outcome.kills}"
+
+
+@pytest.mark.parametrize(("name", "seed"), ONCE_HARMFUL)
+def test_faults_that_once_did_harm(name: str, seed: int) -> None:
+    assert not check(name, seed)[1]
+
+
+@pytest.mark.parametrize(
+    ("omission", "name", "seed"),
+    [
+        (promises_are_written_after_the_answer, "healing fedavg", 3),
+        (messages_of_another_view_count, "healing fibfl", 2),
+        (void_rounds_stay, "healing scaffold", 1),
+        (void_values_stay, "healing secrets", 1),
+    ],
+)
+def test_a_rule_left_out_is_found(omission: Omission, name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    undisturbed(name)
+    omission(monkeypatch)
+    assert check(name, seed)[1]
+
+
+def test_checkpoints_that_stay_for_nobody_else_are_found_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    suffered(GONE, name="healing fibfl", slowest=0.2)
+    checkpoints_stay_for_nobody_else(monkeypatch)
+    assert wrong_with("healing fibfl", simulate("healing fibfl", 1, [GONE], Weather(0.2)))
+
+
+def test_who_is_not_given_what_all_have_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Kill("peer2", "send", 60, away=(LONG,), wipe=True)
+    suffered(late, name="healing alike")
+    nobody_is_given_what_all_have(monkeypatch)
+    assert any("otherwise" in wrong for wrong in wrong_with("healing alike", simulate("healing alike", 1, [late])))
+
+
+def suffered(*kills: Kill, name: str = "healing three", **weather: Any) -> Outcome:
+    """Nothing is wrong afterwards."""
+    outcome = simulate(name, 1, [*kills], Weather(**weather))
+    assert not wrong_with(name, outcome), (kills, outcome)
+    return outcome
+
+
+GONE = Kill("peer2", "send", 60, away=(LONG,))
+"""One of three, for so long that the others go on without it."""
+
+
+@pytest.mark.parametrize("step", range(1, 40, 6))
+@pytest.mark.parametrize("victim", ["peer0", "peer1"])
+def test_a_member_is_killed_at_each_step_of_a_change(victim: str, step: int) -> None:
+    """One of them proposes; peer2 is away, so that the change cannot do without either."""
+    assert len(suffered(GONE, Kill(victim, "views", step, away=(0.3,), power=step % 2 == 0)).views) > 1
+
+
+def test_the_proposer_is_gone_for_long_in_the_middle_of_a_change() -> None:
+    for step in (4, 12):
+        suffered(GONE, Kill("peer0", "views", step, away=(LONG,)), name="healing scaffold")
+
+
+def test_two_propose_at_once_when_two_are_lost() -> None:
+    lost = Kill("peer1", "send", 60, also=("peer3",), away=(LONG, LONG))
+    assert len(suffered(lost, name="healing gossip").views) > 1
+
+
+def test_two_of_four_go_on_with_the_first_and_without_it_nobody_does() -> None:
+    stalls = tuple(
+        Stall(a, b, 1.0, 30.0)
+        for one, other in ((("peer0", "peer1"), ("peer2", "peer3")), (("peer2", "peer3"), ("peer0", "peer1")))
+        for a in one
+        for b in other
+    )
+    views = suffered(name="healing gossip", stalls=stalls).views
+    assert "members=('peer0', 'peer1')" in views[1]
+
+
+def test_an_emptied_disk_returns_at_once_and_late() -> None:
+    for away in (0.3, LONG):
+        views = suffered(Kill("peer2", "send", 100, away=(away,), wipe=True), name="healing scaffold").views
+        assert any("('peer2', -1)" in view for view in views)
+
+
+def test_the_newest_checkpoint_of_one_that_has_promised_is_damaged() -> None:
+    for step in (10, 20, 30):
+        suffered(GONE, Kill("peer1", "views", step, away=(0.3,), damage=True))
+
+
+def test_one_returns_in_the_middle_of_another_loss() -> None:
+    gone = Kill("peer2", "send", 60, away=(8.0,))
+    suffered(gone, Kill("peer1", "views", 45, away=(LONG,)), name="healing scaffold")
+
+
+def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
+    """Its steps of kind `views` are those of its way back."""
+    for step in (8, 16, 24):
+        suffered(GONE, Kill("peer2", "views", step, away=(LONG,)))
+
+
+def test_one_is_lost_when_all_have_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has finished waits until all have: found if it does not."""
+    last = undisturbed("healing fibfl").steps["peer2"]["disk"] - 14
+    lost = Kill("peer2", "disk", last, away=(40.0,))
+    outcome = suffered(lost, name="healing fibfl")
+    assert sum(digest is not None for digest in outcome.digests.values()) >= 4, outcome
+    the_finished_leave(monkeypatch)
+    assert wrong_with("healing fibfl", simulate("healing fibfl", 1, [lost]))
+
+
+def test_a_loss_in_the_first_handshake_where_all_need_not_be_there() -> None:
+    views = suffered(Kill("peer3", "callback", 3, away=(LONG,)), name="healing quorum").views
+    assert "first=0" in views[1]
+    assert "'peer3'" not in views[1].split("first")[0]

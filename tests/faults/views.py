@@ -1,0 +1,78 @@
+"""Members that stay away for longer than `absence`, partitions, and returns: what must hold of views whatever happens.
+
+python -m tests.faults.views fibfl 12345        replays one run and prints what happened
+"""
+
+import sys
+from collections.abc import Iterator
+from random import Random
+
+from faults.scenarios import HEALING, specification
+from faults.simulation import Kill, Outcome, simulate, undisturbed
+from faults.wires import Stall, Weather
+
+KINDS = ("callback", "callback", "send", "receive", "disk", "blocking")
+
+
+def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
+    """Some faults, drawn by the seed."""
+    random, scenario = Random(f"views {name} {seed}"), HEALING[name]
+    steps = undisturbed(name).steps
+    kills = []
+    for number in range(random.choice([0, 1, 2, 3, 4])):
+        victim = random.choice(scenario.ids)
+        kind = random.choice([*KINDS, *["views"] * 4 * (number > 0)])
+        also = random.choice([(), (), (), tuple(random.sample(scenario.ids, random.randrange(scenario.peers)))])
+        count = random.randint(1, max(40, int((1.0 if number else 0.7) * steps[victim][kind])))
+        away = tuple(random.choice([0.2, 4.0, 12.0, 40.0]) * random.random() for _ in range(scenario.peers))
+        power, damage, wipe = (random.random() < likely for likely in (0.3, 0.15, 0.05))
+        kills.append(Kill(victim, kind, count, also, away, power, damage, wipe))
+    stalls = [*partitions(random, scenario.ids)] if random.random() < 0.5 or not kills else []
+    return kills, Weather(random.choice([0.002, 0.02, 0.2]), random.choice([0, 0, 0.01]), stalls=tuple(stalls))
+
+
+def partitions(random: Random, ids: tuple[str, ...]) -> Iterator[Stall]:
+    """Of every shape: two halves, one member alone, one way only, of some pairs only."""
+    for _ in range(random.choice([1, 1, 2])):
+        start = random.uniform(0.2, 8)
+        end = start + random.choice([3, 8, 30]) * random.random()
+        one = set(random.sample(ids, random.randint(1, len(ids) - 1)))
+        both, whole = random.random() < 0.7, random.random() < 0.8
+        for a in one:
+            for b in set(ids) - one:
+                if whole or random.random() < 0.5:
+                    yield Stall(a, b, start, end)
+                    if both:
+                        yield Stall(b, a, start, end)
+
+
+def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
+    """Run the plan of a seed; what is wrong with the outcome."""
+    kills, weather = plan(name, seed)
+    outcome = simulate(name, seed, kills, weather)
+    return outcome, wrong_with(name, outcome)
+
+
+def wrong_with(name: str, outcome: Outcome) -> list[str]:
+    """What must not be, whatever has happened."""
+    ended = {digest for digest in outcome.digests.values() if digest}
+    wrong = [*outcome.faults]
+    if not ended:
+        wrong.append("nobody has finished")
+    if specification(name).protocol.common == "model" and len(ended) > 1:
+        wrong.append(f"the global model is not the same at all members: {outcome.digests}")
+    return wrong
+
+
+def main() -> None:
+    name, seed = sys.argv[1], int(sys.argv[2])
+    kills, weather = plan(name, seed)
+    print(*kills, weather, sep="\n")
+    outcome, wrong = check(name, seed)
+    said = f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds"
+    print(*outcome.kills, said, *outcome.views, *wrong, sep="\n")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What is seen of a run whose members change: one line a change, and who is lost is not waited for."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from launcher.headline import Headline
+from launcher.monitor.asked_federation import SILENCE, AskedFederation
+from launcher.monitor.federation_view import FederationView, News
+from launcher.monitor.terminal import picture
+from peer.network.transport.asking import Link, PeerStatus
+from peer.telemetry.events import Awaited, Event, LinkChanged, Resumed, RoundDone, StateChanged, ViewDecided, Waiting
+
+MATCHED = Headline.accuracy("matched")
+IDS = ("a", "b", "c")
+
+
+def view(number: int, members: str, first: int, **parts: Any) -> ViewDecided:
+    said = {"planned": False, "entrants": (), "reason": "c silent for 3 s", **parts}
+    return ViewDecided(number=number, members=tuple(members), first=first, **said)
+
+
+def federation() -> FederationView:
+    """Everybody has three rounds behind it and is in the fourth; c is silent."""
+    seen = FederationView(IDS, 9, MATCHED)
+    seen.take([(id, RoundDone(round=n, accuracy={"matched": n / 10})) for id in IDS for n in (1, 2, 3)], 1.0)
+    seen.take([(id, StateChanged(state="communicating", round=4)) for id in IDS], 1.0)
+    return seen
+
+
+def all_tell(told: Event, *ids: str) -> list[News]:
+    return [(id, told) for id in ids]
+
+
+def test_a_change_is_told_once() -> None:
+    seen = federation()
+    assert seen.take(all_tell(view(1, "ab", 3), "a"), 2.0) == ["from round 3 on: c lost (c silent for 3 s); view 1"]
+    assert seen.take(all_tell(view(1, "ab", 3), "b"), 2.5) == []
+    back = view(2, "abc", 6, planned=True, entrants=(("c", 2),), reason="c taken in")
+    assert seen.take(all_tell(back, *IDS), 3.0) == ["from round 6 on: c back (c taken in); view 2"]
+    again = view(3, "abc", 6, reason="its proposer was lost")
+    assert seen.take(all_tell(again, *IDS), 3.0) == [
+        "from round 6 on: what was played of them is void (its proposer was lost); view 3"
+    ]
+
+
+def test_the_figures_are_those_of_the_members_and_void_rounds_are_gone() -> None:
+    seen = federation()
+    seen.take(all_tell(view(1, "ab", 3), "a", "b"), 2.0)
+    assert seen.round == 2
+    assert [*seen.rounds_after(1)] == [2]
+    seen.take([(id, RoundDone(round=n, accuracy={"matched": 0.5})) for id in "ab" for n in (3, 4, 5)], 3.0)
+    assert (seen.round, seen.mean_figure(5)) == (5, 0.5)
+
+
+def test_who_is_lost_waits_for_nobody_and_is_waited_for_by_nobody() -> None:
+    seen = federation()
+    waits = Waiting(cause="stalled", awaited=(Awaited("c", "c:1", "no sign of life"),), sentence="")
+    seen.take(all_tell(waits, "a", "b"), 2.0)
+    seen.take([("c", Waiting(cause="stalled", awaited=(Awaited("a", "a:1", ""),), sentence="", time=2.0))], 2.0)
+    seen.take(all_tell(view(1, "ab", 3), "a", "b"), 2.0)
+    for id in IDS:
+        seen.take([(id, StateChanged(state="ready", round=3))] if id != "c" else [], 3.0)
+    assert seen.take([], 100.0) == []
+    assert not seen.peers["a"].waiting
+    table = drawn(seen)
+    assert "lost" in next(line for line in table.splitlines() if line.strip().startswith("c"))
+    assert "3 peers, 1 lost, round 2/9" in table
+
+
+def drawn(seen: FederationView) -> str:
+    screen = io.StringIO()
+    console = Console(file=screen, width=100, height=24)
+    console.print(picture(seen, console))
+    return screen.getvalue()
+
+
+def test_a_return_is_seen() -> None:
+    seen = federation()
+    seen.take(all_tell(view(1, "ab", 3), "a", "b"), 2.0)
+    assert seen.doing("c") == "lost"
+    seen.take([("c", StateChanged(state="joining", round=3))], 3.0)
+    assert seen.doing("c") == "returning"
+    seen.take(all_tell(view(2, "abc", 6), *IDS), 4.0)
+    seen.take([("c", StateChanged(state="training", round=6))], 4.0)
+    assert seen.doing("c") == "training"
+
+
+def test_that_links_go_down_and_all_go_back_is_no_news_of_its_own() -> None:
+    seen = federation()
+    seen.take([("a", LinkChanged(neighbour=id, state="up")) for id in ("b", "c")], 1.0)
+    move = [view(1, "ab", 3), LinkChanged(neighbour="b", state="down"), Resumed(round=2)]
+    joins = [StateChanged(state="joining", round=3), LinkChanged(neighbour="b", state="up")]
+    told = seen.take([("a", one) for one in (*move, *joins)] + all_tell(view(1, "ab", 3), "b"), 2.0)
+    assert told == ["from round 3 on: c lost (c silent for 3 s); view 1"]
+    down = LinkChanged(neighbour="b", state="down", reason="connection closed")
+    assert seen.take([("a", down)], 3.0) == ["link a - b is down (connection closed)"]
+
+
+def status(id: str, state: str = "training", round: int = 4, **parts: Any) -> PeerStatus:
+    links = tuple(Link(other, f"{other}:1", "up", "", round - 2) for other in IDS if other != id)
+    figures = {"accuracy": 0.5, "figure": 0.5, "bytes_sent": 1, "bytes_received": 1, "resources": {}}
+    return PeerStatus(id=id, state=state, round=round, rounds=9, neighbours=links, **figures, **parts)
+
+
+@pytest.fixture
+def asked() -> AskedFederation:
+    seen = AskedFederation(IDS, 9, MATCHED)
+    seen.hear({id: status(id) for id in IDS}, 0.0)
+    return seen
+
+
+def test_peers_that_are_asked_tell_who_is_outside(asked: AskedFederation) -> None:
+    asked.hear({"c": "connection refused"}, 1.0)
+    lost = {id: status(id, round=3, view=1, first=3, outside=("c",)) for id in ("a", "b")}
+    assert asked.hear(lost, 2.0) == ["from round 3 on: c lost; view 1"]
+    assert (asked.doing("c"), asked.outside, asked.round) == ("lost", ["c"], 2)
+    assert asked.hear(lost, 3.0) == []
+    asked.hear({id: status(id, "serving", 9, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 4.0)
+    asked.hear(dict.fromkeys("ab", "connection refused"), 5.0)
+    assert asked.gone(5.0 + SILENCE / 2)
+    assert asked.unfinished == []
+
+
+def test_who_is_asked_is_back_when_the_others_say_so(asked: AskedFederation) -> None:
+    asked.hear({id: status(id, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 2.0)
+    assert asked.hear({"a": status("a", view=3, first=6)}, 3.0) == ["from round 6 on: c back; view 3"]
+    assert asked.outside == []

@@ -1,0 +1,135 @@
+"""`on_loss: bypass` with real processes: members that die for good, come back, sleep for too long, or never came."""
+
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+
+from healing import ABSENCE, await_view, begin, end, healing, hurry, judge, kill
+from real_peers import Build, digests
+
+from launcher.certificates import certificate_files, make_certificates
+from peer.views.view import View
+
+
+def members(views: Sequence[View]) -> list[tuple[str, ...]]:
+    return [view.members for view in views]
+
+
+def test_nobody_is_lost(federation: Build) -> None:
+    """Then it is the run that it would have been, to the bit."""
+    one, other = healing(federation, 3, rounds=5), healing(federation, 3, rounds=5, on_loss="wait")
+    for made in (one, other):
+        hurry(made)
+    assert digests(one.run()) == digests(other.run())
+    assert members(judge(one, one.ids)) == [one.ids]
+
+
+def test_one_dies_for_good(federation: Build) -> None:
+    one = healing(federation)
+    begin(one)
+    kill(one, "peer2")
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
+    views = end(one, "peer0", "peer1", "peer3")
+    assert members(views) == [one.ids, ("peer0", "peer1", "peer3")]
+    assert views[1].reason == f"peer2 silent for {ABSENCE} s"
+    assert views[1].first > 0
+
+
+def test_two_of_five_die_at_once(federation: Build) -> None:
+    one = healing(federation, 5)
+    begin(one)
+    kill(one, "peer1", "peer2")
+    await_view(one, "peer0", ("peer0", "peer3", "peer4"))
+    assert members(end(one, "peer0", "peer3", "peer4"))[-1] == ("peer0", "peer3", "peer4")
+
+
+def test_one_comes_back_with_its_directory_and_another_without(federation: Build) -> None:
+    """With certificates."""
+    one = healing(federation)
+    make_certificates(one.spec, one.directory / "certs", days=2)
+    for id in one.ids:
+        files = certificate_files(one.directory / "certs", id)
+        one.configure(id, tls={name: str(path) for name, path in files.items()})
+    begin(one)
+    kill(one, "peer1")
+    await_view(one, "peer0", ("peer0", "peer2", "peer3"))
+    one.start("peer1")
+    back = await_view(one, "peer0", one.ids)
+    [[who, private]] = back["entrants"]
+    assert who == "peer1"
+    assert private >= 0
+    one.await_event("peer1", "round", round=back["first"])
+    kill(one, "peer3")
+    shutil.rmtree(one.directory / "peer3")
+    await_view(one, "peer0", ("peer0", "peer1", "peer2"))
+    one.start("peer3")
+    one.await_event("peer0", "view", number=4)
+    views = end(one, wiped=["peer3"])
+    assert views[-1].members == one.ids
+    assert ("peer3", -1) in views[-1].entrants
+
+
+def test_one_sleeps_for_longer_than_absence(federation: Build) -> None:
+    """It wakes up as a member of a view that is over, and comes back by itself."""
+    one = healing(federation)
+    begin(one)
+    one.peers["peer2"].signal(signal.SIGSTOP)
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
+    one.await_event("peer0", "round", round=8)
+    one.peers["peer2"].signal(signal.SIGCONT)
+    one.await_event("peer0", "view", number=2)
+    views = end(one)
+    assert members(views)[:3] == [one.ids, ("peer0", "peer1", "peer3"), one.ids]
+
+
+def test_half_of_four_goes_on_if_it_has_the_first(federation: Build) -> None:
+    one = healing(federation)
+    begin(one)
+    kill(one, "peer1", "peer3")
+    await_view(one, "peer0", ("peer0", "peer2"))
+    assert members(end(one, "peer0", "peer2"))[-1] == ("peer0", "peer2")
+
+
+def test_the_other_half_waits(federation: Build) -> None:
+    one = healing(federation)
+    begin(one)
+    kill(one, "peer0", "peer2")
+    time.sleep(2 * ABSENCE)  # how long nothing may be decided, not for how long something is awaited
+    assert not one.events("peer1", "view")
+    assert not one.events("peer3", "view")
+    one.start("peer0", "peer2")
+    end(one)
+
+
+def test_a_second_one_dies_while_the_first_is_being_left_out(federation: Build) -> None:
+    one = healing(federation, 5)
+    begin(one)
+    kill(one, "peer2")
+    time.sleep(ABSENCE)  # when the others begin to decide
+    kill(one, "peer4")
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
+    views = end(one, "peer0", "peer1", "peer3")
+    assert views[-1].members == ("peer0", "peer1", "peer3")
+
+
+def test_one_never_came(federation: Build) -> None:
+    one = healing(federation, start_with=3)
+    one.start("peer0", "peer1", "peer3")
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
+    views = end(one, "peer0", "peer1", "peer3")
+    assert members(views) == [one.ids, ("peer0", "peer1", "peer3")]
+    assert views[1].first == 0
+
+
+def test_one_is_back_at_once_without_its_directory(federation: Build) -> None:
+    """Nobody has what it would ask for, so the others go on without it and take it in anew."""
+    one = healing(federation)
+    begin(one)
+    kill(one, "peer2")
+    shutil.rmtree(one.directory / "peer2")
+    one.start("peer2")
+    await_view(one, "peer0", ("peer0", "peer1", "peer3"))
+    await_view(one, "peer0", one.ids)
+    views = end(one, wiped=["peer2"])
+    assert ("peer2", -1) in views[-1].entrants
