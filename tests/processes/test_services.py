@@ -44,7 +44,7 @@ def test_reflection(channel: grpc.Channel) -> None:
     assert {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"} <= named
     (file,) = symbol.file_descriptor_response.file_descriptor_proto
     (service,) = FileDescriptorProto.FromString(file).service
-    assert {method.name for method in service.method} == {"Tensors", "Fetch", "Heartbeat", "Status"}
+    assert {method.name for method in service.method} == {"Tensors", "Fetch", "Heartbeat", "Views", "Status"}
 
 
 def test_status(running: SmallFederation, channel: grpc.Channel) -> None:
