@@ -184,7 +184,7 @@ def look_inside(container: Any, id: str) -> None:
 
 def test_what_a_launcher_has_left_is_taken_up_or_ended(launch: Launch) -> None:
     """By the same command; with --fresh nothing of it is used. After Ctrl-C nothing is left."""
-    (launch.place / "fed.yaml").write_text(SPEC.format(rounds=400))
+    (launch.place / "fed.yaml").write_text(SPEC.format(rounds=40_000))
     launch.run("--peers", "3")
     launch.await_round(1, "peer0", "peer1", "peer2")
     begun = launch.made()
