@@ -26,7 +26,7 @@ from peer.views.wish import Wish, next_view
 
 
 class Proposal:
-    """Takes the members' answers, gives the requests to send. Without clock: the driver says when to wait no longer."""
+    """Takes the members' answers, gives the requests to send. Its driver says of whom to wait no longer."""
 
     def __init__(self, chain: Chain, ballot: Ballot, wish: Wish, order: Sequence[str]) -> None:
         """`order`: all ids of the spec, as it orders them. ValueError if the proposer is no member of the view."""
@@ -88,11 +88,6 @@ class Proposal:
             self._count_promises()
         else:
             self._count_accepted()
-
-    def expire(self) -> None:
-        """The time for promises is over: goes on with those that have come, if they are a quorum."""
-        if self.state == "asking":
-            self._choose()
 
     def _counts(self, member: str) -> bool:
         return member in self._present.members

@@ -164,7 +164,9 @@ class World:
             machine.waiting.discard(late)
             machine.proposal.failed(late)
         elif self.random.random() < 0.9:
-            machine.proposal.expire()
+            for late in sorted(machine.waiting) if machine.proposal.state == "asking" else ():
+                machine.waiting.discard(late)
+                machine.proposal.failed(late)
         else:
             machine.proposal = None
             return
