@@ -72,7 +72,7 @@ class Ordeal:
         self.federation.start()
         began = time.time()
         while time.time() < began + STRIKES or self.due:
-            time.sleep(self.random.expovariate(1 / 2))
+            time.sleep(self.random.expovariate(1 / 2))  # from one strike to the next; nothing is awaited
             if time.time() < began + STRIKES:
                 self.strike()
             for moment, work in [entry for entry in self.due if entry[0] <= time.time()]:
