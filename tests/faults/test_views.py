@@ -50,7 +50,7 @@ def test_faults_that_once_did_harm(name: str, seed: int) -> None:
     ("omission", "name", "seed"),
     [
         (promises_are_written_after_the_answer, "healing fedavg", 3),
-        (messages_of_another_view_count, "healing fibfl", 2),
+        (messages_of_another_view_count, "healing restless", 4),
         (void_rounds_stay, "healing scaffold", 1),
         (void_values_stay, "healing secrets", 1),
     ],
@@ -137,8 +137,8 @@ def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
 
 def test_one_is_lost_when_all_have_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has finished waits until all have: found if it does not."""
-    last = undisturbed("healing fibfl").steps["peer2"]["disk"] - 14
-    lost = Kill("peer2", "disk", last, away=(40.0,))
+    last = undisturbed("healing fibfl").steps["peer1"]["disk"] - 35
+    lost = Kill("peer1", "disk", last, away=(40.0,))
     outcome = suffered(lost, name="healing fibfl")
     assert sum(digest is not None for digest in outcome.digests.values()) >= 4, outcome
     the_finished_leave(monkeypatch)

@@ -1,17 +1,17 @@
 """Sees that a next view is needed, and has it decided; finds out what was decided without this peer."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
 
-from peer.network.streams.handshake import RefusedError
-from peer.network.transport import REFUSED, DisconnectedError, Transport
+from peer.network.transport import Transport
 from peer.network.views.questions import Questions
+from peer.runtime.membership.inquiry import Inquiry
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
 from peer.runtime.membership.returning import LeftBehindError
-from peer.views.messages import Ask, Ballot, Decided, Promise, Reply, Request
+from peer.views.messages import Ask, Ballot, Decided
 from peer.views.proposal import Proposal
 from peer.views.wish import Wish
 
@@ -42,8 +42,7 @@ class Steward:
         self._timeouts = questions.timeouts
         self._clock, self._random = asyncio.get_running_loop().time, Random(membership.id)
         self._outdone_by: Ballot | None = None
-        self._failures: dict[str, str] = {}
-        """Why the last question to a member was not answered."""
+        self._inquiry = Inquiry(membership, questions)
         self._held_since: float | None = None
         self._outdone = 0
         """How many attempts in a row have been outdone by others'."""
@@ -56,13 +55,17 @@ class Steward:
 
     async def run(self) -> None:
         """For ever."""
+        looked = self._clock()
         while True:
             await asyncio.sleep(self._timeouts.poll)
+            late, looked = self._clock() - looked - self._timeouts.poll, self._clock()
+            if late >= self._timeouts.beat:  # what came while this process stood still has not been read yet
+                self._not_before = max(self._not_before, looked + self._timeouts.suspect)
             seat, membership = self._membership.seat, self._membership
             if not seat or not seat.transport or membership.is_over(seat.view):
                 continue
             if wish := self._wish(seat):
-                await self._propose(wish, seat.transport)
+                await self._propose(wish, self._lost(seat), seat.transport)
             elif seat.misses_somebody and self._clock() - self._asked > self._timeouts.ask:
                 self._asked = self._clock()
                 await self._ask_somebody(seat.transport)
@@ -92,12 +95,12 @@ class Steward:
         """Who counts as lost: before the run has begun nobody, unless it may begin without some."""
         return seat.silent(self._loss.absence) if seat.has_begun or self._loss.start_with else []
 
-    async def _propose(self, wish: Wish, transport: Transport) -> None:
-        """One attempt."""
+    async def _propose(self, wish: Wish, lost: Collection[str], transport: Transport) -> None:
+        """One attempt; `lost`: who is known to be silent."""
         acceptor = self._membership.register.acceptor
         proposal = Proposal(acceptor.chain, acceptor.next_ballot(self._outdone_by), wish, self._loss.order)
         while requests := proposal.requests():
-            answers = await self._ask_all(requests, transport)
+            answers = await self._inquiry.ask_all(requests, transport, lost)
             for member, reply in answers.items():
                 if reply is None:
                     proposal.failed(member)
@@ -114,7 +117,7 @@ class Steward:
     def _check_others(self, proposal: Proposal) -> None:
         """LeftBehindError once so many have ended for so long that no decision can be expected any more."""
         view = self._membership.chain.current
-        there = [id for id in view.members if self._failures.get(id) != REFUSED]
+        there = [id for id in view.members if not self._inquiry.refused(id)]
         if proposal.state != "short" or view.is_quorum(there):
             self._few_since = None
             return
@@ -126,33 +129,10 @@ class Steward:
                 "this peer, or were stopped; if they are not done, start them and this peer again"
             )
 
-    async def _ask_all(self, requests: Mapping[str, Request], transport: Transport) -> dict[str, Reply | None]:
-        """Everybody's answer; None of whom none came."""
-        async with asyncio.TaskGroup() as group:
-            asking = {id: group.create_task(self._ask(id, one, transport)) for id, one in requests.items()}
-        return {id: None if self._is_void(id, task.result()) else task.result() for id, task in asking.items()}
-
-    def _is_void(self, member: str, reply: Reply | None) -> bool:
-        """Whether it comes from a member whose disk is not what it was: all would go back further than they can."""
-        seat = self._membership.seat
-        return isinstance(reply, Promise) and seat is not None and seat.has_lost(member, reply.durable)
-
-    async def _ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
-        self._failures.pop(member, None)
-        try:
-            if member == self._membership.id:
-                return await self._membership.hear(request)
-            return await self._questions.ask(transport, member, request)
-        except TimeoutError:  # this peer itself does not know yet how it stands
-            return None
-        except (DisconnectedError, RefusedError) as error:
-            self._failures[member] = str(error)
-            return None
-
     async def _ask_somebody(self, transport: Transport) -> None:
         """Whether a view was decided of which this peer has not heard."""
         others = [id for id in self._loss.order if id != self._membership.id]
         number = self._membership.chain.current.number
-        reply = await self._ask(self._random.choice(others), Ask(number), transport)
+        reply = await self._inquiry.ask(self._random.choice(others), Ask(number), transport)
         if isinstance(reply, Decided) and reply.views:
             await self._membership.learn(reply.views)
