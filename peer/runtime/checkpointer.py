@@ -1,12 +1,11 @@
 """Saving a running peer round by round, and taking it up again where it left off (rules R2 and R3)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from peer.errors import FailedError
-from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.streams.outbox import Frames
 from peer.runtime.checkpoint import Checkpoints, Snapshot
 from peer.runtime.communicating import Ring
@@ -27,7 +26,7 @@ class Checkpointer:
 
     def __init__(self, directory: Path, peer: LocalPeer, course: Course, report: Report) -> None:
         self._checkpoints, self._peer, self._report = Checkpoints(directory), peer, report
-        self._course, self._view = course, peer.setup.view
+        self._course, self._seat, self._view = course, peer.setup.seat, peer.setup.view
         self._persistence = Persistence(peer)
         self._writing: asyncio.Task[None] | None = None
 
@@ -62,27 +61,11 @@ class Checkpointer:
             self._announce(whole[-2])
         network = self._peer.network
         wanted = {snapshot.round, *network.wanted()}  # the newest go with the next checkpoint
-        await asyncio.to_thread(self._checkpoints.prune, self._low_watermark, wanted)
+        await asyncio.to_thread(self._checkpoints.prune, self._seat.least_wanted(network.durability), wanted)
         await asyncio.to_thread(self._peer.journal.prune, self._checkpoints.rounds()[0])
 
     def _announce(self, durable: int) -> None:
-        self._peer.network.announce(self._peer.setup.seat.tellable(durable))
-
-    def _announced_before(self, whole: Sequence[int]) -> int:
-        """The round that a peer may tell that it has, by its whole checkpoints, the newest first.
-
-        With views no less than it may have told before, as others do away with the states before that: should this
-        checkpoint be damaged later, too, it is taken in anew.
-        """
-        if self._peer.setup.spec.on_loss == "bypass":
-            return whole[0]
-        return max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
-
-    @property
-    def _low_watermark(self) -> int:
-        """The least round to which this peer may have to go back: with views, the least of any member."""
-        durability = self._peer.network.durability
-        return durability.least if self._peer.setup.spec.on_loss == "bypass" else durability.low_watermark
+        self._peer.network.announce(self._seat.tellable(durable))
 
     async def finish(self) -> None:
         """Read the last checkpoint back and announce it itself."""
@@ -129,7 +112,7 @@ class Checkpointer:
             self._peer.network.load_frames(messages[at])
         # With no older one left, nothing before the newest can be asked for again; and a peer that announced
         # less than W rounds before its own would wait for itself.
-        self._announce(self._announced_before(whole))
+        self._announce(self._seat.told_before(whole))
         self._report(Resumed(round=whole[0]))
         return whole[0]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict
-from math import inf
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import cannot_write
@@ -115,7 +114,7 @@ class Runtime:
         except DivergedError as error:
             raise self._failed(f"{error}{self._by_others()}") from None
         except LostError as error:
-            raise error if self._spec.on_loss == "bypass" else self._failed(str(error)) from None
+            raise error if self._seat.can_be_lost else self._failed(str(error)) from None
         except UserCodeError as error:
             logging.getLogger("dfl").error("code of the user's failed", exc_info=error.__cause__)
             raise self._failed(str(error)) from None
@@ -148,7 +147,7 @@ class Runtime:
             async with self._checkpointer.writing(), background() as watchers:
                 watchers.create_task(watch_lost(network.edges, self._spec, self._running, emit, self._reminders))
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
-                if self._spec.on_loss == "bypass":
+                if self._seat.can_be_lost:
                     watchers.create_task(watch_forgotten(network.edges, self._joining))
                 try:
                     return await self._live_there()
@@ -171,7 +170,7 @@ class Runtime:
             self._complete.unlink(missing_ok=True)
             if done < self._view.first:
                 self._use_first_edges()
-            await join(self.network.edges, self.telemetry.emit, self._patience(done))
+            await join(self.network.edges, self.telemetry.emit, self._seat.patience(done))
             self._become("ready")
             while done < self.network.last_round and await self._may_start(done + 1):
                 done += 1
@@ -182,11 +181,6 @@ class Runtime:
         await self._finish()
         await self._serve()
         return True
-
-    def _patience(self, done: int) -> float:
-        """Seconds to wait for neighbours; with views for ever, as who does not come is lost after `absence`."""
-        may_begin = done >= 0 or self._spec.start_with
-        return inf if self._spec.on_loss == "bypass" and may_begin else self._spec.patience
 
     def _use_first_edges(self) -> None:
         """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
@@ -257,8 +251,8 @@ class Runtime:
             self._become("ready")
 
     def _close_interrupted(self) -> None:
-        """With views a round that is cut off may never be played again, and what has left in it has left."""
-        if self._spec.on_loss == "bypass":
+        """Where members change a round that is cut off may never be played again, and what has left in it has left."""
+        if self._seat.can_be_lost:
             for line in self.network.audit.interrupt(self.network.edges):
                 append_audit(self._audit, line)
 
@@ -312,20 +306,10 @@ class Runtime:
                 way_out = "if one of them waits for this peer, start it again"
                 self.telemetry.emit(Left(sentence=f"ended without hearing that {who} finished; {way_out}"))
             else:
-                await self._wait_for_all()
+                await self._seat.may_finish(self.network)
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
         await self._tell_who_watches()
-
-    async def _wait_for_all(self) -> None:
-        """With views, who has finished is needed until all have: should somebody be lost now, the rest goes back.
-
-        Of who is no neighbour only hearsay tells, which ends where others have left; so not for longer than `patience`.
-        """
-        if self._spec.on_loss == "bypass":
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._spec.patience):
-                    await self.network.durability.all_have(self.network.last_round)
 
     async def _tell_who_watches(self) -> None:
         """Whoever asks again and again shall hear of the end, too: from a peer that has gone it could be anything."""

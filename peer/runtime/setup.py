@@ -52,7 +52,7 @@ class Setup:
 
     @cached_property
     def seat(self) -> Seat:
-        return self.moved or Seat(View(0, self.spec.ids, first=0))
+        return self.moved or Seat(View(0, self.spec.ids, first=0), self.spec.patience)
 
     @property
     def view(self) -> View:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from peer.network.network import Network
 from peer.network.streams.handshake import Identity
 from peer.runtime import runtime
 from peer.runtime.checkpoint import Checkpoints
-from peer.runtime.checkpointer import Checkpointer
 from peer.runtime.communicating import Communicating
 from peer.runtime.journal import Journal
 from peer.runtime.membership import lives
 from peer.runtime.membership.membership import Membership
-from peer.runtime.runtime import Runtime
+from peer.runtime.membership.moving_seat import MovingSeat
 
 Omission = Callable[[pytest.MonkeyPatch], None]
 
@@ -50,13 +50,13 @@ def messages_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_finished_leave(patch: pytest.MonkeyPatch) -> None:
-    async def leave(self: Runtime) -> None: ...
+    async def leave(self: MovingSeat, network: Network) -> None: ...
 
-    patch.setattr(Runtime, "_wait_for_all", leave)
+    patch.setattr(MovingSeat, "may_finish", leave)
 
 
 def checkpoints_stay_for_nobody_else(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Checkpointer, "_low_watermark", property(lambda self: self._peer.network.durability.own))
+    patch.setattr(MovingSeat, "least_wanted", lambda self, durability: durability.own)
 
 
 def nobody_is_given_what_all_have(patch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.checkpointer import LostError
 from peer.runtime.journal import Journal
 from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.moving_seat import Terms
 from peer.runtime.membership.register import Register
 from peer.runtime.membership.returning import LeftBehindError, Return
 from peer.runtime.membership.steward import Loss, Steward
@@ -27,7 +28,10 @@ from peer.views.view import View
 
 
 class Lives:
-    """`run` is all of them; `runtime` the present one."""
+    """`run` is all of them."""
+
+    runtime: Runtime
+    """The present one, once there is one."""
 
     def __init__(
         self,
@@ -40,7 +44,6 @@ class Lives:
         self._setup, self._transport, self._executor = setup, transport, executor
         self._telemetry, self._bounds = telemetry, bounds
         self._checkpoints, self._journal = Checkpoints(setup.out / "checkpoint"), Journal(setup.out / "journal")
-        self.runtime = self._life(setup)
         self._membership: Membership | None = None
 
     @property
@@ -54,14 +57,14 @@ class Lives:
     async def run(self) -> None:
         """FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         if self._setup.spec.on_loss != "bypass":
+            self.runtime = self._life(self._setup)
             await self.runtime.run()
             return
         make_private(self._setup.out)
         questions = self._questions()
         register = Register.open(self._setup.out, self._setup.config.id, self._setup.view)
-        self._membership = membership = Membership(
-            register, questions, self._telemetry.emit, self._setup.spec.start_with is not None
-        )
+        terms = Terms(self._setup.spec.patience, begins_with_some=self._setup.spec.start_with is not None)
+        self._membership = membership = Membership(register, questions, self._telemetry.emit, terms)
         async with background() as group:
             group.create_task(Steward(membership, questions, self._loss()).run())
             await self._live_on(membership, Return(membership, questions, self._transport, self._setup.spec.patience))

@@ -5,7 +5,7 @@ from typing import Any
 
 from peer.network.transport import Pipe
 from peer.network.views.questions import Questions
-from peer.runtime.membership.moving_seat import MovingSeat
+from peer.runtime.membership.moving_seat import MovingSeat, Terms
 from peer.runtime.membership.register import Register
 from peer.telemetry.events import Report, ViewConflict, ViewDecided
 from peer.views.acceptor import NOWHERE, Standing
@@ -16,9 +16,8 @@ from peer.views.view import ConflictError, View
 class Membership:
     """What is promised is on disk before it is answered, and what is decided before anybody hears of it."""
 
-    def __init__(self, register: Register, questions: Questions, report: Report, begins_with_some: bool) -> None:
-        """begins_with_some: whether the run may begin before everybody has been there."""
-        self._begins_with_some = begins_with_some
+    def __init__(self, register: Register, questions: Questions, report: Report, terms: Terms) -> None:
+        self._terms = terms
         self.register, self._questions, self.report = register, questions, report
         self.id, self.chain = register.acceptor.id, register.acceptor.chain
         self.seat: MovingSeat | None = None
@@ -41,7 +40,7 @@ class Membership:
 
     def take_seat(self) -> MovingSeat:
         """For a life in that view."""
-        self.seat = MovingSeat(self.view, self.id, self._begins_with_some, self)
+        self.seat = MovingSeat(self.view, self.id, self._terms, self)
         self._tell_seat()
         return self.seat
 

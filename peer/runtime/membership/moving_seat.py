@@ -1,8 +1,13 @@
 """A peer's place in a view of a run whose members change."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
+from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Neighbour
 from peer.network.network import Network
 from peer.network.transport import Pipe, Transport
@@ -21,12 +26,24 @@ class Owner(Protocol):
         """Something has changed."""
 
 
+@dataclass(frozen=True)
+class Terms:
+    """Of a run whose members change."""
+
+    patience: float
+    """Seconds for which a peer waits for somebody who cannot be lost."""
+    begins_with_some: bool
+    """Whether the run may begin before everybody has been there."""
+
+
 class MovingSeat(Seat):
     """Rounds begin here only while no next view is being decided on."""
 
-    def __init__(self, view: View, id: str, begins_with_some: bool, owner: Owner) -> None:
-        super().__init__(view)
-        self._id, self._begins_with_some, self._owner = id, begins_with_some, owner
+    can_be_lost = True
+
+    def __init__(self, view: View, id: str, terms: Terms, owner: Owner) -> None:
+        super().__init__(view, terms.patience)
+        self._id, self._begins_with_some, self._owner = id, terms.begins_with_some, owner
         self.network: Network | None = None
         """Since the peer has taken part in this view."""
         self.transport: Transport | None = None
@@ -64,6 +81,27 @@ class MovingSeat(Seat):
     def tellable(self, durable: int) -> int:
         self._durable = max(self._durable, durable)
         return durable if self._promised is None else min(durable, self._promised)
+
+    def told_before(self, whole: Sequence[int]) -> int:
+        """No less than this peer may have told before, as others do away with the states before that."""
+        return whole[0]
+
+    def least_wanted(self, durability: Durability) -> int:
+        """That of any member: all go back together."""
+        return durability.least
+
+    def patience(self, done: int) -> float:
+        """For ever: who does not come is lost after `absence`. Only before the run has begun nobody is."""
+        return inf if done >= 0 or self._begins_with_some else self._patience
+
+    async def may_finish(self, network: Network) -> None:
+        """Who has finished is needed until all have: should somebody be lost now, the rest goes back.
+
+        Of who is no neighbour only hearsay tells, which ends where others have left; so not for longer than `patience`.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                await network.durability.all_have(network.last_round)
 
     async def may_start(self, round: int) -> None:
         while not self._free.is_set():  # it may be held again before it is woken up
