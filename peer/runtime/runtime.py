@@ -75,7 +75,7 @@ class Runtime:
             declared.digest,
             declared.data,
             self._view.number,
-            self._view.first - 1 if self._view.planned else None,
+            self._seat.passed,
             rounds=self._spec.rounds,
             settings=agreement,
         )

@@ -1,6 +1,6 @@
 """A peer's place in a view: what the runtime must know of the membership, whoever decides on it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from peer.network.membership.durability import STALENESS_BOUND, Durability
 from peer.network.network import Network
@@ -18,6 +18,8 @@ class Seat:
     def __init__(self, view: View, patience: float) -> None:
         """patience: seconds."""
         self.view, self._patience = view, patience
+        self.passed: Mapping[int, int] = {}
+        """By the number of an earlier view, the round that all have on disk who have come from it to this one."""
 
     def take(self, network: Network, done: int) -> None:
         """The peer has found on its disk what it had after round `done`, and begins to live in this view."""

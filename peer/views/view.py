@@ -92,6 +92,18 @@ class Chain:
         """The last round whose checkpoint still counts if it was made in view `entered`; None if every one does."""
         return min((view.first - 1 for view in self.since(entered)), default=None)
 
+    def passed(self, number: int) -> dict[int, int]:
+        """By the number of each view from which planned ones alone lead to that of `number`: its last round.
+
+        Whoever lives in the latter has that round on disk, and so have its neighbours.
+        """
+        found: dict[int, int] = {}
+        for view in reversed(self._views[1 : number + 1]):
+            if not view.planned:
+                break
+            found[view.number - 1] = view.first - 1
+        return found
+
     def state_dict(self) -> list[dict[str, Any]]:
         """Plain JSON, for `load`."""
         return [view.as_json() for view in self._views]

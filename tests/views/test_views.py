@@ -245,6 +245,12 @@ def test_planned_views_are_lived_in_one_after_the_other() -> None:
     assert [chain.after(number, "c") for number in range(2)] == [None, None], "who is no member now goes nowhere"
 
 
+def test_who_has_come_by_planned_views_alone_has_the_last_round_of_each_on_disk() -> None:
+    back, one, two = View(1, IDS[:3], 4), View(2, IDS[:4], 9, planned=True), View(3, IDS, 9, planned=True)
+    chain = Chain([BEGINNING, back, one, two])
+    assert [chain.passed(number) for number in range(4)] == [{}, {}, {1: 8}, {2: 8, 1: 8}]
+
+
 def test_what_lies_before_a_view_for_which_all_go_back_is_passed_over() -> None:
     planned, back = View(1, IDS[:3], 9, planned=True), View(2, IDS[:2], 4)
     assert Chain([BEGINNING, planned, back]).after(0, "a") == back

@@ -49,8 +49,8 @@ class Identity:
     data: tuple[str, ...] = ()
     """What the data must agree in, as the manifest has it: told to whoever is refused, to say what differs."""
     view: int = 0
-    before: int | None = None
-    """The round that all have on disk who have come from the view before to this one; None if some of it is void."""
+    passed: Mapping[int, int] = field(default_factory=dict)
+    """By the number of an earlier view, the round that all have on disk who have come from it to this one."""
     rounds: int = 1_000_000
     """Of the run; where not given, as many as one may have."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -70,8 +70,8 @@ class Identity:
             return refusal
         if hello.view != self.view:
             refusal = Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
-            if self.before is not None and hello.view == self.view - 1:
-                refusal.durable = self.before
+            if hello.view in self.passed:
+                refusal.durable = self.passed[hello.view]
             return refusal
         if hello.manifest != self.manifest:
             detail = f"other classes, inputs or tensors than `{self.id}`'s"

@@ -19,6 +19,8 @@ from peer.views.view import Chain, View
 class Owner(Protocol):
     """Whose seat it is."""
 
+    chain: Chain
+
     async def answer(self, pipe: Pipe) -> None:
         """Serve a stream with a question."""
 
@@ -44,6 +46,7 @@ class MovingSeat(Seat):
     def __init__(self, view: View, id: str, terms: Terms, owner: Owner) -> None:
         super().__init__(view, terms.patience)
         self._id, self._begins_with_some, self._owner = id, terms.begins_with_some, owner
+        self.passed = owner.chain.passed(view.number)
         self.network: Network | None = None
         """Since the peer has taken part in this view."""
         self.transport: Transport | None = None

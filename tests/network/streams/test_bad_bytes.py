@@ -7,17 +7,18 @@ from contextlib import nullcontext, suppress
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strangers import FLOATS, Door, answer, frame, hello, pipes
+from strangers import FLOATS, MANIFEST, SPEC, Door, answer, frame, hello, pipes
 
 from peer.network.limits import Limits, Timeouts
 from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.streams import receiver as receiver
+from peer.network.streams.handshake import Identity
 from peer.network.streams.refusals import Refusals
 from peer.network.wire import frames as codec
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Heading, Key, decode, encode_frame
 from peer.network.wire.manifest import NotDeclaredError
-from peer.network.wire.messages import Refusal
+from peer.network.wire.messages import Hello, Refusal
 from peer.telemetry.events import Refused
 
 LIMITS = Limits()
@@ -198,13 +199,20 @@ async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "R
 
 
 async def test_who_is_in_another_view_is_refused_and_nothing_is_wrong() -> None:
-    """Two that hear of a new view one after the other; the one in the earlier view is told how far the other is."""
+    """Two that hear of a new view one after the other."""
     door = Door()
     caller, pipe = pipes()
     await caller.send(hello(view=1))
     await door.receiver.tensors(pipe)
     assert (await answer(caller)).refusal.reason == Refusal.VIEW
     assert not door.reported
+
+
+def test_who_is_in_an_earlier_view_is_told_how_far_the_other_is() -> None:
+    """Its last word there may be lost on the way, and there is no other; more than one view may lie between."""
+    there = Identity("me", SPEC, MANIFEST.digest, view=3, passed={2: 9, 1: 8})
+    told = [there.judge(Hello.FromString(hello(view=view)), None) for view in range(4)]
+    assert [refusal and refusal.HasField("durable") and refusal.durable for refusal in told] == [False, 8, 9, None]
 
 
 async def test_a_hello_longer_than_any_is_not_read() -> None:
