@@ -3,6 +3,7 @@
 A failure names its federation and seed; `python -m tests.faults.views FEDERATION SEED` replays it.
 """
 
+import re
 from typing import Any
 
 import pytest
@@ -129,6 +130,17 @@ def test_one_returns_in_the_middle_of_another_loss() -> None:
     suffered(gone, Kill("peer1", "views", 45, away=(LONG,)), name="healing scaffold")
 
 
+@pytest.mark.parametrize(("name", "seed"), [("healing fedavg", 7), ("healing scaffold", 5)])
+def test_two_return_one_right_after_the_other(name: str, seed: int) -> None:
+    """The second may be taken in before the first has played a round: by a view that begins in the same round."""
+    at_once = 0
+    for later in (0.01, 0.06, 0.11, 0.2):
+        outcome = simulate(name, seed, [Kill("peer1", "send", 60, also=("peer2",), away=(8.0, 8.0 + later))])
+        assert not wrong_with(name, outcome)
+        at_once += len({re.findall(r"first=\d+", view)[0] for view in outcome.views}) < len(outcome.views)
+    assert at_once
+
+
 def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
     """Its steps of kind `views` are those of its way back."""
     for step in (8, 16, 24):
@@ -137,12 +149,12 @@ def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
 
 def test_one_is_lost_when_all_have_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has finished waits until all have: found if it does not."""
-    last = undisturbed("healing fibfl").steps["peer1"]["disk"] - 35
-    lost = Kill("peer1", "disk", last, away=(40.0,))
-    outcome = suffered(lost, name="healing fibfl")
+    last = undisturbed("healing fibfl").steps["peer2"]["disk"]
+    kills = [Kill("peer2", "disk", last - before, away=(40.0,)) for before in (18, 19, 20, 21, 22)]
+    outcome = suffered(kills[2], name="healing fibfl")
     assert sum(digest is not None for digest in outcome.digests.values()) >= 4, outcome
     the_finished_leave(monkeypatch)
-    assert wrong_with("healing fibfl", simulate("healing fibfl", 1, [lost]))
+    assert any(wrong_with("healing fibfl", simulate("healing fibfl", 1, [kill])) for kill in kills)
 
 
 def test_a_loss_in_the_first_handshake_where_all_need_not_be_there() -> None:

@@ -18,19 +18,21 @@ class Inquiry:
         self._clock = asyncio.get_running_loop().time
         self._failures: dict[str, str] = {}
         """Why the last question to a member was not answered."""
+        self.answered: dict[str, float] = {}
+        """When each member answered last, by the loop's clock."""
 
     def refused(self, member: str) -> bool:
         """Whether nobody listened there when it was asked last."""
         return self._failures.get(member) == REFUSED
 
     async def ask_all(
-        self, requests: Mapping[str, Request], transport: Transport, lost: Collection[str]
+        self, requests: Mapping[str, Request], transport: Transport, gone: Collection[str]
     ) -> dict[str, Reply | None]:
-        """Everybody's answer, by member; None of whom none came. `lost`: who is known to be silent."""
+        """Everybody's answer, by member; None of whom none came. `gone`: who is silent for good, as it seems."""
         own, asking = self._membership.id, dict[str, asyncio.Task[Reply | None]]()
         async with asyncio.TaskGroup() as group:
             for id in (id for id in requests if id != own):
-                ask = self.ask if id in lost else self._ask_patiently
+                ask = self.ask if id in gone else self._ask_patiently
                 asking[id] = group.create_task(ask(id, requests[id], transport))
             if own in requests:
                 await _wait_until_told(requests[own], asking)
@@ -60,7 +62,9 @@ class Inquiry:
         try:
             if member == self._membership.id:
                 return await self._membership.hear(request)
-            return await self._questions.ask(transport, member, request)
+            reply = await self._questions.ask(transport, member, request)
+            self.answered[member] = self._clock()
+            return reply
         except TimeoutError:  # this peer itself does not know yet how it stands
             return None
         except (DisconnectedError, RefusedError) as error:

@@ -13,6 +13,8 @@ from peer.runtime.bounds import Bounds
 from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.checkpointer import LostError
 from peer.runtime.journal import Journal
+from peer.runtime.membership.inquiry import Inquiry
+from peer.runtime.membership.lookout import Lookout
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import Terms
 from peer.runtime.membership.register import Register
@@ -66,7 +68,9 @@ class Lives:
         terms = Terms(self._setup.spec.patience, begins_with_some=self._setup.spec.start_with is not None)
         self._membership = membership = Membership(register, questions, self._telemetry.emit, terms)
         async with background() as group:
-            group.create_task(Steward(membership, questions, self._loss()).run())
+            inquiry = Inquiry(membership, questions)
+            group.create_task(Lookout(membership, inquiry, self._setup.spec.ids).run(questions.timeouts.ask))
+            group.create_task(Steward(membership, inquiry, self._loss(), questions.timeouts).run())
             await self._live_on(membership, Return(membership, questions, self._transport, self._setup.spec.patience))
 
     def _questions(self) -> Questions:

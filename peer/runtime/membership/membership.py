@@ -54,7 +54,9 @@ class Membership:
         if view.number == self.chain.current.number:
             return False
         following = self.chain.after(view.number, self.id)
-        return following is None or not following.planned or self.id in dict(following.entrants)
+        if following is None or not following.planned or self.id in dict(following.entrants):
+            return True
+        return following.first == view.first  # it has no round: nobody is sure to come to its first handshake
 
     async def enter(self, view: View) -> None:
         """Live there from now on: this is on disk when it returns."""

@@ -1,7 +1,7 @@
 """A peer's place in a view of a run whose members change."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -162,21 +162,30 @@ class MovingSeat(Seat):
         return self.view.number > 0 or self.started >= 0
 
     @property
-    def misses_somebody(self) -> bool:
-        """Whether a neighbour is away, or has not come yet."""
-        return self.network is not None and any(one.state not in ("up", "left") for one in self._around(self.network))
+    def missing(self) -> list[str]:
+        """Neighbours that are away, or have not come yet."""
+        if self.network is None:
+            return []
+        return [one.id for one in self._around(self.network) if one.state not in ("up", "left")]
 
     def has_lost(self, member: str, durable: int) -> bool:
         """Whether a member that can go back to the end of that round only had a later one on disk."""
         return self.network is not None and durable < self.network.durability.of(member)
 
-    def silent(self, seconds: float) -> list[str]:
-        """Neighbours that have given no sign of life for so long, have not come, or have lost what they had."""
+    def silent(self, seconds: float, answered: Mapping[str, float]) -> list[str]:
+        """Neighbours that have given no sign of life for so long, have not come, or have lost what they had.
+
+        answered: when each has answered a question last, by the loop's clock.
+        """
         if self.network is None:
             return []
         before, regressed = asyncio.get_running_loop().time() - seconds, self.network.regressed
         around = [one for one in self._around(self.network) if one.state != "left"]
-        return [one.id for one in around if one.heard < before or one.id in regressed]
+        return [one.id for one in around if max(one.heard, answered.get(one.id, 0.0)) < before or one.id in regressed]
+
+    def has_met(self, member: str) -> bool:
+        """Whether that neighbour has been there in this view."""
+        return self.network is not None and bool(self.network.edges.neighbours[member].introduced)
 
     def _around(self, network: Network) -> list[Neighbour]:
         return [network.edges.neighbours[id] for id in sorted(network.edges.current())]

@@ -5,13 +5,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
 
+from peer.network.limits import Timeouts
 from peer.network.transport import Transport
-from peer.network.views.questions import Questions
 from peer.runtime.membership.inquiry import Inquiry
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
 from peer.runtime.membership.returning import LeftBehindError
-from peer.views.messages import Ask, Ballot, Decided
+from peer.views.messages import Ballot
 from peer.views.proposal import Proposal
 from peer.views.wish import Wish
 
@@ -37,12 +37,10 @@ class Loss:
 class Steward:
     """Of one member. Only how long it waits is drawn at random: what is decided never depends on it."""
 
-    def __init__(self, membership: Membership, questions: Questions, loss: Loss) -> None:
-        self._membership, self._questions, self._loss = membership, questions, loss
-        self._timeouts = questions.timeouts
+    def __init__(self, membership: Membership, inquiry: Inquiry, loss: Loss, timeouts: Timeouts) -> None:
+        self._membership, self._inquiry, self._loss, self._timeouts = membership, inquiry, loss, timeouts
         self._clock, self._random = asyncio.get_running_loop().time, Random(membership.id)
         self._outdone_by: Ballot | None = None
-        self._inquiry = Inquiry(membership, questions)
         self._held_since: float | None = None
         self._outdone = 0
         """How many attempts in a row have been outdone by others'."""
@@ -50,8 +48,8 @@ class Steward:
         """Whether the last attempt was this peer's, and came to nothing."""
         self._few_since: float | None = None
         """Since when too few are left for a decision."""
-        self._asked = self._not_before = 0.0
-        """When it asked somebody last, and when it may propose again, by the loop's clock."""
+        self._not_before = 0.0
+        """When it may propose again, by the loop's clock."""
 
     async def run(self) -> None:
         """For ever."""
@@ -65,10 +63,8 @@ class Steward:
             if not seat or not seat.transport or membership.is_over(seat.view):
                 continue
             if wish := self._wish(seat):
-                await self._propose(wish, self._lost(seat), seat.transport)
-            elif seat.misses_somebody and self._clock() - self._asked > self._timeouts.ask:
-                self._asked = self._clock()
-                await self._ask_somebody(seat.transport)
+                gone = [id for id in self._lost(seat) if seat.has_met(id)]
+                await self._propose(wish, gone, seat.transport)
 
     def _wish(self, seat: MovingSeat) -> Wish | None:
         """What this peer would have decided now, if anything."""
@@ -93,14 +89,16 @@ class Steward:
 
     def _lost(self, seat: MovingSeat) -> list[str]:
         """Who counts as lost: before the run has begun nobody, unless it may begin without some."""
-        return seat.silent(self._loss.absence) if seat.has_begun or self._loss.start_with else []
+        return (
+            seat.silent(self._loss.absence, self._inquiry.answered) if seat.has_begun or self._loss.start_with else []
+        )
 
-    async def _propose(self, wish: Wish, lost: Collection[str], transport: Transport) -> None:
-        """One attempt; `lost`: who is known to be silent."""
+    async def _propose(self, wish: Wish, gone: Collection[str], transport: Transport) -> None:
+        """One attempt; `gone`: who was there in this view and is silent."""
         acceptor = self._membership.register.acceptor
         proposal = Proposal(acceptor.chain, acceptor.next_ballot(self._outdone_by), wish, self._loss.order)
         while requests := proposal.requests():
-            answers = await self._inquiry.ask_all(requests, transport, lost)
+            answers = await self._inquiry.ask_all(requests, transport, gone)
             for member, reply in answers.items():
                 if reply is None:
                     proposal.failed(member)
@@ -128,11 +126,3 @@ class Steward:
                 f"nobody listens any more at {ended}, and the rest is too few to go on: they have finished without "
                 "this peer, or were stopped; if they are not done, start them and this peer again"
             )
-
-    async def _ask_somebody(self, transport: Transport) -> None:
-        """Whether a view was decided of which this peer has not heard."""
-        others = [id for id in self._loss.order if id != self._membership.id]
-        number = self._membership.chain.current.number
-        reply = await self._inquiry.ask(self._random.choice(others), Ask(number), transport)
-        if isinstance(reply, Decided) and reply.views:
-            await self._membership.learn(reply.views)
