@@ -48,4 +48,4 @@ async def run_in_process(
         async with asyncio.TaskGroup() as group:
             for lives in everyone.values():
                 group.create_task(lives.run())
-    return {id: lives.runtime for id, lives in everyone.items()}
+    return {id: lives.runtime for id, lives in everyone.items() if lives.runtime}

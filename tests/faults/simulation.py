@@ -137,7 +137,7 @@ class Simulation:
 
     @property
     def runtimes(self) -> dict[str, Runtime]:
-        return {id: lives.runtime for id, lives in self.lived.items()}
+        return {id: lives.runtime for id, lives in self.lived.items() if lives.runtime}
 
     def run(self) -> Outcome:
         asyncio.set_event_loop(self.loop)
@@ -199,7 +199,7 @@ class Simulation:
     def _check_replicated(self) -> None:
         """Who was taken in holds at the end what all others hold alike."""
         for name in held_by_all(self.spec.protocol):
-            held = {id: self.runtimes[id].peer for id, digest in self.outcome.digests.items() if digest}
+            held = {id: one.peer for id, one in self.runtimes.items() if self.outcome.digests[id]}
             bits = {id: tensor_digest(peer.state[name]) for id, peer in held.items() if name in peer.state}
             if len({*bits.values()}) > 1:
                 self._fault(f"`{name}` is not the same at all members: {bits}")

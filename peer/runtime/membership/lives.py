@@ -32,9 +32,6 @@ from peer.views.view import View
 class Lives:
     """`run` is all of them."""
 
-    runtime: Runtime
-    """The present one, once there is one."""
-
     def __init__(
         self,
         setup: Setup,
@@ -46,6 +43,8 @@ class Lives:
         self._setup, self._transport, self._executor = setup, transport, executor
         self._telemetry, self._bounds = telemetry, bounds
         self._checkpoints, self._journal = Checkpoints(setup.out / "checkpoint"), Journal(setup.out / "journal")
+        self.runtime: Runtime | None = None
+        """The present one, or the last."""
         self._membership: Membership | None = None
 
     @property
@@ -53,14 +52,14 @@ class Lives:
         """All that were decided, as far as this peer knows."""
         return self._membership.chain.since(-1) if self._membership else (self._setup.view,)
 
-    def _life(self, setup: Setup) -> Runtime:
-        return Runtime(setup, self._transport, self._executor, self._telemetry, self._bounds)
+    async def _live(self, setup: Setup) -> bool:
+        self.runtime = Runtime(setup, self._transport, self._executor, self._telemetry, self._bounds)
+        return await self.runtime.run()
 
     async def run(self) -> None:
         """FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         if self._setup.spec.on_loss != "bypass":
-            self.runtime = self._life(self._setup)
-            await self.runtime.run()
+            await self._live(self._setup)
             return
         make_private(self._setup.out)
         questions = self._questions()
@@ -98,10 +97,9 @@ class Lives:
     async def _live_once(self, membership: Membership) -> bool:
         """Whether the run is over with this life."""
         view, seat = membership.view, membership.take_seat()
-        self.runtime = self._life(replace(self._setup, moved=seat))
         try:
             async with background() as group:
-                running = group.create_task(self.runtime.run())
+                running = group.create_task(self._live(replace(self._setup, moved=seat)))
                 moved = group.create_task(membership.moved(view))
                 await asyncio.wait((running, moved), return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -1,84 +1,29 @@
 """`dfl-launch run` over the real fork server, with peers that only write their files."""
 
-import functools
 import json
 import os
 import signal
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import pytest
+from fake_runs import HERE, Run, starts, summary
 from interpreter import Command, Commands
 from rich.console import Console
 
 from launcher import cli
 from launcher.commands import run as local
-from launcher.engines import base
 from launcher.engines.local import preflight
-from launcher.engines.local.engine import LocalEngine, LocalSettings
-from launcher.engines.local.fork_server import ForkServer
 from launcher.monitor.federation_view import Federation
 from launcher.supervision import run_directory
-from launcher.supervision.restart import Policy
 from launcher.supervision.run_directory import RunDirectory
-from launcher.supervision.supervisor import Supervisor, signal_name
+from launcher.supervision.supervisor import signal_name
 from launcher.supervision.totals import Totals
 from peer.errors import InputError
 from peer.spec.peer import load_spec
-
-HERE = Path(__file__).parent
-
-
-class FakeEngine(LocalEngine):
-    """Peers that only write their files, and need nothing."""
-
-    def check(self, run: base.Run) -> None:
-        pass
-
-    def fork_server(self, lock: int) -> ForkServer:
-        return ForkServer(entry="fake_peer:main", preload=("ruamel.yaml",), grace=1.0, keep=(lock,))
-
-
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def federation(tmp_path: Path) -> Path:
-    file = tmp_path / "small.yaml"
-    file.write_text("name: small\nrounds: 3\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
-    return file
-
-
-@pytest.fixture
-def run(tmp_path: Path, federation: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs three fake peers in tmp_path/out; returns the exit code and what was printed."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-    quick = Policy(limit=2, first_delay=0.01, grace=1.0)
-    monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick))
-
-    def run(fresh: bool = False, seed: int = 42, port: int = 7700, **behaviours: str) -> tuple[int, str]:
-        monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
-        with (tmp_path / "screen").open("w") as screen:
-            console = Console(file=screen, width=120)
-            spec = load_spec(federation, peers=3, seed=seed, port=port)
-            order = local.RunOptions(spec, tmp_path / "out", fresh=fresh, engine=FakeEngine(LocalSettings()))
-            code = local.run(order, console)
-        return code, (tmp_path / "screen").read_text()
-
-    return run
-
-
-def summary(tmp_path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((tmp_path / "out" / "summary.json").read_text())
-    return content
-
-
-def starts(tmp_path: Path, id: str) -> int:
-    return (tmp_path / "out" / id / "starts").stat().st_size
 
 
 def test_run_to_the_end_and_again(run: Run, tmp_path: Path) -> None:
@@ -141,43 +86,6 @@ def test_peer_that_decides_to_end_is_not_started_again(run: Run, tmp_path: Path,
     assert code == expected
     assert text.count("peer1 ended with exit code") == 1
     assert {"wrong": "the data file is truncated", "gives up": "peer1 failed: peer0 never came"}[behaviour] in text
-
-
-@pytest.fixture
-def bypass(federation: Path) -> None:
-    """With a protocol for two peers and more, and rounds enough for the others to see who is given up."""
-    content = federation.read_text().replace("fibfl", "fedavg").replace("rounds: 3", "rounds: 40")
-    federation.write_text(content + "on_loss: bypass\n")
-
-
-@pytest.mark.parametrize("behaviour", ["crashes", "gives up"])
-def test_with_bypass_the_others_go_on_without_a_peer_that_is_given_up(
-    run: Run, bypass: None, tmp_path: Path, behaviour: str
-) -> None:
-    code, text = run(peer1=behaviour)
-    assert code == 0
-    assert "peer1 is not started again; the others go on without it" in text
-    assert "with changes of view at round 1: peer1 lost" in text
-    made = summary(tmp_path)
-    assert [peer["id"] for peer in made["per_peer"]] == ["peer0", "peer2"]
-    assert (made["exact"], made["absences"]) == (False, {"peer1": [[1, 40]]})
-    code, text = run()
-    assert (code, "This run is finished" in text) == (0, True)
-
-
-def test_with_bypass_who_hangs_is_ended_with_the_others(run: Run, bypass: None, tmp_path: Path) -> None:
-    assert run(peer1="hangs")[0] == 0
-    assert summary(tmp_path)["absences"] == {"peer1": [[1, 40]]}
-
-
-def test_with_bypass_too_few_end_the_run(run: Run, bypass: None) -> None:
-    code, text = run(peer1="gives up", peer2="gives up")
-    assert code == 1
-    assert "is not started again, so the run ends" in text
-
-
-def test_with_bypass_wrong_input_is_no_loss(run: Run, bypass: None) -> None:
-    assert run(peer1="wrong", peer2="hangs")[0] == 2
 
 
 @pytest.mark.parametrize("there", ["nothing", "a directory", "notes"])
@@ -271,10 +179,10 @@ def test_foreign_summary_is_none(tmp_path: Path, content: str) -> None:
 
 
 def test_certificates_in_a_place_that_cannot_be_written(
-    tmp_path: Path, federation: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    assert cli.main(["certs", str(federation), "--peers", "3", "--out", str(tmp_path / "file" / "certs")]) == 2
+    assert cli.main(["certs", str(small), "--peers", "3", "--out", str(tmp_path / "file" / "certs")]) == 2
     why = "is a file, so nothing can be written below it; choose another directory with --out"
     assert capsys.readouterr().err == f"dfl-launch: {tmp_path}/file {why}\n"
 
@@ -306,13 +214,13 @@ def test_peers_of_an_earlier_launch_are_awaited(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "foreign"])
-def test_unusable_output_creates_nothing(tmp_path: Path, federation: Path, place: str) -> None:
+def test_unusable_output_creates_nothing(tmp_path: Path, small: Path, place: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").touch()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="--out"):
-        local.run(local.RunOptions(load_spec(federation, peers=3), tmp_path / place), Console(quiet=True))
+        local.run(local.RunOptions(load_spec(small, peers=3), tmp_path / place), Console(quiet=True))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -324,12 +232,12 @@ def test_fresh_keeps_what_no_run_wrote(run: Run, tmp_path: Path) -> None:
     assert starts(tmp_path, "peer0") == 1
 
 
-def test_address_in_use(tmp_path: Path, federation: Path) -> None:
+def test_address_in_use(tmp_path: Path, small: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        spec = load_spec(federation, peers=3)
+        spec = load_spec(small, peers=3)
         ring = (spec.ring[0].model_copy(update={"address": address}), *spec.ring[1:])
         with pytest.raises(InputError, match=f"peer0 cannot listen at {address}: address already in use"):
             preflight.check_addresses(spec.model_copy(update={"ring": ring}))
@@ -341,18 +249,18 @@ LAUNCH = textwrap.dedent(
     sys.path.insert(0, sys.argv[3])
     from launcher import cli
     from launcher.engines.names import ENGINES
-    ENGINES["local"] = "test_run:FakeEngine"
+    ENGINES["local"] = "fake_runs:FakeEngine"
     sys.exit(cli.main(["run", sys.argv[1], "--out", sys.argv[2], "--peers", "3"]))
     """
 )
 
 
 @pytest.fixture
-def launched(federation: Path, tmp_path: Path, commands: Commands) -> Iterator[Command]:
+def launched(small: Path, tmp_path: Path, commands: Commands) -> Iterator[Command]:
     """A launcher in a process of its own, all its peers hanging in round 2."""
     environment = os.environ | {"FAKE_PEERS": json.dumps({f"peer{n}": "hangs" for n in range(3)})}
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), environment.get("PYTHONPATH", "")])
-    arguments = ["-c", LAUNCH, str(federation), str(tmp_path / "out"), str(HERE)]
+    arguments = ["-c", LAUNCH, str(small), str(tmp_path / "out"), str(HERE)]
     with commands.command(arguments, env=environment) as process:
         assert process.stdout is not None
         while "round 1/3" not in (line := process.stdout.readline()):
@@ -373,7 +281,7 @@ def test_stopped_launcher_stops_its_peers(tmp_path: Path, launched: Command, num
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["run", "check", "protocols", "json", "certs"])
 def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
-    tmp_path: Path, federation: Path, commands: Commands, command: str, unbuffered: str
+    tmp_path: Path, small: Path, commands: Commands, command: str, unbuffered: str
 ) -> None:
     """As with `| head`."""
     reads, writes = os.pipe()
@@ -382,11 +290,11 @@ def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": unbuffered}
     launcher = ["-m", "launcher.cli"]
     arguments = {
-        "run": ["-c", LAUNCH, str(federation), str(tmp_path / "out"), str(HERE)],
-        "check": [*launcher, "check", str(federation), "--peers", "3"],
+        "run": ["-c", LAUNCH, str(small), str(tmp_path / "out"), str(HERE)],
+        "check": [*launcher, "check", str(small), "--peers", "3"],
         "protocols": [*launcher, "protocols"],
         "json": [*launcher, "protocols", "--json"],
-        "certs": [*launcher, "certs", str(federation), "--peers", "3", "--out", str(tmp_path / "certs")],
+        "certs": [*launcher, "certs", str(small), "--peers", "3", "--out", str(tmp_path / "certs")],
     }
     ended = commands.run(arguments[command], stdout=writes, stderr=PIPE, env=environment)
     os.close(writes)

@@ -1,0 +1,42 @@
+"""A federation of three fake peers, and `dfl-launch run` of it over the real fork server."""
+
+import functools
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fake_runs import HERE, FakeEngine, Run
+from rich.console import Console
+
+from launcher.commands import run as local
+from launcher.engines.local.engine import LocalSettings
+from launcher.supervision.restart import Policy
+from launcher.supervision.supervisor import Supervisor
+from peer.spec.peer import load_spec
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    file = tmp_path / "small.yaml"
+    file.write_text("name: small\nrounds: 3\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
+    return file
+
+
+@pytest.fixture
+def run(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs three fake peers in tmp_path/out; returns the exit code and what was printed."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+    quick = Policy(limit=2, first_delay=0.01, grace=1.0)
+    monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick))
+
+    def run(fresh: bool = False, seed: int = 42, port: int = 7700, **behaviours: str) -> tuple[int, str]:
+        monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
+        with (tmp_path / "screen").open("w") as screen:
+            console = Console(file=screen, width=120)
+            spec = load_spec(small, peers=3, seed=seed, port=port)
+            order = local.RunOptions(spec, tmp_path / "out", fresh=fresh, engine=FakeEngine(LocalSettings()))
+            code = local.run(order, console)
+        return code, (tmp_path / "screen").read_text()
+
+    return run

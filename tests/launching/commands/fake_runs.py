@@ -1,0 +1,35 @@
+"""What a run of `dfl-launch` with fake peers is, and leaves behind."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from launcher.engines import base
+from launcher.engines.local.engine import LocalEngine
+from launcher.engines.local.fork_server import ForkServer
+
+HERE = Path(__file__).parent
+"""Where fake_peer.py is."""
+
+
+class FakeEngine(LocalEngine):
+    """Peers that only write their files, and need nothing."""
+
+    def check(self, run: base.Run) -> None:
+        pass
+
+    def fork_server(self, lock: int) -> ForkServer:
+        return ForkServer(entry="fake_peer:main", preload=("ruamel.yaml",), grace=1.0, keep=(lock,))
+
+
+Run = Callable[..., tuple[int, str]]
+
+
+def summary(tmp_path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((tmp_path / "out" / "summary.json").read_text())
+    return content
+
+
+def starts(tmp_path: Path, id: str) -> int:
+    return (tmp_path / "out" / id / "starts").stat().st_size

@@ -1,0 +1,43 @@
+"""`dfl-launch run` with `on_loss: bypass`, over the real fork server, with peers that only write their files."""
+
+from pathlib import Path
+
+import pytest
+from fake_runs import Run, summary
+
+
+@pytest.fixture
+def bypass(small: Path) -> None:
+    """With a protocol for two peers and more, and rounds enough for the others to see who is given up."""
+    content = small.read_text().replace("fibfl", "fedavg").replace("rounds: 3", "rounds: 40")
+    small.write_text(content + "on_loss: bypass\n")
+
+
+@pytest.mark.parametrize("behaviour", ["crashes", "gives up"])
+def test_with_bypass_the_others_go_on_without_a_peer_that_is_given_up(
+    run: Run, bypass: None, tmp_path: Path, behaviour: str
+) -> None:
+    code, text = run(peer1=behaviour)
+    assert code == 0
+    assert "peer1 is not started again; the others go on without it" in text
+    assert "with changes of view at round 1: peer1 lost" in text
+    made = summary(tmp_path)
+    assert [peer["id"] for peer in made["per_peer"]] == ["peer0", "peer2"]
+    assert (made["exact"], made["absences"]) == (False, {"peer1": [[1, 40]]})
+    code, text = run()
+    assert (code, "This run is finished" in text) == (0, True)
+
+
+def test_with_bypass_who_hangs_is_ended_with_the_others(run: Run, bypass: None, tmp_path: Path) -> None:
+    assert run(peer1="hangs")[0] == 0
+    assert summary(tmp_path)["absences"] == {"peer1": [[1, 40]]}
+
+
+def test_with_bypass_too_few_end_the_run(run: Run, bypass: None) -> None:
+    code, text = run(peer1="gives up", peer2="gives up")
+    assert code == 1
+    assert "is not started again, so the run ends" in text
+
+
+def test_with_bypass_wrong_input_is_no_loss(run: Run, bypass: None) -> None:
+    assert run(peer1="wrong", peer2="hangs")[0] == 2
