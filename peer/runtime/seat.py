@@ -6,6 +6,7 @@ from peer.network.membership.durability import STALENESS_BOUND, Durability
 from peer.network.network import Network
 from peer.network.node import no_views
 from peer.network.transport import Pipe
+from peer.runtime.barriers import drain
 from peer.views.view import View
 
 
@@ -18,6 +19,9 @@ class Seat:
     def __init__(self, view: View, patience: float) -> None:
         """patience: seconds."""
         self.view, self._patience = view, patience
+        self.since = view.number - 1
+        """The earliest view whose peers may hear that they lack nothing any more of one that has come to this view by
+        a planned change."""
 
     def take(self, network: Network, done: int) -> None:
         """The peer has found on its disk what it had after round `done`, and begins to live in this view."""
@@ -46,6 +50,10 @@ class Seat:
 
     async def may_finish(self, network: Network) -> None:
         """Wait until this peer is needed no more, though its neighbours have all that they want of it."""
+
+    async def may_pass_on(self, network: Network) -> None:
+        """Wait until all neighbours have this view's last round on disk: the next one begins then (rule R8)."""
+        await drain(network)
 
     async def answer(self, pipe: Pipe) -> None:
         """A question about views has come in."""

@@ -50,7 +50,9 @@ class Identity:
     """What the data must agree in, as the manifest has it: told to whoever is refused, to say what differs."""
     view: int = 0
     before: int | None = None
-    """The round that all have on disk who have come from the view before to this one; None if some of it is void."""
+    """The round that all have on disk who have come from the views before to this one; None if some of it is void."""
+    since: int = 0
+    """The earliest of these views."""
     rounds: int = 1_000_000
     """Of the run; where not given, as many as one may have."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class Identity:
             return refusal
         if hello.view != self.view:
             refusal = Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
-            if self.before is not None and hello.view == self.view - 1:
+            if self.before is not None and self.since <= hello.view < self.view:
                 refusal.durable = self.before
             return refusal
         if hello.manifest != self.manifest:

@@ -16,6 +16,7 @@ from peer.runtime.journal import Journal
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import Terms
 from peer.runtime.membership.register import Register
+from peer.runtime.membership.replay import Replay
 from peer.runtime.membership.returning import LeftBehindError, Return
 from peer.runtime.membership.steward import Loss, Steward
 from peer.runtime.runtime import Runtime
@@ -56,6 +57,9 @@ class Lives:
 
     async def run(self) -> None:
         """FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
+        if self._setup.recorded:
+            await Replay(self._setup, self._setup.recorded, self._live_in, self._telemetry.emit).run()
+            return
         if self._setup.spec.on_loss != "bypass":
             self.runtime = self._life(self._setup)
             await self.runtime.run()
@@ -68,6 +72,11 @@ class Lives:
         async with background() as group:
             group.create_task(Steward(membership, questions, self._loss()).run())
             await self._live_on(membership, Return(membership, questions, self._transport, self._setup.spec.patience))
+
+    async def _live_in(self, setup: Setup) -> bool:
+        """A life in a view that is not left before its end; whether the run is over with it."""
+        self.runtime = self._life(setup)
+        return await self.runtime.run()
 
     def _questions(self) -> Questions:
         spec, agreement = self._setup.spec, self._setup.spec.agreement()
