@@ -50,7 +50,7 @@ class Lives:
     @property
     def views(self) -> tuple[View, ...]:
         """All that were decided, as far as this peer knows."""
-        return self._membership.chain.since(-1) if self._membership else (self._setup.view,)
+        return self._membership.chain.since(-1) if self._membership else self._setup.recorded or (self._setup.view,)
 
     def _life(self, setup: Setup) -> Runtime:
         return Runtime(setup, self._transport, self._executor, self._telemetry, self._bounds)
