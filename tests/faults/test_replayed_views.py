@@ -1,22 +1,19 @@
-"""A simulated run that was healed, once more: its views replayed give its bits, whatever happens meanwhile."""
+"""A replay of views that is itself disturbed; undisturbed ones are those of every run in `test_views.py`."""
 
 import pytest
 
-from faults.scenarios import HEALING
 from faults.simulation import Kill, simulate
-from faults.views import plan
 
-SECRET = {name for name, scenario in HEALING.items() if scenario.secret}
-RUNS = [(name, 1) for name in HEALING if name not in SECRET]
+GONE = Kill("peer2", "send", 60, away=(7.0,))
+"""For so long that the others go on without it."""
 
 
-@pytest.mark.parametrize(("name", "seed"), RUNS)
-def test_the_same_bits(name: str, seed: int) -> None:
-    kills, weather = plan(name, seed)
-    killed = Kill("peer1", "disk", 40 + 10 * seed, away=(0.5,))
-    recorded = simulate(name, seed, kills, weather, again=[killed] if name == "healing fibfl" else [])
-    replayed = recorded.again
-    assert replayed
-    assert not replayed.faults
-    ended = {id: digest for id, digest in recorded.digests.items() if digest}
-    assert {id: replayed.digests[id] for id in ended} == ended, recorded.views
+@pytest.mark.parametrize("step", [20, 60, 75, 100])
+@pytest.mark.parametrize("victim", ["peer1", "peer2"])
+def test_a_peer_of_a_replay_is_killed(victim: str, step: int) -> None:
+    recorded = simulate("healing three", 1, [GONE], again=[Kill(victim, "disk", step, away=(0.5,), power=True)])
+    assert len(recorded.views) > 2
+    assert recorded.again
+    assert recorded.again.kills
+    assert not recorded.again.faults
+    assert recorded.again.digests == recorded.digests
