@@ -8,8 +8,7 @@ GONE = Kill("peer2", "send", 60, away=(7.0,))
 """For so long that the others go on without it."""
 
 
-@pytest.mark.parametrize("step", [20, 60, 75, 100])
-@pytest.mark.parametrize("victim", ["peer1", "peer2"])
+@pytest.mark.parametrize(("victim", "step"), [("peer1", 75), ("peer2", 60)])
 def test_a_peer_of_a_replay_is_killed(victim: str, step: int) -> None:
     recorded = simulate("healing three", 1, [GONE], again=[Kill(victim, "disk", step, away=(0.5,), power=True)])
     assert len(recorded.views) > 2
