@@ -5,20 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from peer.telemetry.events import ViewDecided
+from peer.views.spans import Span, spans
 from peer.views.view import View
-
-
-@dataclass(frozen=True)
-class Span:
-    """The rounds of one view that count: from `first` to `last`."""
-
-    view: View
-    first: int
-    last: int
-
-    @property
-    def rounds(self) -> range:
-        return range(self.first, self.last + 1)
 
 
 @dataclass(frozen=True)
@@ -35,13 +23,7 @@ class Views:
 
     @cached_property
     def spans(self) -> Sequence[Span]:
-        """In order; a round is in one of them. Views of which no round counts are left out."""
-        last, found = self.rounds, list[Span]()
-        for view in reversed(self.by_number.values()):
-            if view.first <= last:
-                found.append(Span(view, view.first, last))
-            last = min(last, view.first - 1)
-        return found[::-1]
+        return spans([*self.by_number.values()], self.rounds)
 
     @cached_property
     def exact(self) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peer.protocols.blocks.blend import blend
 from peer.protocols.fibfl import ALPHA, BETA
-from peer.runtime.membership.register import VIEWS
+from peer.spec.recorded_views import VIEWS
 from peer.views.view import Chain, View
 
 ABSENCE = 3

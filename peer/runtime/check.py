@@ -23,6 +23,7 @@ from peer.network.transport.tls import Certificates, Chain
 from peer.runtime.setup import check_directory, check_room, fitting_model, load_shard
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, check_plaintext, read_peer
+from peer.spec.recorded_views import recorded_views
 from peer.spec.resources import given
 from peer.topology.graphs import neighbours
 
@@ -89,6 +90,7 @@ class PeerCheck:
             ("data", self._data),
             ("model", self._model),
             ("resources", self._resources),
+            ("views", self._views),
             ("directory", self._directory),
             ("disk", self._disk),
             ("certificates", self._certificates),
@@ -149,6 +151,10 @@ class PeerCheck:
         source = self.spec.protocol.resources_from
         given(self.config, self.spec)
         return None if source == "measured" else f"{source}, and they are there"
+
+    def _views(self) -> str | None:
+        views = recorded_views(self.config, self.spec)
+        return f"{len(views)} of {self.spec.recording} are replayed" if views else None
 
     def _directory(self) -> str:
         check_directory(self.out, self.config, self.spec)

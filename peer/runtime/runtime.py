@@ -68,7 +68,7 @@ class Runtime:
         plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
         travelling = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
         declared = with_entries(travelling, plain, self._spec.protocol, self._view)
-        agreement = self._spec.agreement()
+        agreement = setup.agreement
         identity = Identity(
             setup.config.id,
             digests(agreement),
@@ -197,9 +197,8 @@ class Runtime:
         return round <= self.network.last_round
 
     async def _pass_on(self) -> None:
-        """The next view begins when all neighbours have this one's last round on disk, too (rule R8)."""
         await self._checkpointer.finish()
-        await drain(self.network)
+        await self._seat.may_pass_on(self.network)
 
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""

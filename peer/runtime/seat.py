@@ -6,6 +6,7 @@ from peer.network.membership.durability import STALENESS_BOUND, Durability
 from peer.network.network import Network
 from peer.network.node import no_views
 from peer.network.transport import Pipe
+from peer.runtime.barriers import drain
 from peer.views.view import View
 
 
@@ -45,6 +46,10 @@ class Seat:
 
     async def may_start(self, round: int) -> None:
         """Wait until this peer may begin that round: not while a view is being decided on."""
+
+    async def may_pass_on(self, network: Network) -> None:
+        """Wait until all neighbours have this view's last round on disk: the next one begins then (rule R8)."""
+        await drain(network)
 
     async def may_finish(self, network: Network) -> None:
         """Wait until this peer is needed no more, though its neighbours have all that they want of it."""

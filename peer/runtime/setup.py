@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,6 +33,7 @@ from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec, why_no_transforms
 from peer.spec.learnt import check_learnt
 from peer.spec.peer import PeerConfig
+from peer.spec.recorded_views import recorded_views
 from peer.spec.resources import given
 from peer.spec.run import Run
 from peer.views.view import View
@@ -47,12 +49,20 @@ class Setup:
     model: Model
     given: Callable[[int], Resources] | None = None
     """This peer's resources by round; None if they are to be measured."""
+    recorded: tuple[View, ...] | None = None
+    """The views of the run that is replayed; None if they are to be decided."""
     moved: Seat | None = None
     """Its place in a later view; None in the run's first one, of all members."""
 
     @cached_property
     def seat(self) -> Seat:
         return self.moved or Seat(View(0, self.spec.ids, first=0), self.spec.patience)
+
+    @property
+    def agreement(self) -> dict[str, Any]:
+        """What the two ends of a link must agree on: those who replay views, on all of them."""
+        views = {"views": [view.as_json() for view in self.recorded]} if self.recorded else {}
+        return self.spec.agreement() | views
 
     @property
     def view(self) -> View:
@@ -71,10 +81,11 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     out = config.out or Path(config.id)
     check_directory(out, config, spec)
     resources = given(config, spec)
+    recorded = recorded_views(config, spec)
     shard = load_shard(config, spec, round=1)
     model = fitting_model(config, spec, shard, device)
     check_room(config, spec, shard, model)
-    return Setup(config, spec, shard, model, resources)
+    return Setup(config, spec, shard, model, resources, recorded)
 
 
 def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.device) -> Model:

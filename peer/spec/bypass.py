@@ -1,4 +1,4 @@
-"""Whether a federation can go on without some of its members, and take them in again."""
+"""Whether a federation can go on without some of its members and take them in again, and do so once more."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -24,3 +24,15 @@ def against_bypass(spec: "Spec") -> Iterator[tuple[str, str]]:
         yield "`wire: top-k` counts on all that was sent before", "choose another `wire`"
     if spec.start_with is not None and not most < 2 * spec.start_with <= 2 * most:
         yield f"`start_with: {spec.start_with}` is not more than half of {most} peers", "choose a number that is"
+
+
+def against_replay(spec: "Spec") -> Iterator[tuple[str, str]]:
+    """Why recorded views cannot be replayed to the same bits, and the way out."""
+    if spec.on_loss != "bypass":
+        yield "views are those of a run with `on_loss: bypass`", "write that"
+    if spec.recording is None:
+        yield "no run is named", "write `recording: DIR`, the directory of the run whose views these are to be"
+    if not spec.training.same_bits:
+        yield "`training` goes by the clock, and so differs from run to run", "leave its `budget` of seconds out"
+    if "resources" in type(spec.protocol).model_fields and spec.protocol.resources_from == "measured":
+        yield f"what `{spec.protocol.name}` measures differs from run to run", "pin its `resources`"

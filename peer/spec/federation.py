@@ -18,7 +18,7 @@ from peer.protocols.declarations import Declarations
 from peer.settings import Settings
 from peer.spec.agreement import agreed, digests, sha256
 from peer.spec.behaviour import AnyBehaviour, LabelFlip
-from peer.spec.bypass import against_bypass
+from peer.spec.bypass import against_bypass, against_replay
 from peer.spec.declared import check_declared
 from peer.spec.document import dump_yaml
 from peer.spec.evaluation import FineTune, StopEarly
@@ -89,6 +89,9 @@ class Spec(Settings):
     start_with: Annotated[int, Field(ge=2)] | None = None
     """How many peers are enough to begin with `on_loss: bypass`, more than half of all: who has not come after
     `absence` may come later. Not given: all."""
+    views: Literal["replay"] | None = None
+    """`replay` takes all views from the run in `recording`, which ends in the same bits. Not given: they are decided as
+    members are lost and return. See [views.md](views.md#the-same-once-more)."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
     plaintext: bool = False
@@ -101,8 +104,9 @@ class Spec(Settings):
     """`cores` and `memory` of the peers' machines by id, for protocols with `resources: pinned`; a peer's own file may
     have another `machine`."""
     recording: Path | None = None
-    """Directory of an earlier run, for protocols with `resources: replay`: there each peer finds in <id>/events.jsonl
-    what its resources were in each round. Every peer may have it elsewhere."""
+    """Directory of an earlier run. For protocols with `resources: replay`, each peer finds there in <id>/events.jsonl
+    what its resources were in each round; with `views: replay`, in <id>/views.json who was a member from which round
+    on. Every peer may have it elsewhere."""
     ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MAX_PEERS)]
     """The peers in ring order. With `--peers N` it may be left out: peer0 ... peerN-1 on loopback."""
 
@@ -193,6 +197,8 @@ class Spec(Settings):
     def _goes_by_what_is_given(self) -> Self:
         """What would be ignored is refused."""
         for key, source in (("machines", "pinned"), ("recording", "replay")):
+            if key == "recording" and self.views == "replay":
+                continue
             if getattr(self, key) is not None and self.protocol.resources_from != source:
                 choice = "resources" in type(self.protocol).model_fields
                 other = f"write `resources: {source}` into `protocol`, or " if choice else ""
@@ -223,6 +229,9 @@ class Spec(Settings):
             raise ValueError(f"`on_loss: bypass` cannot be: {why}; {way_out}, or write `on_loss: wait`")
         if self.on_loss != "bypass" and self.start_with is not None:
             raise ValueError("`start_with` goes with `on_loss: bypass`; write that, or leave `start_with` out")
+        if self.views == "replay" and (obstacle := next(against_replay(self), None)):
+            why, way_out = obstacle
+            raise ValueError(f"`views: replay` cannot be: {why}; {way_out}, or leave `views` out")
         return self
 
     @model_validator(mode="after")

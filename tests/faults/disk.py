@@ -12,7 +12,7 @@ from faults.clock import here
 from peer import files
 from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.journal import Journal
-from peer.runtime.membership.register import VIEWS
+from peer.spec.recorded_views import VIEWS
 
 
 class Disk:

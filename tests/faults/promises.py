@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.register import VIEWS, Register
+from peer.runtime.membership.register import Register
+from peer.spec.recorded_views import VIEWS
 from peer.views.messages import Accepted, Promise, Reply, Request
 from peer.views.view import View
 

@@ -40,6 +40,7 @@ from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.returning import LeftBehindError
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
+from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.telemetry.events import Conflict, Event, Left, Refused, Returning, RoundDone
 from peer.telemetry.telemetry import Telemetry
@@ -87,6 +88,8 @@ class Outcome:
     """Virtual."""
     views: list[str] = field(default_factory=list)
     """Those decided, the last one of whom knows the most."""
+    again: "Outcome | None" = None
+    """Of the run in which the views are replayed."""
 
 
 class Quiet(Telemetry):
@@ -106,8 +109,8 @@ class Quiet(Telemetry):
 class Simulation:
     """One run."""
 
-    def __init__(self, name: str, seed: int, kills: list[Kill], weather: Weather, directory: Path) -> None:
-        self.spec, self.out = specification(name), directory
+    def __init__(self, spec: Spec, seed: int, kills: list[Kill], weather: Weather, directory: Path) -> None:
+        self.spec, self.out = spec, directory
         self.random = Random(seed)
         self.loop = VirtualLoop(Random(seed + 1))
         self.loop.set_exception_handler(self._unhandled)
@@ -167,7 +170,8 @@ class Simulation:
         watching.cancel()
         for id in self.spec.ids:
             self.outcome.digests[id] = self._ended_in(self.out / id)
-        self._check_views()
+        if not self.spec.views:
+            self._check_views()
         if self.spec.on_loss == "bypass":
             self._check_replicated()
 
@@ -369,15 +373,18 @@ def simulate(
     kills: list[Kill],
     weather: Weather | None = None,
     look: Callable[[Simulation], None] = lambda _: None,
+    again: list[Kill] | None = None,
 ) -> Outcome:
-    """One run; the same arguments give the same run. `look` is shown the simulation each virtual second."""
+    """One run; the same arguments give the same run. `look` is shown the simulation each virtual second. again: what
+    happens while its views are replayed; None: they are not."""
     torch.set_num_threads(1)
     place = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
     directory = Path(tempfile.mkdtemp(prefix="simulated-", dir=place))
     resources = Resources(cpus=1, samples=1)
     try:
         with patch("peer.runtime.runtime.measure", lambda *_: resources):
-            simulation = Simulation(name, seed, kills, weather or Weather(), directory)
+            spec = specification(name)
+            simulation = Simulation(spec, seed, kills, weather or Weather(), directory)
             simulation.look = look
             # Seconds are written into checkpoints: with the real ones, no two of them would have the same bytes.
             # And the dead go on holding their directories, as this process lives; the estimate of what a run needs of
@@ -389,7 +396,13 @@ def simulate(
                 patch("peer.runtime.setup.check_room", lambda *_: 0),
                 patch.object(Membership, "hear", simulation.promises.heeded(Membership.hear)),
             ):
-                return simulation.run()
+                outcome = simulation.run()
+                if again is not None:
+                    replayed = spec.model_copy(update={"views": "replay", "recording": directory})
+                    repetition = Simulation(replayed, seed + 3, again, Weather(), directory / "again")
+                    repetition.disk = simulation.disk
+                    outcome.again = repetition.run()
+                return outcome
     finally:
         shutil.rmtree(directory)
 

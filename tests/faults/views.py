@@ -47,9 +47,9 @@ def partitions(random: Random, ids: tuple[str, ...]) -> Iterator[Stall]:
 
 
 def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
-    """Run the plan of a seed; what is wrong with the outcome."""
+    """Run the plan of a seed, and once more with its views replayed; what is wrong with the outcome."""
     kills, weather = plan(name, seed)
-    outcome = simulate(name, seed, kills, weather)
+    outcome = simulate(name, seed, kills, weather, again=[])
     return outcome, wrong_with(name, outcome)
 
 
@@ -61,6 +61,11 @@ def wrong_with(name: str, outcome: Outcome) -> list[str]:
         wrong.append("nobody has finished")
     if specification(name).protocol.common == "model" and len(ended) > 1:
         wrong.append(f"the global model is not the same at all members: {outcome.digests}")
+    if outcome.again and not wrong:
+        wrong += [f"replayed: {fault}" for fault in outcome.again.faults]
+        others = {id: outcome.again.digests[id] for id, digest in outcome.digests.items() if digest}
+        if not HEALING[name].secret and others != {id: outcome.digests[id] for id in others}:
+            wrong.append(f"replayed, it ends in other bits: {others}, not {outcome.digests}")
     return wrong
 
 

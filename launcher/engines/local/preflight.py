@@ -14,6 +14,7 @@ from peer.network.transport.tls import Certificates
 from peer.runtime.disk import check_disk, disk_needed, rehearse
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, check_plaintext
+from peer.spec.recorded_views import recorded_views
 from peer.spec.resources import given
 
 
@@ -45,9 +46,11 @@ def check_certificates(spec: Spec, certs: Path | None) -> None:
 
 
 def check_resources(spec: Spec, out: Path) -> None:
-    """Whether every peer finds what its resources are to be, where they are not measured."""
+    """Whether every peer finds what its resources are to be, where they are not measured, and the views to replay."""
     for id in spec.ids:
-        given(PeerConfig(federation=Path("federation.yaml"), id=id, out=out / id), spec)
+        config = PeerConfig(federation=Path("federation.yaml"), id=id, out=out / id)
+        given(config, spec)
+        recorded_views(config, spec)
 
 
 def check_room(made: Plan, out: Path) -> None:

@@ -18,6 +18,7 @@ from peer.runtime.membership.lookout import Lookout
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import Terms
 from peer.runtime.membership.register import Register
+from peer.runtime.membership.replay import Replay
 from peer.runtime.membership.returning import LeftBehindError, Return
 from peer.runtime.membership.steward import Loss, Steward
 from peer.runtime.runtime import Runtime
@@ -50,7 +51,7 @@ class Lives:
     @property
     def views(self) -> tuple[View, ...]:
         """All that were decided, as far as this peer knows."""
-        return self._membership.chain.since(-1) if self._membership else (self._setup.view,)
+        return self._membership.chain.since(-1) if self._membership else self._setup.recorded or (self._setup.view,)
 
     async def _live(self, setup: Setup) -> bool:
         self.runtime = Runtime(setup, self._transport, self._executor, self._telemetry, self._bounds)
@@ -58,6 +59,9 @@ class Lives:
 
     async def run(self) -> None:
         """FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
+        if self._setup.recorded:
+            await Replay(self._setup, self._setup.recorded, self._live, self._telemetry.emit).run()
+            return
         if self._setup.spec.on_loss != "bypass":
             await self._live(self._setup)
             return

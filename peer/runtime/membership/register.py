@@ -7,10 +7,9 @@ from typing import Self
 
 from peer.errors import FailedError
 from peer.files import read, sync, write_atomically
+from peer.spec.recorded_views import VIEWS
 from peer.views.acceptor import Acceptor
 from peer.views.view import Chain, View
-
-VIEWS = "views.json"
 
 
 @dataclass
