@@ -34,7 +34,7 @@ class FedDyn(CorrectedSGD, GlobalModel):
 
     async def start(self, peer: Peer, init: Init) -> None:
         await super().start(peer, init)
-        peer.state["h_k"] = torch.zeros_like(peer.model)
+        peer.state["h_k"], peer.state["h"] = torch.zeros_like(peer.model), torch.zeros_like(peer.model)
 
     def begin_late(self, peer: Peer) -> None:
         peer.state["h_k"] = torch.zeros_like(peer.model)

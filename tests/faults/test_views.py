@@ -32,6 +32,7 @@ ONCE_HARMFUL = [
     ("healing gossip", 1008),  # a peer proposed by what its life in the view before had seen
     ("healing three", 1007),  # a view was over before its first round, and its member looked for a checkpoint
     ("healing scaffold", 1010),  # a member whose disk was emptied was neither welcome nor lost
+    ("healing feddyn", 3010),  # somebody was taken in before the first round, when there was nothing to be given yet
     ("healing scaffold", 1011),  # a member asked to enter that had been taken in, and was taken in again when dead
 ]
 
