@@ -85,6 +85,8 @@ class Node:
         if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):
             with suppress(ImpossibleError):
                 self.durability.said(neighbour.id, refusal.durable)
+                neighbour.gone_on = True
+                self.durability.stir()
         if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.released:
             with suppress(ImpossibleError):
                 self.durability.said(neighbour.id, refusal.durable)

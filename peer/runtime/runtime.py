@@ -75,7 +75,8 @@ class Runtime:
             declared.digest,
             declared.data,
             self._view.number,
-            self._view.first - 1 if self._view.planned else None,
+            self._seat.lived_on_since,
+            self._view.first - 1,
             rounds=self._spec.rounds,
             settings=agreement,
         )
@@ -200,6 +201,8 @@ class Runtime:
         """The next view begins when all neighbours have this one's last round on disk, too (rule R8)."""
         await self._checkpointer.finish()
         await drain(self.network)
+        if self._seat.departs:
+            await self.network.leave()
 
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""

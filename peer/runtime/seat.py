@@ -14,10 +14,14 @@ class Seat:
 
     can_be_lost = False
     """Whether the others may go on without this peer: then it can be taken in anew whatever it has lost."""
+    departs = False
+    """Whether this peer is no member of the next view, and ends with this one."""
 
     def __init__(self, view: View, patience: float) -> None:
         """patience: seconds."""
         self.view, self._patience = view, patience
+        self.lived_on_since = view.number
+        """The number of the first view from which its members have lived on into this one without going back."""
 
     def take(self, network: Network, done: int) -> None:
         """The peer has found on its disk what it had after round `done`, and begins to live in this view."""

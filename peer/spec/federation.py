@@ -89,6 +89,9 @@ class Spec(Settings):
     start_with: Annotated[int, Field(ge=2)] | None = None
     """How many peers are enough to begin with `on_loss: bypass`, more than half of all: who has not come after
     `absence` may come later. Not given: all."""
+    on_stop: Literal["stop", "leave"] = "stop"
+    """What a peer does when it is sent SIGTERM: stop at once; or, with `on_loss: bypass`, have the others go on without
+    it first, so that none of them waits for it."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
     plaintext: bool = False
@@ -223,6 +226,8 @@ class Spec(Settings):
             raise ValueError(f"`on_loss: bypass` cannot be: {why}; {way_out}, or write `on_loss: wait`")
         if self.on_loss != "bypass" and self.start_with is not None:
             raise ValueError("`start_with` goes with `on_loss: bypass`; write that, or leave `start_with` out")
+        if self.on_loss != "bypass" and self.on_stop == "leave":
+            raise ValueError("`on_stop: leave` goes with `on_loss: bypass`; write that, or leave `on_stop` out")
         return self
 
     @model_validator(mode="after")

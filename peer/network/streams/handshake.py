@@ -49,8 +49,10 @@ class Identity:
     data: tuple[str, ...] = ()
     """What the data must agree in, as the manifest has it: told to whoever is refused, to say what differs."""
     view: int = 0
-    before: int | None = None
-    """The round that all have on disk who have come from the view before to this one; None if some of it is void."""
+    lived_on_since: int | None = None
+    """The number of the first view from which one lives on into this one without going back; None: from none."""
+    before: int = -1
+    """The round that all have on disk who have done so."""
     rounds: int = 1_000_000
     """Of the run; where not given, as many as one may have."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class Identity:
             return refusal
         if hello.view != self.view:
             refusal = Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
-            if self.before is not None and hello.view == self.view - 1:
+            if self.lived_on_since is not None and self.lived_on_since <= hello.view < self.view:
                 refusal.durable = self.before
             return refusal
         if hello.manifest != self.manifest:

@@ -13,16 +13,18 @@ from peer.runtime.bounds import Bounds
 from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.checkpointer import LostError
 from peer.runtime.journal import Journal
+from peer.runtime.membership.inquiry import Inquiry
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import Terms
 from peer.runtime.membership.register import Register
-from peer.runtime.membership.returning import LeftBehindError, Return
+from peer.runtime.membership.returning import ExpelledError, LeftBehindError, Return
 from peer.runtime.membership.steward import Loss, Steward
+from peer.runtime.membership.votes import Votes
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.spec.agreement import digests
 from peer.tasks import background
-from peer.telemetry.events import Returning
+from peer.telemetry.events import Departed, Failed, Returning
 from peer.telemetry.telemetry import Telemetry
 from peer.views.view import View
 
@@ -63,11 +65,22 @@ class Lives:
         make_private(self._setup.out)
         questions = self._questions()
         register = Register.open(self._setup.out, self._setup.config.id, self._setup.view)
-        terms = Terms(self._setup.spec.patience, begins_with_some=self._setup.spec.start_with is not None)
+        loss, spec = self._loss(), self._setup.spec
+        terms = Terms(spec.patience, begins_with_some=spec.start_with is not None, at_least=loss.at_least)
         self._membership = membership = Membership(register, questions, self._telemetry.emit, terms)
         async with background() as group:
-            group.create_task(Steward(membership, questions, self._loss()).run())
-            await self._live_on(membership, Return(membership, questions, self._transport, self._setup.spec.patience))
+            votes = Votes(membership, Inquiry(membership, questions), loss.at_least)
+            group.create_task(votes.run(questions.timeouts.ask))
+            group.create_task(Steward(membership, questions, loss, votes).run())
+            await self._live_on(membership, Return(membership, questions, self._transport, spec.patience))
+
+    def leave(self, otherwise: Callable[[], None]) -> bool:
+        """Have the others go on without this peer, and `otherwise` if that cannot be; False if it is no member."""
+        membership = self._membership
+        if membership and membership.is_member:
+            membership.order.give(otherwise)
+            return True
+        return False
 
     def _questions(self) -> Questions:
         spec, agreement = self._setup.spec, self._setup.spec.agreement()
@@ -89,7 +102,14 @@ class Lives:
                 except LostError as error:
                     self._telemetry.emit(Returning(sentence=str(error)))
                     await back.wait_for_exclusion()
-            await self._move(membership, back)
+            if membership.has_left:
+                await self._depart(membership)
+                return
+            try:
+                await self._move(membership, back)
+            except ExpelledError as error:
+                self._telemetry.emit(Failed(message=str(error)))
+                raise
 
     async def _live_once(self, membership: Membership) -> bool:
         """Whether the run is over with this life."""
@@ -103,6 +123,17 @@ class Lives:
         finally:
             seat.leave()
         return not running.cancelled() and running.result()
+
+    async def _depart(self, membership: Membership) -> None:
+        """Started again, this peer asks to be taken in."""
+        await self._drop_after(membership.chain.ceiling(membership.register.entered))
+        view = membership.chain.current
+        await membership.enter(view)
+        self._telemetry.emit(
+            Departed(
+                sentence=f"left: view {view.number} goes on without this peer; started again, it asks to be taken in"
+            )
+        )
 
     async def _move(self, membership: Membership, back: Return) -> None:
         """To the next view, as somebody who comes back if there is none for this peer."""

@@ -34,6 +34,8 @@ class Terms:
     """Seconds for which a peer waits for somebody who cannot be lost."""
     begins_with_some: bool
     """Whether the run may begin before everybody has been there."""
+    at_least: int
+    """Members of every view."""
 
 
 class MovingSeat(Seat):
@@ -54,6 +56,7 @@ class MovingSeat(Seat):
         """The last round that is on disk for good."""
         self._whole = -1
         """The round of the checkpoint that was read back at the start of this life: it can go back there, too."""
+        self.departs = False
         self._promised: int | None = None
         self._last: int | None = None
         self._free = asyncio.Event()

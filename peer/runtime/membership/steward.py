@@ -1,7 +1,7 @@
 """Sees that a next view is needed, and has it decided; finds out what was decided without this peer."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -11,6 +11,7 @@ from peer.runtime.membership.inquiry import Inquiry
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
 from peer.runtime.membership.returning import LeftBehindError
+from peer.runtime.membership.votes import Votes
 from peer.views.messages import Ask, Ballot, Decided
 from peer.views.proposal import Proposal
 from peer.views.wish import Wish
@@ -37,8 +38,8 @@ class Loss:
 class Steward:
     """Of one member. Only how long it waits is drawn at random: what is decided never depends on it."""
 
-    def __init__(self, membership: Membership, questions: Questions, loss: Loss) -> None:
-        self._membership, self._questions, self._loss = membership, questions, loss
+    def __init__(self, membership: Membership, questions: Questions, loss: Loss, votes: Votes) -> None:
+        self._membership, self._questions, self._loss, self._votes = membership, questions, loss, votes
         self._timeouts = questions.timeouts
         self._clock, self._random = asyncio.get_running_loop().time, Random(membership.id)
         self._outdone_by: Ballot | None = None
@@ -62,9 +63,13 @@ class Steward:
             if late >= self._timeouts.beat:  # what came while this process stood still has not been read yet
                 self._not_before = max(self._not_before, looked + self._timeouts.suspect)
             seat, membership = self._membership.seat, self._membership
+            if membership.order.stands and membership.is_member and (why := self._why_stay(seat)):
+                membership.order.refuse(why)
             if not seat or not seat.transport or membership.is_over(seat.view):
                 continue
-            if wish := self._wish(seat):
+            if not membership.is_member and self._lost(seat):  # who has a say may not see it: nobody would go back
+                membership.strand(seat.view)
+            elif membership.is_member and (wish := self._wish(seat)):
                 await self._propose(wish, self._lost(seat), seat.transport)
             elif seat.misses_somebody and self._clock() - self._asked > self._timeouts.ask:
                 self._asked = self._clock()
@@ -76,19 +81,54 @@ class Steward:
         self._held_since = (self._held_since or now) if self._membership.held else None
         if now < self._not_before:
             return None
-        held = 0.0 if self._held_since is None else now - self._held_since
-        if held and not self._mine and held < self._timeouts.decide:
+        held, out = 0.0 if self._held_since is None else now - self._held_since, self._votes.out
+        if held and not self._mine and held < self._timeouts.decide and not self._is_held_by(out):
             return None  # somebody else is at it
-        if (lost := self._lost(seat)) or held > self._loss.absence:
-            # Who is no member any more, and was to play the last rounds before a view that is decided.
-            stuck = any(id not in self._membership.chain.current.members for id in lost)
-            at_least = self._loss.at_least if seat.has_begun else self._loss.start_with or 0
-            reason = f"{', '.join(lost)} silent for {self._loss.absence:g} s" if lost else "who was deciding is silent"
-            return Wish(at_least=at_least, rollback=stuck, reason=reason)
+        if (lost := self._lost(seat)) or held > self._loss.absence or out:
+            return self._without(lost, out, seat, patient=held <= self._loss.absence)
+        if self._membership.order.stands and not seat.misses_somebody:
+            own = self._membership.id
+            return Wish(frozenset({own}), at_least=self._loss.at_least, unanimous=True, reason=f"{own} leaves")
         if held:
             return Wish(unanimous=True)
         if (entering := self._membership.asks_to_enter) and seat.started < self._loss.rounds:
             return Wish(enter=dict(entering), unanimous=True, reason=f"{', '.join(entering)} taken in")
+        return None
+
+    def _is_held_by(self, out: Collection[str]) -> bool:
+        """Whether the last promise was given to one of these."""
+        promised = self._membership.register.acceptor.slot.promised
+        return promised is not None and promised.proposer in out
+
+    def _without(
+        self, lost: Collection[str], out: Mapping[str, Collection[str]], seat: MovingSeat, patient: bool
+    ) -> Wish:
+        """Those who are lost and those who are voted out; patient: whether all others must promise if none is lost."""
+        others = [id for id in lost if id not in out]
+        # Who is no member any more, and was to play the last rounds before a view that is decided.
+        stuck = any(id not in self._membership.chain.current.members for id in lost)
+        at_least = self._loss.at_least if seat.has_begun else self._loss.start_with or 0
+        reasons = [f"{id} voted out by {', '.join(by)}" for id, by in out.items()]
+        reasons += [f"{', '.join(others)} silent for {self._loss.absence:g} s"] if others else []
+        return Wish(
+            expel=frozenset(out),
+            at_least=at_least,
+            unanimous=bool(out) and patient and not others,
+            rollback=stuck,
+            reason="; ".join(reasons) or "who was deciding is silent",
+        )
+
+    def _why_stay(self, seat: MovingSeat | None) -> str | None:
+        """Why this peer cannot leave, in a sentence."""
+        order, loss, members = self._membership.order, self._loss, self._membership.chain.current.members
+        if len(members) <= loss.at_least:
+            return f"there are {len(members)} members, and the protocol needs {loss.at_least}"
+        if order.age > loss.patience:
+            return f"the others have not agreed within {loss.patience:g} s"
+        if seat and seat.network and not seat.has_begun:
+            return "the run has not begun, so there is nothing to leave; stop it"
+        if seat and seat.started >= loss.rounds:
+            return "it is in its last round, and ends by itself"
         return None
 
     def _lost(self, seat: MovingSeat) -> list[str]:

@@ -61,7 +61,7 @@ async def conversation(request: Request, reply: Reply) -> tuple[Request, Reply]:
     """What the other end has understood of the question, and the asker of the answer; over a network in memory."""
     network, heard = MemoryNetwork(), list[Request]()
 
-    async def hear(asked: Request) -> Reply:
+    async def hear(_sender: str, asked: Request) -> Reply:
         heard.append(asked)
         return reply
 
@@ -94,7 +94,7 @@ def question(request: Request = NOTHING_NEW, **changes: object) -> Question:
     return asked
 
 
-async def never(_request: Request) -> Reply:
+async def never(_sender: str, _request: Request) -> Reply:
     raise AssertionError("it was heard")
 
 
