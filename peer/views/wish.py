@@ -13,8 +13,6 @@ class Wish:
 
     leave: frozenset[str] = frozenset()
     """By themselves: they play to the end of the view before, if that can be."""
-    expel: frozenset[str] = frozenset()
-    """Who is voted out: what they promise counts for nothing, and they are never taken in again."""
     enter: Mapping[str, int] = field(default_factory=dict)
     """Each with the round after which the private state stands that it brings, or -1. Of a member that promises nothing
     comes of it: what it says itself is newer."""
@@ -26,6 +24,8 @@ class Wish:
     """All go back even if everybody promises: the rounds that have begun cannot be finished, because one that is no
     member any more was lost."""
     reason: str = ""
+    expel: frozenset[str] = frozenset()
+    """Who is voted out: what they promise counts for nothing, and they are never taken in again."""
 
 
 def next_view(view: View, promises: Mapping[str, Promise], wish: Wish, order: Sequence[str]) -> View | None:

@@ -66,13 +66,7 @@ class Machine:
     @property
     def is_over(self) -> bool:
         """Whether what it begins in its view is void, or done without it."""
-        if self.lives == self.chain.current.number:
-            return False
-        return not self.following or self.is_cut(self.following)
-
-    def is_cut(self, view: View) -> bool:
-        """Whether it does not simply live on from its view into that one."""
-        return not view.planned or self.id in dict(view.entrants)
+        return self.chain.is_over(self.lives, self.id)
 
     @property
     def newest(self) -> int:
@@ -82,7 +76,8 @@ class Machine:
     @property
     def last(self) -> int | None:
         """The last round that is played in its view, once that is known."""
-        return self.following.first - 1 if self.following and not self.is_over else None
+        later = self.chain.since(self.lives)
+        return later[0].first - 1 if later and not self.is_over else None
 
     @property
     def ceiling(self) -> int:
@@ -127,7 +122,7 @@ class Machine:
 
     @property
     def may_start(self) -> bool:
-        if self.acceptor.held or not self.inside or self.is_over or self.started == self.last:
+        if self.acceptor.held or self.is_over or self.started == self.last:
             return False
         return self.started < min([self.told, *self.heard.values()]) + STALENESS
 
@@ -165,7 +160,10 @@ class Machine:
     def move(self) -> None:
         """Into the next view, as soon as there is nothing left to do in the one before."""
         following = self.following
-        if not following or (not self.is_over and self.durable < following.first - 1):
+        if self.last is not None and self.durable < self.last:
+            return
+        if not following:
+            self.leave()
             return
         entrants = dict(following.entrants)
         last = entrants.get(self.id, self.ceiling)
@@ -177,6 +175,12 @@ class Machine:
         self.heard = self.known_before()
         self.announce()
         self.write()
+
+    def leave(self) -> None:
+        """Its last view is over: what it has stays, and counts if it comes back."""
+        if self.last is not None:
+            self.lives += 1
+            self.write()
 
     def known_before(self) -> dict[str, int]:
         """What the view itself tells: only of one that is not planned all have the round before it on disk."""

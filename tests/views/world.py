@@ -97,7 +97,7 @@ class World:
     def save(self) -> None:
         """Somebody's checkpoint is on disk."""
         machine = self.any_up()
-        if machine and machine.inside and not machine.is_over:
+        if machine and not machine.is_over:
             machine.save()
 
     def gossip(self) -> None:
@@ -228,17 +228,17 @@ class World:
         """Whether it can go on as it is to, by all that was decided."""
         if machine.lives == max(self.decided):
             return
-        view = Chain([self.decided[number] for number in sorted(self.decided)]).after(machine.lives, machine.id)
+        chain = Chain([self.decided[number] for number in sorted(self.decided)])
+        if not chain.is_over(machine.lives, machine.id) and machine.started >= chain.since(machine.lives)[0].first:
+            self.wrong.append(f"{machine.id} has begun round {machine.started} of a planned view that is over then")
+        view = chain.after(machine.lives, machine.id)
         if not view:
             return
         entrants = dict(view.entrants)
         if machine.id in entrants:
             if entrants[machine.id] not in {-1, *machine.kept} or entrants[machine.id] >= view.first:
                 self.wrong.append(f"{machine.id} has no private state with which it could be taken in by {view}")
-        elif view.planned:
-            if machine.started >= view.first:
-                self.wrong.append(f"{machine.id} has begun round {machine.started}, but {view} is planned")
-        elif view.first and view.first - 1 not in machine.kept:
+        elif not view.planned and view.first and view.first - 1 not in machine.kept:
             self.wrong.append(f"{machine.id} has {sorted(machine.kept)} only, but is to go on in {view}")
 
     def learn(self, machine: Machine, decided: Decided) -> Reply:
