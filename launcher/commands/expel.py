@@ -11,10 +11,9 @@ from launcher.certificates import certificate_files
 from launcher.commands import orders
 from launcher.views import told_in_a_line
 from peer.errors import FailedError, InputError
-from peer.network.streams.handshake import RefusedError
 from peer.network.transport.asking import PeerStatus, StatusClient
-from peer.network.transport.base import DisconnectedError
 from peer.network.transport.tls import Certificates
+from peer.network.views.orders import Ask, UnansweredError
 from peer.spec.federation import Spec
 from peer.views.messages import Decided, Denied, Expel, Reply
 from peer.views.view import View
@@ -83,11 +82,11 @@ async def _expel(spec: Spec, id: str, consenting: Mapping[str, Certificates | No
     raise FailedError(_short(id, given, {one: why for one, why in silent.items() if one not in given}))
 
 
-async def _consent(ask: orders.Ask, id: str) -> Reply | str:
+async def _consent(ask: Ask, id: str) -> Reply | str:
     """The member's answer, or why there is none."""
     try:
         return await ask(Expel(0, id))
-    except (DisconnectedError, RefusedError) as error:
+    except UnansweredError as error:
         return str(error)
 
 

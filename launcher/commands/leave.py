@@ -9,10 +9,9 @@ from rich.console import Console
 from launcher.commands import orders
 from launcher.views import told_in_a_line
 from peer.errors import FailedError
-from peer.network.streams.handshake import RefusedError
 from peer.network.transport.asking import PeerStatus, StatusClient
-from peer.network.transport.base import DisconnectedError
 from peer.network.transport.tls import Certificates
+from peer.network.views.orders import UnansweredError
 from peer.spec.federation import Spec
 from peer.views.messages import Decided, Denied, Leave
 
@@ -34,7 +33,7 @@ async def _leave(spec: Spec, id: str, certificates: Certificates | None) -> str:
         while True:
             try:
                 reply = await ask(Leave(0))
-            except (DisconnectedError, RefusedError) as error:
+            except UnansweredError as error:
                 if heard and (said := await _decided(spec, id, certificates)):
                     return said
                 raise FailedError(f"{id} does not answer ({error})" + ", and is still a member" * heard) from None

@@ -1,22 +1,15 @@
 """What an operator asks of a member about views: by that member's own certificate, where there are certificates."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TypeAlias
 
 from launcher.certificates import certificate_files
 from peer.errors import InputError, nearest
-from peer.network.streams.handshake import Identity
-from peer.network.transport.base import Place
-from peer.network.transport.grpc import GrpcTransport
-from peer.network.transport.tls import Certificates, Security
-from peer.network.views.questions import Questions
+from peer.network.transport.tls import Certificates
+from peer.network.views.orders import Ask, asking
 from peer.spec.agreement import digests
 from peer.spec.federation import Spec
-from peer.views.messages import Reply, Request
-
-Ask: TypeAlias = Callable[[Request], Awaitable[Reply]]
 
 
 def check(spec: Spec, ids: Collection[str], what: str) -> None:
@@ -44,25 +37,7 @@ def own_certificate(id: str, directory: Path | None, files: tuple[Path, Path, Pa
     return found
 
 
-@asynccontextmanager
-async def member(spec: Spec, id: str, certificates: Certificates | None) -> AsyncIterator[Ask]:
-    """Ask that member; DisconnectedError and RefusedError where there is no answer."""
-    addresses = {id: at for id, at in spec.addresses.items() if at}
-    names = {at: id for id, at in addresses.items()}
-    security = Security(certificates, names, lambda _event: None) if certificates else None
-    transport = GrpcTransport(Place(listen=None), _untold, security)
+def member(spec: Spec, id: str, certificates: Certificates | None) -> AbstractAsyncContextManager[Ask]:
+    """Ask that member; UnansweredError where there is no answer."""
     agreement = spec.agreement()
-    questions = Questions(Identity(id, digests(agreement), manifest="", settings=agreement), addresses)
-
-    async def ask(request: Request) -> Reply:
-        return await questions.ask(transport, id, request)
-
-    try:
-        yield ask
-    finally:
-        await transport.close()
-
-
-async def _untold(_request: bytes) -> bytes:
-    """The status of somebody who does not listen."""
-    return b""
+    return asking(id, spec.addresses, agreement, digests(agreement), certificates)
