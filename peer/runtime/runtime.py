@@ -202,6 +202,7 @@ class Runtime:
         await self._checkpointer.finish()
         await drain(self.network)
         if self._seat.departs:
+            await self._seat.may_part()
             await self.network.leave()
 
     async def _start(self) -> None:

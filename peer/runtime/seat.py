@@ -51,6 +51,9 @@ class Seat:
     async def may_finish(self, network: Network) -> None:
         """Wait until this peer is needed no more, though its neighbours have all that they want of it."""
 
+    async def may_part(self) -> None:
+        """Wait until all others know that this peer is no member of the next view."""
+
     async def answer(self, pipe: Pipe) -> None:
         """A question about views has come in."""
         await no_views(pipe)

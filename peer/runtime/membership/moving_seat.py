@@ -15,6 +15,9 @@ from peer.runtime.seat import Seat
 from peer.views.acceptor import Standing
 from peer.views.view import Chain, View
 
+PARTING = 5.0
+"""Seconds for which one that leaves waits until all others know."""
+
 
 class Owner(Protocol):
     """Whose seat it is."""
@@ -60,6 +63,7 @@ class MovingSeat(Seat):
         self._promised: int | None = None
         self._last: int | None = None
         self._free = asyncio.Event()
+        self.known_to_have_left = asyncio.Event()
 
     def take(self, network: Network, done: int) -> None:
         self.network, self.transport, self.started = network, network.transport, max(self.started, done)
@@ -105,6 +109,12 @@ class MovingSeat(Seat):
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
                 await network.durability.all_have(network.last_round)
+
+    async def may_part(self) -> None:
+        """For a while: should nobody know of that view, the rest could wait for this peer's answer for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARTING):
+                await self.known_to_have_left.wait()
 
     async def may_start(self, round: int) -> None:
         while not self._free.is_set():  # it may be held again before it is woken up

@@ -12,7 +12,7 @@ from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
 from peer.runtime.membership.returning import LeftBehindError
 from peer.runtime.membership.votes import Votes
-from peer.views.messages import Ask, Ballot, Decided
+from peer.views.messages import Ask, Ballot, Decided, Heard
 from peer.views.proposal import Proposal
 from peer.views.wish import Wish
 
@@ -67,13 +67,27 @@ class Steward:
                 membership.order.refuse(why)
             if not seat or not seat.transport or membership.is_over(seat.view):
                 continue
-            if not membership.is_member and self._lost(seat):  # who has a say may not see it: nobody would go back
-                membership.strand(seat.view)
-            elif membership.is_member and (wish := self._wish(seat)):
+            if not membership.is_member:
+                await self._see_off(seat, seat.transport)
+            elif wish := self._wish(seat):
                 await self._propose(wish, self._lost(seat), seat.transport)
             elif seat.misses_somebody and self._clock() - self._asked > self._timeouts.ask:
                 self._asked = self._clock()
                 await self._ask_somebody(seat.transport)
+
+    async def _see_off(self, seat: MovingSeat, transport: Transport) -> None:
+        """This peer leaves: all are told, until they know, and nobody waits for who is lost meanwhile."""
+        membership = self._membership
+        if self._lost(seat):  # those who have a say may not see it: they would not go back
+            membership.strand(seat.view)
+            return
+        if seat.known_to_have_left.is_set() or self._clock() - self._asked < self._timeouts.ask:
+            return
+        self._asked = self._clock()
+        decided = Decided(membership.chain.since(seat.view.number))
+        told = await self._inquiry.ask_all(dict.fromkeys(decided.views[-1].members, decided), transport, ())
+        if all(isinstance(reply, Heard) for reply in told.values()):
+            seat.known_to_have_left.set()
 
     def _wish(self, seat: MovingSeat) -> Wish | None:
         """What this peer would have decided now, if anything."""
