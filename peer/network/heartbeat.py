@@ -97,7 +97,7 @@ class Heartbeats:
                 pause = retries.cut()
             except RefusedError as error:
                 self._broken(neighbour.id, sayings.hear(str(error)))
-                pause = retries.refused()
+                pause = retries.refused(error)
             self._dialled.pop(neighbour.id, None)
             if not self._parted(neighbour):
                 await asyncio.sleep(pause)

@@ -4,6 +4,7 @@ python -m tests.faults.departures "healing fibfl" 12345        replays one run a
 """
 
 import sys
+from dataclasses import replace
 from random import Random
 
 from faults import views
@@ -15,8 +16,9 @@ from faults.wires import Weather
 def plan(name: str, seed: int) -> tuple[list[Kill], Weather, tuple[Order, ...]]:
     """Orders drawn by the seed, and in two of three runs some faults."""
     random, ids = Random(f"departures {name} {seed}"), HEALING[name].ids
+    # Fewer are left, so that a few emptied disks may be a majority's.
     kills, weather = views.plan(name, seed) if random.random() < 0.67 else ([], Weather(random.choice([0.002, 0.2])))
-    orders = []
+    kills, orders = [replace(kill, wipe=False) for kill in kills], []
     for _ in range(random.choice([1, 1, 2])):
         victim = random.choice(ids)
         others = [id for id in ids if id != victim]

@@ -150,7 +150,8 @@ class Simulation:
 
     @property
     def runtimes(self) -> dict[str, Runtime]:
-        return {id: lives.runtime for id, lives in self.lived.items()}
+        """Of those who have lived since they were last started: who was voted out does not."""
+        return {id: lives.runtime for id, lives in self.lived.items() if hasattr(lives, "runtime")}
 
     def run(self) -> Outcome:
         asyncio.set_event_loop(self.loop)

@@ -34,6 +34,8 @@ class Machine:
     """What others that live in that view have told, as far as it has come here."""
     asks: dict[str, int] = field(default_factory=dict)
     """Who asks to be taken in after the current view, and with which private state."""
+    polled: dict[str, frozenset[str]] = field(default_factory=dict)
+    """To whose voting out others have said that they consent."""
     up: bool = True
     proposal: Proposal | None = None
     above: Ballot | None = None
@@ -48,6 +50,13 @@ class Machine:
     @property
     def inside(self) -> bool:
         return self.id in self.chain.current.members
+
+    @property
+    def out(self) -> frozenset[str]:
+        """Who is to be voted out, as far as it knows."""
+        said = self.polled | {self.id: self.acceptor.consents}
+        by = {id: [one for one in said if id in said[one] and one != id] for id in said[self.id]}
+        return frozenset(id for id in by if self.chain.current.is_quorum(by[id]))
 
     @property
     def view(self) -> View:
@@ -203,5 +212,5 @@ class Machine:
             self.kept.discard(self.newest)
         self.durable = self.read_back()
         self.started, self.told = self.newest, min(self.tellable(), self.ceiling)
-        self.heard, self.asks = self.known_before(), {}
+        self.heard, self.asks, self.polled = self.known_before(), {}, {}
         self.up, self.proposal, self.above = True, None, None

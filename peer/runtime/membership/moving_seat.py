@@ -185,7 +185,7 @@ class MovingSeat(Seat):
         if self.network is None:
             return []
         before, regressed = asyncio.get_running_loop().time() - seconds, self.network.regressed
-        around = [one for one in self._around(self.network) if one.state != "left"]
+        around = [one for one in self._around(self.network) if one.state != "left" and not one.gone_on]
         return [one.id for one in around if one.heard < before or one.id in regressed]
 
     def _around(self, network: Network) -> list[Neighbour]:

@@ -121,7 +121,7 @@ class Steward:
         others = [id for id in lost if id not in out]
         # Who is no member any more, and was to play the last rounds before a view that is decided.
         stuck = any(id not in self._membership.chain.current.members for id in lost)
-        at_least = self._loss.at_least if seat.has_begun else self._loss.start_with or 0
+        at_least = self._loss.at_least if seat.has_begun or out else self._loss.start_with or 0
         reasons = [f"{id} voted out by {', '.join(by)}" for id, by in out.items()]
         reasons += [f"{', '.join(others)} silent for {self._loss.absence:g} s"] if others else []
         return Wish(
