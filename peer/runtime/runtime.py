@@ -171,7 +171,7 @@ class Runtime:
             self._complete.unlink(missing_ok=True)
             if done < self._view.first:
                 self._use_first_edges()
-            await join(self.network.edges, self.telemetry.emit, self._seat.patience(done))
+            await self._join(done)
             self._become("ready")
             while done < self.network.last_round and await self._may_start(done + 1):
                 done += 1
@@ -182,6 +182,13 @@ class Runtime:
         await self._finish()
         await self._serve()
         return True
+
+    async def _join(self, done: int) -> None:
+        """Who knows already that nothing is played in this view has gone on to the next, and does not come."""
+        async with background() as group:
+            joining = group.create_task(join(self.network.edges, self.telemetry.emit, self._seat.patience(done)))
+            passed = group.create_task(self._seat.passed(done))
+            await asyncio.wait((joining, passed), return_when=asyncio.FIRST_COMPLETED)
 
     def _use_first_edges(self) -> None:
         """Open the links of the view's ring; a resumed peer has those of its checkpoint."""

@@ -1,5 +1,6 @@
 """A peer's place in a view: what the runtime must know of the membership, whoever decides on it."""
 
+import asyncio
 from collections.abc import Sequence
 
 from peer.network.membership.durability import STALENESS_BOUND, Durability
@@ -44,6 +45,10 @@ class Seat:
     def patience(self, done: int) -> float:
         """Seconds to wait for neighbours after round `done`."""
         return self._patience
+
+    async def passed(self, done: int) -> None:
+        """Wait until it is known that this view has no rounds after that one."""
+        await asyncio.Event().wait()
 
     async def may_start(self, round: int) -> None:
         """Wait until this peer may begin that round: not while a view is being decided on."""

@@ -62,7 +62,7 @@ class MovingSeat(Seat):
         self.departs = False
         self._promised: int | None = None
         self._last: int | None = None
-        self._free = asyncio.Event()
+        self._free, self._ending = asyncio.Event(), asyncio.Event()
         self.known_to_have_left = asyncio.Event()
 
     def take(self, network: Network, done: int) -> None:
@@ -116,6 +116,11 @@ class MovingSeat(Seat):
             async with asyncio.timeout(PARTING):
                 await self.known_to_have_left.wait()
 
+    async def passed(self, done: int) -> None:
+        while self._last is None or self._last > done:
+            self._ending.clear()
+            await self._ending.wait()
+
     async def may_start(self, round: int) -> None:
         while not self._free.is_set():  # it may be held again before it is woken up
             await self._free.wait()
@@ -132,6 +137,7 @@ class MovingSeat(Seat):
     def end_after(self, round: int) -> None:
         """The next view is planned, and this one is over then."""
         self._last = round
+        self._ending.set()
         if self.network:
             self.network.end_after(round)
 
