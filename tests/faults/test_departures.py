@@ -11,7 +11,7 @@ from faults.simulation import Kill, Order, Outcome, simulate
 from faults.views import wrong_with
 from faults.wires import Weather
 
-SEEDS = [("healing fibfl", 2), ("healing restless", 1), ("healing scaffold", 0), ("healing quorum", 1)]
+SEEDS = [("healing restless", 1), ("healing quorum", 1)]
 """`make chaos` runs more."""
 SLOW = ("healing fibfl", 7)
 """One waits for a slow member that leaves while others are already in the next view."""
@@ -31,7 +31,7 @@ def test_random_orders_and_faults(name: str, seed: int) -> None:
     assert not wrong, f"python -m tests.faults.departures {name!r} {seed}: {wrong} after {outcome.kills}"
 
 
-@pytest.mark.parametrize("slowest", [0.002, 0.2])
+@pytest.mark.parametrize("slowest", [0.2])
 def test_who_leaves_costs_nobody_a_round(slowest: float) -> None:
     outcome = suffered("healing scaffold", LEAVES, slowest=slowest)
     assert outcome.gone == {"peer2": "left"}
@@ -47,13 +47,13 @@ def test_rules_left_out_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(*SLOW)[1]
 
 
-@pytest.mark.parametrize("step", range(1, 40, 6))
+@pytest.mark.parametrize("step", [7, 19, 31])
 def test_one_is_killed_while_it_leaves(step: int) -> None:
     """It asks to be taken in, or had left."""
     suffered("healing scaffold", LEAVES, kills=(Kill("peer2", "views", step, away=(0.3,)),))
 
 
-@pytest.mark.parametrize("step", [4, 16, 28])
+@pytest.mark.parametrize("step", [16])
 def test_another_is_lost_while_one_leaves(step: int) -> None:
     suffered("healing scaffold", LEAVES, kills=(Kill("peer1", "views", step, away=(12.0,)),))
 
