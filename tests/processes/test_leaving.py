@@ -148,3 +148,10 @@ def test_where_members_stay_the_same_nobody_goes(
     spec.write_text("{protocol: fibfl, data: digits}")
     assert main([command, str(spec), "--peers", "4", "peer1"]) == 2
     assert "that needs `on_loss: bypass`" in capsys.readouterr().err
+
+
+def test_on_stop_leave_is_refused_where_nobody_can_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = tmp_path / "federation.yaml"
+    spec.write_text("{protocol: fibfl, data: digits, on_stop: leave}")
+    assert main(["check", str(spec), "--peers", "4"]) == 2
+    assert "`on_stop: leave` goes with `on_loss: bypass`; write that, or leave `on_stop` out" in capsys.readouterr().err
