@@ -84,6 +84,20 @@ def parser() -> argparse.ArgumentParser:
     certificate_arguments(watch)
     watch.set_defaults(command=watch_peers)
 
+    leave = commands.add_parser("leave", help="have a peer leave, so that nobody waits for it", allow_abbrev=False)
+    spec_arguments(leave)
+    leave.add_argument("peer", metavar="PEER", help="the id of the one that is to leave")
+    certificate_arguments(leave)
+    leave.set_defaults(command=have_leave)
+
+    expel = commands.add_parser("expel", help="consent that a peer is voted out", allow_abbrev=False)
+    spec_arguments(expel)
+    expel.add_argument("peer", metavar="PEER", help="the id of the one that is to be voted out")
+    whose = "who consents (default: all others whose certificates are there)"
+    expel.add_argument("--by", nargs="+", default=[], metavar="ID", help=whose)
+    certificate_arguments(expel)
+    expel.set_defaults(command=vote_out)
+
     attach = commands.add_parser("attach", help="go on with peers whose launcher is gone", allow_abbrev=False)
     attach.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
     attach.set_defaults(command=attach_to_run)
@@ -233,6 +247,18 @@ def watch_peers(arguments: argparse.Namespace) -> int:
     from launcher.commands.watch import watch
 
     return watch(resolved(arguments), certificates(arguments.certs, arguments.tls), output())
+
+
+def have_leave(arguments: argparse.Namespace) -> int:
+    from launcher.commands.leave import leave
+
+    return leave(resolved(arguments), arguments.peer, arguments.certs, arguments.tls, output())
+
+
+def vote_out(arguments: argparse.Namespace) -> int:
+    from launcher.commands.expel import expel
+
+    return expel(resolved(arguments), arguments.peer, arguments.by, arguments.certs, arguments.tls, output())
 
 
 def attach_to_run(arguments: argparse.Namespace) -> int:

@@ -75,15 +75,23 @@ class Views:
 
 def told(event: ViewDecided) -> View:
     """The view of which an event tells."""
-    return View(event.number, event.members, event.first, event.planned, event.entrants, event.reason)
+    return View(event.number, event.members, event.first, event.planned, event.entrants, event.reason, event.expelled)
+
+
+def told_in_a_line(view: View) -> str:
+    """As a peer's log has it."""
+    return str(ViewDecided(**view.as_json()))
 
 
 def change(before: View, after: View) -> str:
     """Who was lost and who is back, in a few words; empty if nobody is."""
-    lost = [id for id in before.members if id not in after.members]
+    gone = [id for id in before.members if id not in after.members]
+    out = [id for id in after.expelled if id not in before.expelled]
+    left = [id for id in gone if after.planned and id not in out]
+    lost = [id for id in gone if id not in {*left, *out}]
     back = [id for id in after.members if id not in before.members]
     anew = [id for id, _ in after.entrants if id in before.members and id in after.members]
-    said = [(lost, "lost"), (back, "back"), (anew, "taken in anew")]
+    said = [(lost, "lost"), (left, "left"), (out, "voted out"), (back, "back"), (anew, "taken in anew")]
     return ", ".join(f"{' and '.join(ids)} {what}" for ids, what in said if ids)
 
 

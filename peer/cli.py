@@ -107,16 +107,21 @@ async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
     task = asyncio.current_task()
     assert task
 
-    def stop(number: signal.Signals) -> None:
-        caught.append(number)
+    def cancel() -> None:
         task.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    def stop(number: signal.Signals) -> None:
+        caught.append(number)
+        leaves = number == signal.SIGTERM and len(caught) == 1 and setup.spec.on_stop == "leave"
+        if not leaves or not lives.leave(otherwise=cancel):
+            cancel()
+
     security = _security(setup, telemetry)
     with ThreadPoolExecutor(1, "train") as executor:
         transport = partial(GrpcTransport, _place(setup), security=security, report=telemetry.emit)
         lives = Lives(setup, transport, executor, telemetry)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
         try:
             await lives.run()
         except asyncio.CancelledError:

@@ -99,9 +99,8 @@ async def launch(engine: Engine[Any], run: Run, directory: RunDirectory, console
     with closing(federation), stop.listening(), display(console) as screen:
         introduce(spec, files.path, screen)
         async with engine.deploy(replace(run, say=screen.say)) as deployment:
-            supervisor = Supervisor(deployment, files, federation, screen.say, bearable=Bearable.of(spec))
-            if engine.restarts_peers:
-                supervisor.policy = Policy(limit=0)
+            policy = Policy.of(spec, limit=0 if engine.restarts_peers else Policy.limit)
+            supervisor = Supervisor(deployment, files, federation, screen.say, policy, Bearable.of(spec))
             async with background() as tasks:
                 # A display that breaks ends the peers: they must not go on unseen.
                 tasks.create_task(watch(federation, screen))

@@ -106,7 +106,7 @@ class AskedFederation(FederationView):
         members = tuple(id for id in self.peers if id not in status.outside)
         there = [one for one in told if not (isinstance(one, LinkChanged) and one.state == "joining")]
         return [
-            ViewDecided(number=status.view, members=members, first=status.first, planned=True, entrants=(), reason=""),
+            ViewDecided(number=status.view, members=members, first=status.first, planned=False, entrants=(), reason=""),
             StateChanged(state="joining", round=status.round, time=now),
             *there,
         ]

@@ -12,7 +12,7 @@ from peer.telemetry.results import objects
 from peer.text import printable
 from peer.views.view import View
 
-OUTSIDE = ("lost", "returning")
+OUTSIDE = ("lost", "expelled", "returning")
 """What peers do that are no members of the view."""
 News = tuple[str, Event]
 """Whose event, and the event."""
@@ -60,10 +60,12 @@ class FederationView:
         return [self.peers[id] for id in self.view.members if id in self.peers]
 
     def doing(self, id: str) -> str:
-        """What a peer does: its state, or that it is lost or on its way back."""
+        """What a peer does: its state, or that it is lost, voted out or on its way back."""
         state = self.peers[id].state
-        if id in self.view.members or state == "done":
+        if id in self.view.members or state in ("done", "left"):
             return state
+        if id in self.view.expelled:
+            return "expelled"
         return "returning" if state == "joining" else "lost"
 
     def _take_views(self, decided: Iterable[ViewDecided]) -> list[str]:

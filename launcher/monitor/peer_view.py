@@ -9,9 +9,11 @@ from peer.telemetry.events import (
     CertificatesChanged,
     Conflict,
     Damaged,
+    Departed,
     Done,
     Event,
     Failed,
+    Leaving,
     Left,
     LinkChanged,
     Lost,
@@ -27,7 +29,7 @@ from peer.telemetry.events import (
 
 PATIENT = 5.0
 """Seconds that a peer may wait for another before a person is told."""
-ENDED = ("done", "failed", "stopped", "restarting", "no answer")
+ENDED = ("done", "left", "failed", "stopped", "restarting", "no answer")
 """States in which there is no process, or none that anybody can ask."""
 
 
@@ -80,7 +82,7 @@ class PeerView:
         self.state, self.failure, self.waits, self.links = "starting", None, {}, {}
 
     def end(self, state: str) -> None:
-        """Its process has ended, and is now "done", "failed", "stopped" or "restarting"."""
+        """Its process has ended, and is now "done", "left", "failed", "stopped" or "restarting"."""
         self.state, self.waits = state, {}
 
     @property
@@ -120,8 +122,11 @@ class PeerView:
                 self.history[event.round] = event
             case ViewDecided():
                 self._hear_view(event)
-            case Returning():
+            case Returning() | Leaving():
                 return f"{self.id}: {event}"
+            case Departed():
+                self.end("left")
+                return f"{self.id} {event}"
             case Waiting():
                 self.waits[event.cause] = self.waits.get(event.cause, Wait((), event.time)).after(event)
             case LinkChanged():

@@ -127,7 +127,7 @@ def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Seque
         return peers, []
 
     def interest(peer: PeerView) -> tuple[bool, bool, bool, int, float]:
-        trouble = (peer.state in ENDED and peer.state != "done") or federation.doing(peer.id) in OUTSIDE
+        trouble = (peer.state in ENDED and peer.state not in ("done", "left")) or federation.doing(peer.id) in OUTSIDE
         figure = peer.figure(federation.headline)
         goodness = inf if figure is None else figure if federation.headline.figure.better == "up" else -figure
         doubted, waits = bool(federation.doubted(peer.id)), bool(peer.waiting)
@@ -162,6 +162,8 @@ def row(federation: FederationView, peer: PeerView) -> Row:
 STYLES = {
     "silent": "bold red",
     "lost": "bold red",
+    "expelled": "bold red",
+    "left": "yellow",
     "returning": "yellow",
     "training": "cyan",
     "communicating": "magenta",

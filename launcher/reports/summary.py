@@ -88,6 +88,7 @@ def told_of(view: View) -> DecidedView:
         "planned": view.planned,
         "entrants": [*view.entrants],
         "reason": view.reason,
+        "expelled": [*view.expelled],
     }
 
 

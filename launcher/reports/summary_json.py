@@ -36,6 +36,8 @@ class DecidedView(TypedDict):
     planned: bool
     entrants: list[tuple[str, int]]
     reason: str
+    expelled: NotRequired[list[str]]
+    """Who was voted out, in it or before; not in summaries of earlier versions."""
 
 
 class Trusted(TypedDict):

@@ -1,6 +1,10 @@
 """When a peer that ended is started again: a crash is, a decision is not."""
 
+import signal
 from dataclasses import dataclass, field
+from typing import Self
+
+from peer.spec.federation import Spec
 
 WRONG_INPUT = 2
 STOPPED = (143, 130, -15, -2)
@@ -18,7 +22,14 @@ class Policy:
     steady: float = 60.0
     """A peer that has run for so long does not crash because it was started: a new row begins."""
     grace: float = 20.0
-    """Between SIGTERM and SIGKILL; a peer writes its checkpoint meanwhile."""
+    """Between the first signal and SIGKILL; a peer writes its checkpoint meanwhile."""
+    asks_by: signal.Signals = signal.SIGTERM
+    """That first signal."""
+
+    @classmethod
+    def of(cls, spec: Spec, limit: int) -> Self:
+        """At the end all are to stop, and none of them is to leave the others."""
+        return cls(limit=limit, asks_by=signal.SIGINT if spec.on_stop == "leave" else signal.SIGTERM)
 
 
 @dataclass

@@ -100,7 +100,7 @@ class Supervisor:
         self.codes[id] = code
         view = self.federation.peers[id]
         if code == 0:
-            view.end("done")
+            view.end("left" if view.state == "left" else "done")
         elif code in STOPPED:
             view.end("stopped")
             self.say(f"{id} was stopped; to go on: dfl-peer --config {self.files.config(id)}")
@@ -117,10 +117,10 @@ class Supervisor:
         return f"{id} {cause}; {where}:{last or ' (empty)'}"
 
     async def _end(self, hurry: asyncio.Event) -> None:
-        """Ends whoever still runs: SIGTERM, and after the grace or in a hurry SIGKILL."""
+        """Ends whoever still runs: asks them to, and after the grace or in a hurry SIGKILL."""
         self.federation.ending = True
         for process in self._running.values():
-            process.signal(signal.SIGTERM)
+            process.signal(self.policy.asks_by)
         async with asyncio.TaskGroup() as tasks:
             everyone = tasks.create_task(self._everyone())
             hurried = tasks.create_task(hurry.wait())

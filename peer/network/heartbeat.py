@@ -23,6 +23,7 @@ from peer.network.transport import DisconnectedError, GivenUpError
 from peer.network.vigil import Vigil
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat
+from peer.tasks import background
 from peer.telemetry.events import Refused
 
 
@@ -58,11 +59,21 @@ class Heartbeats:
         self._leaving.set()
         self._node.durability.stir()  # each conversation waits there for its next beat
         while self._conversations.total() or not all(map(self._parted, self._edges.neighbours.values())):
-            self._ended.clear()
-            await self._ended.wait()
+            await self._news_of_an_end()
+
+    async def _news_of_an_end(self) -> None:
+        """Wait until a stream has ended, or somebody may have gone on to a later view."""
+        self._ended.clear()
+        async with background() as group:
+            news = [
+                group.create_task(self._ended.wait()),
+                group.create_task(self._node.durability.beyond(self._node.durability.version)),
+            ]
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
 
     def _parted(self, neighbour: Neighbour) -> bool:
-        return self._leaving.is_set() and (neighbour.id in self._told or neighbour.state == "left")
+        gone = neighbour.id in self._told or neighbour.gone_on or neighbour.state == "left"
+        return self._leaving.is_set() and gone
 
     async def watch(self) -> None:
         """Who is silent."""
@@ -86,7 +97,7 @@ class Heartbeats:
                 pause = retries.cut()
             except RefusedError as error:
                 self._broken(neighbour.id, sayings.hear(str(error)))
-                pause = retries.refused()
+                pause = retries.refused(error)
             self._dialled.pop(neighbour.id, None)
             if not self._parted(neighbour):
                 await asyncio.sleep(pause)

@@ -17,6 +17,8 @@ class Timeouts:
     """Before the next attempts to connect; the last one is repeated."""
     refused: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0, 2.0, 5.0)
     """Before the next attempts after refusals; the last one is repeated."""
+    elsewhere: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0)
+    """The same after refusals by one that lives in another view: each is a sign of life, too."""
     settle: float = 5.0
     """How long a stream must stand to count as one that works: until then its end is one more failed attempt."""
     succeed: float = 5.0

@@ -1,5 +1,6 @@
 """One peer as all its streams see it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -82,9 +83,13 @@ class Node:
 
     def _released(self, neighbour: Neighbour, refusal: Refusal) -> None:
         """Who has gone on to a later view, or has forgotten this edge first, says how far it is."""
+        if refusal.reason == Refusal.VIEW:
+            neighbour.heard = asyncio.get_running_loop().time()  # it is on its way, and not lost
         if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):
             with suppress(ImpossibleError):
                 self.durability.said(neighbour.id, refusal.durable)
+                neighbour.gone_on = True
+                self.durability.stir()
         if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.released:
             with suppress(ImpossibleError):
                 self.durability.said(neighbour.id, refusal.durable)

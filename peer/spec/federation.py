@@ -92,6 +92,9 @@ class Spec(Settings):
     views: Literal["replay"] | None = None
     """`replay` takes all views from the run in `recording`, which ends in the same bits. Not given: they are decided as
     members are lost and return. See [views.md](views.md#the-same-once-more)."""
+    on_stop: Literal["stop", "leave"] = "stop"
+    """What a peer does when it is sent SIGTERM: stop at once; or, with `on_loss: bypass`, have the others go on without
+    it first, so that none of them waits for it."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
     plaintext: bool = False
@@ -232,6 +235,8 @@ class Spec(Settings):
         if self.views == "replay" and (obstacle := next(against_replay(self), None)):
             why, way_out = obstacle
             raise ValueError(f"`views: replay` cannot be: {why}; {way_out}, or leave `views` out")
+        if self.on_loss != "bypass" and self.on_stop == "leave":
+            raise ValueError("`on_stop: leave` goes with `on_loss: bypass`; write that, or leave `on_stop` out")
         return self
 
     @model_validator(mode="after")

@@ -293,6 +293,7 @@ class ViewDecided(Event):
 
     planned: the rounds before are played to their end; else those from `first` on are void and are played again.
     entrants: who is taken in, each with the round after which its private state stands, -1 for a new one.
+    expelled: who was voted out, now or before.
     """
 
     name = "view"
@@ -302,6 +303,7 @@ class ViewDecided(Event):
     planned: bool
     entrants: tuple[tuple[str, int], ...]
     reason: str
+    expelled: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"view {self.number} from round {self.first} on: {', '.join(self.members)} ({self.reason})"
@@ -313,6 +315,20 @@ class ViewConflict(Worded):
 
     name = "view_conflict"
     level = logging.ERROR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaving(Worded):
+    """The peer was told to leave, or cannot."""
+
+    name = "leaving"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Departed(Worded):
+    """The peer has left, as it was told to: the others go on without it, and nobody waits for it."""
+
+    name = "departed"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,14 @@ from peer.views.messages import (
     Ask,
     Ballot,
     Behind,
+    Consents,
     Decided,
+    Denied,
     Enter,
+    Expel,
     Heard,
+    Leave,
+    Poll,
     Prepare,
     Promise,
     Refused,
@@ -50,6 +55,10 @@ class Acceptor:
     def __init__(self, id: str, chain: Chain) -> None:
         """`chain` is shared: what is heard to be decided extends it."""
         self.id, self.chain = id, chain
+        self.consents: frozenset[str] = frozenset()
+        """To whose voting out this member consents."""
+        self.unheard: frozenset[str] = frozenset()
+        """Whose attempts it passes over: enough consent that they are voted out. Known by asking, so not kept."""
         self._kept = Slot(chain.current.number + 1)
 
     @property
@@ -97,8 +106,22 @@ class Acceptor:
             case Ask():
                 current = self.chain.current.number
                 return Behind(current) if request.number > current else Decided(self.chain.since(request.number))
-            case Enter() if request.number < self.chain.current.number:
+            case Enter() | Poll() if request.number < self.chain.current.number:
                 return Decided(self.chain.since(request.number))
+            case Poll():
+                return Consents(tuple(sorted(self.consents)))
+            case Leave() if not self._has_say():
+                return Decided(self.chain.since(request.number))
+            case Expel():
+                return self._consent(request)
+        return Heard()
+
+    def _consent(self, request: Expel) -> Reply:
+        if request.id == self.id:
+            return Denied(f"{self.id} cannot consent that it is voted out itself: tell it to leave")
+        if request.id in self.chain.current.expelled:
+            return Decided(self.chain.since(request.number))
+        self.consents |= {request.id}
         return Heard()
 
     def _elsewhere(self, request: Prepare | Accept) -> Reply | None:
@@ -107,7 +130,8 @@ class Acceptor:
             return Decided(self.chain.since(request.number - 1))
         if request.number > self.slot.number:
             return Behind(self.chain.current.number)
-        return None if self._has_say() else Refused(request.number, request.ballot)
+        heard = self._has_say() and request.ballot.proposer not in self.unheard.union(self.chain.current.expelled)
+        return None if heard else Refused(request.number, request.ballot)
 
     def _has_say(self) -> bool:
         return self.id in self.chain.current.members
@@ -135,7 +159,7 @@ class Acceptor:
         return Accepted(slot.number, ballot)
 
     def _release(self, request: Release) -> None:
-        if request.number == self.slot.number:
+        if request.number == self.slot.number and request.ballot.proposer not in self.unheard:
             self._kept = self.slot.release(request.ballot)
 
     def _learn(self, views: tuple[View, ...]) -> Reply:
@@ -143,14 +167,17 @@ class Acceptor:
             return Behind(self.chain.current.number)
         for view in views:
             self.chain.extend(view)
+        self.consents -= {*self.chain.current.expelled}
         return Heard()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain JSON, for `load`; the chain is in it, for the two must not be on disk from different moments."""
-        return {"id": self.id, "chain": self.chain.state_dict(), "slot": self.slot.as_json()}
+        kept = {"id": self.id, "chain": self.chain.state_dict(), "slot": self.slot.as_json()}
+        return {**kept, "consents": sorted(self.consents)}
 
     @classmethod
     def load(cls, kept: Mapping[str, Any]) -> Self:
         acceptor = cls(kept["id"], Chain.load(kept["chain"]))
+        acceptor.consents = frozenset(kept.get("consents", ()))
         acceptor._kept = Slot.from_json(kept["slot"])
         return acceptor

@@ -76,6 +76,28 @@ class Enter:
 
 
 @dataclass(frozen=True)
+class Leave:
+    """its operator asks this member to leave, and knows the views up to that number"""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Expel:
+    """its operator, who knows the views up to that number, has this member consent that one is voted out"""
+
+    number: int
+    id: str
+
+
+@dataclass(frozen=True)
+class Poll:
+    """to the voting out of whom do you consent? The asker knows the views up to that number"""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Promise:
     """as asked; and how this member stands"""
 
@@ -118,9 +140,23 @@ class Behind:
 
 
 @dataclass(frozen=True)
+class Consents:
+    """to the voting out of these, which is on disk"""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Denied:
+    """that cannot be, and why"""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Heard:
     """received"""
 
 
-Request: TypeAlias = Prepare | Accept | Release | Decided | Ask | Enter
-Reply: TypeAlias = Promise | Accepted | Refused | Decided | Behind | Heard
+Request: TypeAlias = Prepare | Accept | Release | Decided | Ask | Enter | Leave | Expel | Poll
+Reply: TypeAlias = Promise | Accepted | Refused | Decided | Behind | Consents | Denied | Heard

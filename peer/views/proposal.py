@@ -39,6 +39,8 @@ class Proposal:
         self.number, self.ballot = chain.current.number + 1, ballot
         self._chain, self._present, self._wish = chain, chain.current, wish
         self._order = order
+        self._asked_for = [id for id in self._present.members if id not in wish.expel]
+        """Whose answers count."""
         if ballot.proposer not in self._present.members:
             raise ValueError(f"{ballot.proposer} is no member of view {self._present.number}")
         self._promises: dict[str, Promise] = {}
@@ -70,7 +72,10 @@ class Proposal:
                 self._took(member)
             case Refused(number=number, promised=promised) if number == self.number and promised > self.ballot:
                 self.outdone_by = promised
-                self._become("outdone")
+                if promised.proposer in self._wish.expel:
+                    self.failed(member)  # or who is voted out could outdo every attempt
+                else:
+                    self._become("outdone")
             case Refused(promised=promised) if promised == self.ballot:
                 self.failed(member)
             case Decided(views=views) if views and views[0].number == self.number:
@@ -90,7 +95,7 @@ class Proposal:
             self._count_accepted()
 
     def _counts(self, member: str) -> bool:
-        return member in self._present.members
+        return member in self._asked_for
 
     def _all_have_promised(self) -> bool:
         return self._promises.keys() == set(self._present.members)
@@ -108,7 +113,7 @@ class Proposal:
         if self.state != "asking" or member in self._promises:
             return
         if member == self.ballot.proposer:
-            self._to_send |= {id: self._asked for id in self._present.members if id != member}
+            self._to_send |= {id: self._asked for id in self._asked_for if id != member}
         self._promises[member] = promise
         self._failed.discard(member)
         self._count_promises()
@@ -116,7 +121,7 @@ class Proposal:
     def _count_promises(self) -> None:
         if self.ballot.proposer in self._failed:
             self._become("short")
-        elif self._promises.keys() | self._failed >= set(self._present.members):
+        elif self._promises.keys() | self._failed >= {*self._asked_for}:
             self._choose()
 
     def _choose(self) -> None:
@@ -129,7 +134,7 @@ class Proposal:
         if voted or (view and len(view.members) >= self._wish.at_least):
             self.view = view
             self._failed.clear()
-            self._to_send = dict.fromkeys(self._present.members, self._asked)
+            self._to_send = dict.fromkeys(self._asked_for, self._asked)
             self._become("accepting")
         elif self._all_have_promised():
             self._to_send = dict.fromkeys(self._present.members, Release(*self._mine))
@@ -148,7 +153,7 @@ class Proposal:
             those = {*self._present.members, *self.view.members}
             self._to_send = {id: Decided((self.view,)) for id in self._order if id in those}
             self._become("decided")
-        elif self._accepted | self._failed >= set(self._present.members):
+        elif self._accepted | self._failed >= {*self._asked_for}:
             self._become("short")
 
     def _become(self, state: ProposalState) -> None:

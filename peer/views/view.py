@@ -26,6 +26,8 @@ class View:
     entrants: tuple[tuple[str, int], ...] = ()
     """Members that are taken in: each with the round after which the private state stands that it brings, or -1."""
     reason: str = ""
+    expelled: tuple[str, ...] = ()
+    """Who was voted out, in this view or before, in the order of the spec: nobody of them is taken in again."""
 
     def is_quorum(self, ids: Iterable[str]) -> bool:
         """More than half of the members, or exactly half with the first of them: any two quorums have one in common."""
@@ -39,7 +41,12 @@ class View:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Self:
         entrants = tuple((id, private) for id, private in kept["entrants"])
-        return cls(**{**kept, "members": tuple(kept["members"]), "entrants": entrants})
+        expelled = tuple(kept.get("expelled", ()))
+        return cls(**{**kept, "members": tuple(kept["members"]), "entrants": entrants, "expelled": expelled})
+
+    def cuts(self, id: str) -> bool:
+        """Whether that member does not simply live on into this view from the one before."""
+        return not self.planned or id in dict(self.entrants)
 
 
 class Chain:
@@ -77,16 +84,22 @@ class Chain:
         return tuple(self._views[max(0, number + 1) :])
 
     def after(self, number: int, id: str) -> View | None:
-        """The view to live in after that of the number; None for who is no member now.
+        """The view to live in after that of the number; None for whom there is none.
 
-        Planned ones are lived in one after the other. What lies before one for which all went back, or by which that
-        member was taken in, is passed over.
+        Planned ones are lived in one after the other, also by a member that a later one is without: it leaves then.
+        What lies before one for which all went back, or by which that member was taken in, is passed over.
         """
-        if id not in self.current.members:
-            return None
         later = self.since(number)
-        cuts = [view for view in later if not view.planned or id in dict(view.entrants)]
+        cuts = [view for view in later if view.cuts(id)]
+        if id not in self.current.members:
+            return later[0] if later and not cuts and id in later[0].members else None
         return cuts[-1] if cuts else later[0]
+
+    def is_over(self, number: int, id: str) -> bool:
+        """Whether that member has nothing to do any more in the view of that number: while only planned ones follow, it
+        is lived in to its end, also by who leaves. One without a round is passed over, as nobody is sure to come."""
+        view = self._views[number]
+        return id not in view.members or any(one.cuts(id) or one.first == view.first for one in self.since(number))
 
     def ceiling(self, entered: int) -> int | None:
         """The last round whose checkpoint still counts if it was made in view `entered`; None if every one does."""

@@ -12,17 +12,20 @@ class Wish:
     """Who shall leave and who shall be taken in; who does not promise leaves anyway."""
 
     leave: frozenset[str] = frozenset()
+    """By themselves: they play to the end of the view before, if that can be."""
     enter: Mapping[str, int] = field(default_factory=dict)
     """Each with the round after which the private state stands that it brings, or -1. Of a member that promises nothing
     comes of it: what it says itself is newer."""
     at_least: int = 1
     """Fewer members are never proposed."""
     unanimous: bool = False
-    """Nothing is proposed unless everybody promises: nobody counts as lost yet."""
+    """Nothing is proposed unless everybody promises who is not voted out: nobody counts as lost yet."""
     rollback: bool = False
     """All go back even if everybody promises: the rounds that have begun cannot be finished, because one that is no
     member any more was lost."""
     reason: str = ""
+    expel: frozenset[str] = frozenset()
+    """Who is voted out: what they promise counts for nothing, and they are never taken in again."""
 
 
 def next_view(view: View, promises: Mapping[str, Promise], wish: Wish, order: Sequence[str]) -> View | None:
@@ -30,10 +33,13 @@ def next_view(view: View, promises: Mapping[str, Promise], wish: Wish, order: Se
 
     `order`: all ids of the spec, as it orders them.
     """
-    enter = {id: private for id, private in wish.enter.items() if id not in promises}
+    expelled = wish.expel.union(view.expelled)
+    promises = {id: promise for id, promise in promises.items() if id not in expelled}
+    enter = {id: private for id, private in wish.enter.items() if id not in expelled.union(promises)}
     members = (promises.keys() - wish.leave) | enter.keys()
     everybody = promises.keys() == set(view.members)
-    if (wish.unanimous and not everybody) or (not wish.rollback and members == set(view.members)):
+    changes = wish.rollback or members != set(view.members) or expelled != set(view.expelled)
+    if not changes or (wish.unanimous and promises.keys() != set(view.members) - expelled):
         return None
     planned = everybody and not wish.rollback
     first = _after_all(view, promises) if planned else _where_all_can_be(promises)
@@ -41,7 +47,8 @@ def next_view(view: View, promises: Mapping[str, Promise], wish: Wish, order: Se
     shaken = {id: promise.private for id, promise in promises.items() if first <= promise.oldest}
     entrants = {**enter, **shaken} if first else {}
     taken_in = tuple((id, _counting(entrants[id], first)) for id in _in_order(entrants.keys() & members, order))
-    return View(view.number + 1, _in_order(members, order), first, planned, taken_in, wish.reason)
+    those, out = _in_order(members, order), _in_order(expelled, order)
+    return View(view.number + 1, those, first, planned, taken_in, wish.reason, out)
 
 
 def _after_all(view: View, promises: Mapping[str, Promise]) -> int:

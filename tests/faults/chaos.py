@@ -28,7 +28,7 @@ from typing import Any
 from every_protocol import SETTINGS, keys
 from real_peers import Nursery, SmallFederation, digests
 
-from faults import views
+from faults import departures, views
 from faults.accidents import Accidents
 from faults.chaos_views import ordeals
 from faults.gates import Gates
@@ -340,10 +340,11 @@ def simulated(seeds: int, seed: int, figures: Figures) -> None:
             count(figures, outcome)
             figures.wrong += [f"python -m tests.faults.plans {name!r} {number}: {what}" for what in wrong]
         for name in HEALING:
-            outcome, wrong = views.check(name, number)
-            count(figures, outcome)
-            figures.counts["simulated views"] += len(outcome.views)
-            figures.wrong += [f"python -m tests.faults.views {name!r} {number}: {what}" for what in wrong]
+            for plans in (views, departures):
+                outcome, wrong = plans.check(name, number)
+                count(figures, outcome)
+                figures.counts["simulated views"] += len(outcome.views)
+                figures.wrong += [f"python -m tests.{plans.__name__} {name!r} {number}: {what}" for what in wrong]
 
 
 def count(figures: Figures, outcome: Outcome) -> None:

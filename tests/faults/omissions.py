@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from peer.network.membership.edges import Neighbour
 from peer.network.network import Network
+from peer.network.node import Node
 from peer.network.streams.handshake import Identity
+from peer.network.wire.messages import Refusal
 from peer.runtime import runtime
 from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.communicating import Communicating
@@ -16,6 +19,7 @@ from peer.runtime.journal import Journal
 from peer.runtime.membership import lives
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
+from peer.views.view import Chain
 
 Omission = Callable[[pytest.MonkeyPatch], None]
 
@@ -26,6 +30,30 @@ def promises_are_written_after_the_answer(patch: pytest.MonkeyPatch) -> None:
 
     written = Membership._take_note
     patch.setattr(Membership, "_take_note", take_note)
+
+
+def who_leaves_goes_at_once(patch: pytest.MonkeyPatch) -> None:
+    def is_over(self: Chain, number: int, id: str) -> bool:
+        return played(self, number, id) or id not in self.current.members
+
+    played = Chain.is_over
+    patch.setattr(Chain, "is_over", is_over)
+
+
+def who_leaves_says_no_farewell(patch: pytest.MonkeyPatch) -> None:
+    async def leave(self: Network) -> None: ...
+
+    patch.setattr(Network, "leave", leave)
+
+
+def who_answers_from_another_view_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
+    def released(self: Node, neighbour: Neighbour, refusal: Refusal) -> None:
+        heard = neighbour.heard
+        told(self, neighbour, refusal)
+        neighbour.heard = heard
+
+    told = Node._released
+    patch.setattr(Node, "_released", released)
 
 
 def void_rounds_stay(patch: pytest.MonkeyPatch) -> None:

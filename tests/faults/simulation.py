@@ -37,13 +37,14 @@ from peer.runtime.journal import tensor_digest
 from peer.runtime.manifest import held_by_all
 from peer.runtime.membership.lives import Lives
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.returning import LeftBehindError
+from peer.runtime.membership.returning import ExpelledError, LeftBehindError
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
-from peer.telemetry.events import Conflict, Event, Left, Refused, Returning, RoundDone
+from peer.telemetry.events import Conflict, Departed, Event, Left, Refused, Returning, RoundDone
 from peer.telemetry.telemetry import Telemetry
+from peer.views.messages import Expel
 from peer.views.view import View
 
 FRAME = 24
@@ -74,6 +75,15 @@ class Kill:
     """Its directory is empty when it starts again."""
 
 
+@dataclass(frozen=True)
+class Order:
+    """Given `moment` virtual seconds after the beginning: `victim` is to leave, or, by those, to be voted out."""
+
+    moment: float
+    victim: str
+    by: tuple[str, ...] = ()
+
+
 @dataclass
 class Outcome:
     """How a run ended."""
@@ -90,6 +100,8 @@ class Outcome:
     """Those decided, the last one of whom knows the most."""
     again: "Outcome | None" = None
     """Of the run in which the views are replayed."""
+    gone: dict[str, str] = field(default_factory=dict)
+    """Who has left, and who was voted out."""
 
 
 class Quiet(Telemetry):
@@ -100,7 +112,7 @@ class Quiet(Telemetry):
         self._heard = heard
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, Conflict | Refused | Left | Returning):
+        if isinstance(event, Conflict | Refused | Left | Returning | Departed):
             self._heard.append(event)
         if self._file and isinstance(event, RoundDone):
             self._file.append(json.dumps(event.as_json()))
@@ -137,9 +149,11 @@ class Simulation:
         self.began = self.loop.time()
         self.look: Callable[[Simulation], None] = lambda _: None
         """Called each virtual second."""
+        self.orders: tuple[Order, ...] = ()
 
     @property
     def runtimes(self) -> dict[str, Runtime]:
+        """Of those who have lived since they were last started: who was voted out does not."""
         return {id: lives.runtime for id, lives in self.lived.items() if lives.runtime}
 
     def run(self) -> Outcome:
@@ -158,6 +172,8 @@ class Simulation:
     async def _run(self) -> None:
         for id in self.spec.ids:
             self.loop.call_later(self.random.expovariate(2.0), self._start, id)
+        for order in self.orders:
+            self.loop.call_later(order.moment, self._give, order)
         watching = asyncio.create_task(self._watch())
         try:
             await asyncio.wait_for(self.ended.wait(), TOO_LONG + 5 * self.spec.rounds)
@@ -210,7 +226,15 @@ class Simulation:
 
     def _check_change(self, before: View, after: View) -> None:
         """Who was there all the time is left out of none; where pipes break, a question may be lost."""
-        left = {*before.members} - {*after.members} - self.struck
+        left = {*before.members} - {*after.members} - self.struck - {*after.expelled}
+        if after.planned:
+            left -= {order.victim for order in self.orders if not order.by}
+        if {*after.expelled} & {*after.members} or not {*before.expelled} <= {*after.expelled}:
+            self._fault(f"who was voted out is a member again: {after}")
+        for id in {*after.expelled} - {*before.expelled}:
+            consenting = {one for order in self.orders if order.victim == id for one in order.by}
+            if not before.is_quorum(consenting - {id}):
+                self._fault(f"{id} was voted out by {consenting} of {before.members}: {after}")
         if left and not self.wires.weather.cut:
             self._fault(f"{left} were left out and had always been there: {after}")
 
@@ -241,9 +265,27 @@ class Simulation:
         self.lived[id] = lives
         running = asyncio.create_task(lives.run())
         await asyncio.wait([running])
-        if (error := running.exception()) and not self._is_late(id, error):
+        if (error := running.exception()) and not self._is_late(id, error) and not self._is_out(id, error):
             self._fault(f"{id} failed: {error!r}")
         self.loop.call_soon(self._over, id, life, context=in_life(None))
+
+    def _give(self, order: Order) -> None:
+        """To whom it concerns, if it lives: what it was told before counts, whatever becomes of it then."""
+        for id in order.by or (order.victim,):
+            life, lives = self.lives.get(id), self.lived.get(id)
+            if life is None or life.dead or lives is None or (membership := lives._membership) is None:
+                continue
+            if order.by:
+                asked = membership.hear(Expel(0, order.victim))
+                life.tasks.append(self.loop.create_task(asked, context=in_life(life)))
+            else:
+                in_life(life).run(lives.leave, lambda: None)
+
+    def _is_out(self, id: str, error: BaseException) -> bool:
+        if isinstance(error, ExpelledError):
+            self.outcome.gone[id] = "voted out"
+            return any(order.by and order.victim == id for order in self.orders)
+        return False
 
     def _is_late(self, id: str, error: BaseException) -> bool:
         """Whether the others may have finished without it."""
@@ -261,6 +303,8 @@ class Simulation:
             self.ended.set()
 
     def _check_beats(self, id: str) -> None:
+        if any(isinstance(event, Departed) for event in self.heard[id]):
+            self.outcome.gone[id] = "left"
         for event in self.heard[id]:
             refused = isinstance(event, Refused) and "no neighbour" not in event.reason and not self._lies(event.caller)
             returns = isinstance(event, Returning) and id not in self.robbed
@@ -374,6 +418,7 @@ def simulate(
     weather: Weather | None = None,
     look: Callable[[Simulation], None] = lambda _: None,
     again: list[Kill] | None = None,
+    orders: tuple[Order, ...] = (),
 ) -> Outcome:
     """One run; the same arguments give the same run. `look` is shown the simulation each virtual second. again: what
     happens while its views are replayed; None: they are not."""
@@ -385,7 +430,7 @@ def simulate(
         with patch("peer.runtime.runtime.measure", lambda *_: resources):
             spec = specification(name)
             simulation = Simulation(spec, seed, kills, weather or Weather(), directory)
-            simulation.look = look
+            simulation.look, simulation.orders = look, orders
             # Seconds are written into checkpoints: with the real ones, no two of them would have the same bytes.
             # And the dead go on holding their directories, as this process lives; the estimate of what a run needs of
             # the disk is the same at each start.

@@ -34,6 +34,8 @@ class Machine:
     """What others that live in that view have told, as far as it has come here."""
     asks: dict[str, int] = field(default_factory=dict)
     """Who asks to be taken in after the current view, and with which private state."""
+    polled: dict[str, frozenset[str]] = field(default_factory=dict)
+    """To whose voting out others have said that they consent."""
     up: bool = True
     proposal: Proposal | None = None
     above: Ballot | None = None
@@ -48,6 +50,13 @@ class Machine:
     @property
     def inside(self) -> bool:
         return self.id in self.chain.current.members
+
+    @property
+    def out(self) -> frozenset[str]:
+        """Who is to be voted out, as far as it knows."""
+        said = self.polled | {self.id: self.acceptor.consents}
+        by = {id: [one for one in said if id in said[one] and one != id] for id in said[self.id]}
+        return frozenset(id for id in by if self.chain.current.is_quorum(by[id]))
 
     @property
     def view(self) -> View:
@@ -66,13 +75,7 @@ class Machine:
     @property
     def is_over(self) -> bool:
         """Whether what it begins in its view is void, or done without it."""
-        if self.lives == self.chain.current.number:
-            return False
-        return not self.following or self.is_cut(self.following)
-
-    def is_cut(self, view: View) -> bool:
-        """Whether it does not simply live on from its view into that one."""
-        return not view.planned or self.id in dict(view.entrants)
+        return self.chain.is_over(self.lives, self.id)
 
     @property
     def newest(self) -> int:
@@ -82,7 +85,8 @@ class Machine:
     @property
     def last(self) -> int | None:
         """The last round that is played in its view, once that is known."""
-        return self.following.first - 1 if self.following and not self.is_over else None
+        later = self.chain.since(self.lives)
+        return later[0].first - 1 if later and not self.is_over else None
 
     @property
     def ceiling(self) -> int:
@@ -127,7 +131,7 @@ class Machine:
 
     @property
     def may_start(self) -> bool:
-        if self.acceptor.held or not self.inside or self.is_over or self.started == self.last:
+        if self.acceptor.held or self.is_over or self.started == self.last:
             return False
         return self.started < min([self.told, *self.heard.values()]) + STALENESS
 
@@ -165,7 +169,10 @@ class Machine:
     def move(self) -> None:
         """Into the next view, as soon as there is nothing left to do in the one before."""
         following = self.following
-        if not following or (not self.is_over and self.durable < following.first - 1):
+        if self.last is not None and self.durable < self.last:
+            return
+        if not following:
+            self.leave()
             return
         entrants = dict(following.entrants)
         last = entrants.get(self.id, self.ceiling)
@@ -177,6 +184,12 @@ class Machine:
         self.heard = self.known_before()
         self.announce()
         self.write()
+
+    def leave(self) -> None:
+        """Its last view is over: what it has stays, and counts if it comes back."""
+        if self.last is not None:
+            self.lives += 1
+            self.write()
 
     def known_before(self) -> dict[str, int]:
         """What the view itself tells: only of one that is not planned all have the round before it on disk."""
@@ -199,5 +212,5 @@ class Machine:
             self.kept.discard(self.newest)
         self.durable = self.read_back()
         self.started, self.told = self.newest, min(self.tellable(), self.ceiling)
-        self.heard, self.asks = self.known_before(), {}
+        self.heard, self.asks, self.polled = self.known_before(), {}, {}
         self.up, self.proposal, self.above = True, None, None

@@ -144,6 +144,18 @@ def all_are_taken_to_have_the_round_before_a_planned_view(patch: pytest.MonkeyPa
     patch.setattr(Machine, "known_before", Machine.all_have)
 
 
+def who_was_voted_out_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def with_a_clean_slate(view: View, *given: Any) -> View | None:
+        return next_view(replace(view, expelled=()), *given)
+
+    patch.setattr(proposal, "next_view", with_a_clean_slate)
+
+
+def a_consent_is_forgotten_in_a_crash(patch: pytest.MonkeyPatch) -> None:
+    kept: Callable[[Acceptor], dict[str, Any]] = Acceptor.state_dict
+    patch.setattr(Acceptor, "state_dict", lambda self: kept(self) | {"consents": []})
+
+
 def who_was_taken_in_forgets_it_in_the_next_view(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Machine, "past", property(lambda self: (self.view,)))
 
@@ -170,6 +182,8 @@ MUTATIONS = [
     less_is_told_after_a_restart,
     all_are_taken_to_have_the_round_before_a_planned_view,
     who_was_taken_in_forgets_it_in_the_next_view,
+    who_was_voted_out_is_forgotten,
+    a_consent_is_forgotten_in_a_crash,
 ]
 
 

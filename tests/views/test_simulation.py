@@ -5,6 +5,7 @@ A failure names its seed. VIEWS_SEEDS=100000 tries as many.
 
 import os
 from collections import Counter
+from itertools import pairwise
 
 from world import World
 
@@ -12,14 +13,17 @@ SEEDS = int(os.environ.get("VIEWS_SEEDS", "400"))
 
 
 def test_what_must_never_be_is_not_and_a_decision_comes_in_the_end() -> None:
-    ends, planned, longest = Counter[str](), 0, 0
+    ends, planned, longest, left, out = Counter[str](), 0, 0, 0, 0
     for seed in range(SEEDS):
         world = World(seed)
         wrong = world.run()
         assert not wrong, f"World({seed}).run(): {wrong}"
         ends.update(world.ends)
         planned += sum(view.planned for view in world.decided.values())
+        left += sum({*a.members} > {*b.members} and b.planned for a, b in pairwise(world.decided.values()))
+        out += bool(world.decided[max(world.decided)].expelled)
         longest = max(longest, len(world.decided) - 1)
     assert ends.keys() == {"decided", "released", "short", "outdone", "outdated"}, "every way to end is met"
     assert planned > SEEDS / 20, "planned views are met"
+    assert min(left, out) > SEEDS / 40, "members leave, and are voted out"
     assert longest >= 4, "and long chains"

@@ -11,7 +11,20 @@ from random import Random
 from machine import STALENESS, Machine
 
 from peer.views.acceptor import Acceptor
-from peer.views.messages import Accepted, Ask, Ballot, Decided, Enter, Heard, Promise, Reply, Request
+from peer.views.messages import (
+    Accepted,
+    Ask,
+    Ballot,
+    Consents,
+    Decided,
+    Enter,
+    Expel,
+    Heard,
+    Poll,
+    Promise,
+    Reply,
+    Request,
+)
 from peer.views.proposal import Proposal
 from peer.views.view import Chain, ConflictError, View
 from peer.views.wish import Wish
@@ -52,7 +65,11 @@ class World:
         self.wrong: list[str] = []
         self.ends: dict[str, int] = {}
         self.loss, self.deaths = random.choice([0.0, 0.05, 0.3]), random.choice([0.0, 0.02, 0.1])
-        self.secretive = random.random() < 0.4
+        self.votes = random = Random(f"votes {seed}")
+        self.accused = random.choice(self.ids) if random.random() < 0.3 else ""
+        """Whom others may vote out."""
+        self.consenting: set[str] = set()
+        self.secretive = self.random.random() < 0.4
         """Nobody tells what was decided, unless it is asked for something else."""
 
     def run(self) -> list[str]:
@@ -71,6 +88,8 @@ class World:
         weights = self.random.choice([[12, 12, 12, 4, 2, 2, 3, 2], [8, 8, 8, 1, 4, 3, 3, 1], [3, 3, 3, 1, 9, 9, 3, 4]])
         speed = self.random.choice([0.5, 0.7, 0.9])
         for _ in range(steps):
+            if self.accused and self.votes.random() < 0.1:
+                self.vote()
             if self.letters and self.random.random() < speed:
                 self.deliver()
             else:
@@ -97,7 +116,7 @@ class World:
     def save(self) -> None:
         """Somebody's checkpoint is on disk."""
         machine = self.any_up()
-        if machine and machine.inside and not machine.is_over:
+        if machine and not machine.is_over:
             machine.save()
 
     def gossip(self) -> None:
@@ -122,7 +141,9 @@ class World:
             self.cut = frozenset() if self.cut else frozenset(self.random.sample(self.ids, len(self.ids) // 2))
         down = [machine for machine in self.machines.values() if not machine.up]
         if down and self.random.random() < 0.5:
-            self.random.choice(down).restart(damaged=self.random.random() < 0.3)
+            machine = self.random.choice(down)
+            machine.restart(damaged=self.random.random() < 0.3)
+            self.judge_memory(machine)
         elif (machine := self.any_up()) and self.random.random() < 10 * self.deaths:
             machine.up, machine.proposal = False, None
 
@@ -136,6 +157,20 @@ class World:
                 request = Enter(number, machine.id, machine.private)
             self.letters.append(Letter(None, machine.id, other.id, request))
 
+    def vote(self) -> None:
+        """Somebody consents that one is voted out, or asks another whether it does."""
+        up = [machine for machine in self.machines.values() if machine.up and machine.id != self.accused]
+        if not up:
+            return
+        machine, other = (self.votes.choice(up) for _ in range(2))
+        number = machine.chain.current.number
+        if self.votes.random() < 0.3:
+            if isinstance(machine.acceptor.hear(Expel(number, self.accused)), Heard):
+                self.consenting.add(machine.id)
+            machine.write()
+        elif machine.acceptor.consents and machine is not other:
+            self.letters.append(Letter(None, machine.id, other.id, Poll(number)))
+
     def propose(self) -> None:
         machine = self.any_up()
         if machine and machine.inside and not machine.proposal:
@@ -146,7 +181,7 @@ class World:
         leave = random.sample(view.members, random.choice([0, 0, 0, 1]))
         at_least = random.choice([1, 1, 1, len(view.members)])
         unanimous, rollback = random.random() < 0.3, random.random() < 0.1
-        return Wish(frozenset(leave), dict(machine.asks), at_least, unanimous, rollback)
+        return Wish(frozenset(leave), dict(machine.asks), at_least, unanimous, rollback, expel=machine.out)
 
     def begin(self, machine: Machine, wish: Wish) -> None:
         ballot = machine.acceptor.next_ballot(machine.above)
@@ -216,6 +251,7 @@ class World:
         voters &= set(before)
         if 2 * len(voters) < len(before) or (2 * len(voters) == len(before) and before[0] not in voters):
             self.wrong.append(f"{view} was decided by {voters} of {before} alone")
+        self.judge_votes(self.decided[view.number - 1], view)
         if view.members != tuple(id for id in self.ids if id in view.members) or not view.members:
             self.wrong.append(f"{view} is not in the order of the spec")
         for machine in self.machines.values():
@@ -224,22 +260,38 @@ class World:
             if view.planned and one.lives == view.number - 1 and one.started >= view.first:
                 self.wrong.append(f"{one.id} has begun round {one.started}, but {view} is planned")
 
+    def judge_votes(self, before: View, view: View) -> None:
+        """Who was voted out in it, and before."""
+        new = {*view.expelled} - {*before.expelled}
+        if new and not before.is_quorum(self.consenting):
+            self.wrong.append(f"{new} voted out by {self.consenting} of {before} alone")
+        if {*view.expelled} & {*view.members} or not {*before.expelled} <= {*view.expelled}:
+            self.wrong.append(f"{view} takes in who was voted out, or forgets it")
+        if new & {*before.members} and view.planned:
+            self.wrong.append(f"{view} waits for who is voted out")
+
     def judge_life(self, machine: Machine) -> None:
         """Whether it can go on as it is to, by all that was decided."""
         if machine.lives == max(self.decided):
             return
-        view = Chain([self.decided[number] for number in sorted(self.decided)]).after(machine.lives, machine.id)
+        chain = Chain([self.decided[number] for number in sorted(self.decided)])
+        if not chain.is_over(machine.lives, machine.id) and machine.started >= chain.since(machine.lives)[0].first:
+            self.wrong.append(f"{machine.id} has begun round {machine.started} of a planned view that is over then")
+        view = chain.after(machine.lives, machine.id)
         if not view:
             return
         entrants = dict(view.entrants)
         if machine.id in entrants:
             if entrants[machine.id] not in {-1, *machine.kept} or entrants[machine.id] >= view.first:
                 self.wrong.append(f"{machine.id} has no private state with which it could be taken in by {view}")
-        elif view.planned:
-            if machine.started >= view.first:
-                self.wrong.append(f"{machine.id} has begun round {machine.started}, but {view} is planned")
-        elif view.first and view.first - 1 not in machine.kept:
+        elif not view.planned and view.first and view.first - 1 not in machine.kept:
             self.wrong.append(f"{machine.id} has {sorted(machine.kept)} only, but is to go on in {view}")
+
+    def judge_memory(self, machine: Machine) -> None:
+        """Whether it knows after a restart to what it has consented."""
+        known = {*machine.acceptor.consents, *machine.chain.current.expelled}
+        if machine.id in self.consenting and self.accused not in known:
+            self.wrong.append(f"{machine.id} has forgotten that it has consented")
 
     def learn(self, machine: Machine, decided: Decided) -> Reply:
         before = machine.chain.current.number
@@ -275,6 +327,9 @@ class World:
             return
         if letter.proposal is None and isinstance(letter.reply, Decided):
             self.learn(machine, letter.reply)
+        elif isinstance(letter.reply, Consents):
+            machine.polled[letter.member] = frozenset(letter.reply.ids)
+            machine.acceptor.unheard = machine.out
         elif letter.proposal is machine.proposal and machine.proposal:
             machine.waiting.discard(letter.member)
             machine.proposal.answered(letter.member, letter.reply)
@@ -343,6 +398,7 @@ class World:
             machine.proposal = None
             if machine.up:
                 machine.restart()
+                self.judge_memory(machine)
         self.letters.clear()
         return living
 

@@ -61,6 +61,8 @@ class Neighbour:
     """Why it does not take what is sent to it; empty if it does."""
     rejecting: float = 0.0
     """Since when, by the loop's clock."""
+    gone_on: bool = False
+    """It lives in a later view, as one that has all that it wanted in this one."""
     ahead: bool = False
     """It knows of rounds on this peer's disk that this peer knows nothing of."""
 

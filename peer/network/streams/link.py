@@ -43,7 +43,7 @@ class Link:
                 pause = self._retries.cut()
             except RefusedError as error:
                 self._refused(error)
-                pause = self._retries.refused()
+                pause = self._retries.refused(error)
             await asyncio.sleep(pause)
 
     async def answer(self, pipe: Pipe, enters: Callable[[], Awaitable[None]]) -> None:

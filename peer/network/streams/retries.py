@@ -4,6 +4,8 @@ import asyncio
 from collections import Counter
 
 from peer.network.limits import Timeouts
+from peer.network.streams.handshake import RefusedError
+from peer.network.wire.messages import Refusal
 
 
 class Retries:
@@ -22,9 +24,10 @@ class Retries:
         """The stream is over, or there was none: seconds until the next attempt."""
         return self._pause(self._timeouts.retry)
 
-    def refused(self) -> float:
+    def refused(self, error: RefusedError | None = None) -> float:
         """The same, when the neighbour has refused it or what was sent on it, and is likely to do so again."""
-        return self._pause(self._timeouts.refused)
+        elsewhere = error is not None and error.refusal.reason == Refusal.VIEW
+        return self._pause(self._timeouts.elsewhere if elsewhere else self._timeouts.refused)
 
     def _pause(self, pauses: tuple[float, ...]) -> float:
         if self._welcomed is not None and self._clock() - self._welcomed >= self._timeouts.settle:

@@ -12,8 +12,8 @@ from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import VERSION, Answer, Question
 from peer.views.messages import Reply, Request
 
-Hear = Callable[[Request], Awaitable[Reply]]
-"""What a member of the spec is answered."""
+Hear = Callable[[str, Request], Awaitable[Reply]]
+"""What a member of the spec, by its id, is answered."""
 
 
 class Questions:
@@ -59,7 +59,7 @@ class Questions:
                 await pipe.send(Answer(refusal=told).SerializeToString())
                 return
             pipe.welcome()
-            answered = await hear(self._reader.asked(question))
+            answered = await hear(question.id, self._reader.asked(question))
             await pipe.send(views.answer(answered).SerializeToString())
         except (TimeoutError, BadFrameError) as error:
             raise DisconnectedError(str(error) or "it asks nothing") from None

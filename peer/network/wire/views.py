@@ -14,9 +14,14 @@ from peer.views.messages import (
     Ask,
     Ballot,
     Behind,
+    Consents,
     Decided,
+    Denied,
     Enter,
+    Expel,
     Heard,
+    Leave,
+    Poll,
     Prepare,
     Promise,
     Refused,
@@ -48,6 +53,14 @@ def ask(asked: Request, question: Question) -> None:
         case Enter(number=number, id=id, private=private):
             question.number = number
             question.enter.id, question.enter.private = id, private
+        case Leave(number=number):
+            question.number = number
+            question.leave.SetInParent()
+        case Expel(number=number, id=id):
+            question.number, question.expel = number, id
+        case Poll(number=number):
+            question.number = number
+            question.poll.SetInParent()
 
 
 def answer(answered: Reply) -> Answer:
@@ -67,6 +80,10 @@ def answer(answered: Reply) -> Answer:
             return Answer(decided=messages.Views(views=map(_view, views)))
         case Behind(number=number):
             return Answer(behind=number)
+        case Consents(ids=ids):
+            return Answer(consents=messages.Consents(ids=ids))
+        case Denied(why=why):
+            return Answer(denied=why)
     return Answer(heard=messages.Heard())
 
 
@@ -79,19 +96,24 @@ class Reader:
     def asked(self, question: Question) -> Request:
         match question.WhichOneof("question"):
             case "prepare":
-                return Prepare(question.number, self._ballot(question.ballot))
+                return Prepare(question.number, self._own(question))
             case "accept":
-                return Accept(
-                    question.number, self._ballot(question.ballot), self._next(question.accept, question.number)
-                )
+                return Accept(question.number, self._own(question), self._next(question.accept, question.number))
             case "release":
-                return Release(question.number, self._ballot(question.ballot))
+                return Release(question.number, self._own(question))
             case "decided":
                 return self._decided(question.decided)
             case "ask":
                 return Ask(question.number)
             case "enter" if question.enter.id == question.id:
                 return Enter(question.number, question.id, question.enter.private)
+            case "leave" if question.id == question.to:
+                return Leave(question.number)
+            case "expel" if question.id == question.to:
+                self._known(question.expel)
+                return Expel(question.number, question.expel)
+            case "poll":
+                return Poll(question.number)
         raise BadFrameError("what it asked is no question about views")
 
     def answered(self, answer: Answer, number: int) -> Reply:
@@ -107,6 +129,10 @@ class Reader:
                 return self._decided(answer.decided)
             case "behind":
                 return Behind(answer.behind)
+            case "consents":
+                return Consents(tuple(id for id in answer.consents.ids if self._known(id) >= 0))
+            case "denied":
+                return Denied(answer.denied)
             case "heard":
                 return Heard()
         raise BadFrameError("what it answered is no answer about views")
@@ -136,19 +162,27 @@ class Reader:
             raise BadFrameError(f"it told of view {view.number}, and {number} was asked about")
         return self._view(view)
 
+    def _own(self, question: Question) -> Ballot:
+        """Nobody asks in an attempt of another's."""
+        if question.ballot.proposer != question.id:
+            raise BadFrameError("it asked in the name of another")
+        return self._ballot(question.ballot)
+
     def _ballot(self, ballot: messages.Ballot) -> Ballot:
         self._known(ballot.proposer)
         return Ballot(ballot.counter, ballot.proposer)
 
     def _view(self, view: messages.View) -> View:
-        places = [self._known(id) for id in view.members]
-        if not places or places != sorted({*places}):
+        places, out = [self._known(id) for id in view.members], [self._known(id) for id in view.expelled]
+        if not places or any(some != sorted({*some}) for some in (places, out)):
             raise BadFrameError("the members of a view are not in the order of the spec")
+        if {*places} & {*out}:
+            raise BadFrameError("who was voted out is a member of its view")
         entrants = tuple((one.id, one.private) for one in view.entrants)
         for id, _ in entrants:
             self._known(id)
         reason = plain(view.reason, self._limits.characters)
-        return View(view.number, tuple(view.members), view.first, view.planned, entrants, reason)
+        return View(view.number, tuple(view.members), view.first, view.planned, entrants, reason, tuple(view.expelled))
 
     def _known(self, id: str) -> int:
         if id not in self._places:
@@ -169,4 +203,5 @@ def _view(view: View) -> messages.View:
         planned=view.planned,
         entrants=entrants,
         reason=view.reason,
+        expelled=view.expelled,
     )

@@ -19,13 +19,14 @@ from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import Terms
 from peer.runtime.membership.register import Register
 from peer.runtime.membership.replay import Replay
-from peer.runtime.membership.returning import LeftBehindError, Return
+from peer.runtime.membership.returning import ExpelledError, LeftBehindError, Return
 from peer.runtime.membership.steward import Loss, Steward
+from peer.runtime.membership.votes import Votes
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.spec.agreement import digests
 from peer.tasks import background
-from peer.telemetry.events import Returning
+from peer.telemetry.events import Departed, Failed, Returning
 from peer.telemetry.telemetry import Telemetry
 from peer.views.view import View
 
@@ -68,13 +69,24 @@ class Lives:
         make_private(self._setup.out)
         questions = self._questions()
         register = Register.open(self._setup.out, self._setup.config.id, self._setup.view)
-        terms = Terms(self._setup.spec.patience, begins_with_some=self._setup.spec.start_with is not None)
+        loss, spec = self._loss(), self._setup.spec
+        terms = Terms(spec.patience, begins_with_some=spec.start_with is not None, at_least=loss.at_least)
         self._membership = membership = Membership(register, questions, self._telemetry.emit, terms)
         async with background() as group:
             inquiry = Inquiry(membership, questions)
-            group.create_task(Lookout(membership, inquiry, self._setup.spec.ids).run(questions.timeouts.ask))
-            group.create_task(Steward(membership, inquiry, self._loss(), questions.timeouts).run())
-            await self._live_on(membership, Return(membership, questions, self._transport, self._setup.spec.patience))
+            votes = Votes(membership, inquiry, loss.at_least)
+            group.create_task(votes.run(questions.timeouts.ask))
+            group.create_task(Lookout(membership, inquiry, spec.ids).run(questions.timeouts.ask))
+            group.create_task(Steward(membership, inquiry, loss, votes, questions.timeouts).run())
+            await self._live_on(membership, Return(membership, questions, self._transport, spec.patience))
+
+    def leave(self, otherwise: Callable[[], None]) -> bool:
+        """Have the others go on without this peer, and `otherwise` if that cannot be; False if it is no member."""
+        membership = self._membership
+        if membership and membership.is_member:
+            membership.order.give(otherwise)
+            return True
+        return False
 
     def _questions(self) -> Questions:
         spec, agreement = self._setup.spec, self._setup.spec.agreement()
@@ -96,7 +108,14 @@ class Lives:
                 except LostError as error:
                     self._telemetry.emit(Returning(sentence=str(error)))
                     await back.wait_for_exclusion()
-            await self._move(membership, back)
+            if membership.has_left:
+                await self._depart(membership)
+                return
+            try:
+                await self._move(membership, back)
+            except ExpelledError as error:
+                self._telemetry.emit(Failed(message=str(error)))
+                raise
 
     async def _live_once(self, membership: Membership) -> bool:
         """Whether the run is over with this life."""
@@ -109,6 +128,17 @@ class Lives:
         finally:
             seat.leave()
         return not running.cancelled() and running.result()
+
+    async def _depart(self, membership: Membership) -> None:
+        """Started again, this peer asks to be taken in."""
+        await self._drop_after(membership.chain.ceiling(membership.register.entered))
+        view = membership.chain.current
+        await membership.enter(view)
+        self._telemetry.emit(
+            Departed(
+                sentence=f"left: view {view.number} goes on without this peer; started again, it asks to be taken in"
+            )
+        )
 
     async def _move(self, membership: Membership, back: Return) -> None:
         """To the next view, as somebody who comes back if there is none for this peer."""

@@ -1,15 +1,17 @@
 """One member's part in deciding who belongs to the federation from which round on: it asks, answers and remembers."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from peer.network.transport import Pipe
 from peer.network.views.questions import Questions
+from peer.runtime.membership.leaving import Order
 from peer.runtime.membership.moving_seat import MovingSeat, Terms
 from peer.runtime.membership.register import Register
 from peer.telemetry.events import Report, ViewConflict, ViewDecided
 from peer.views.acceptor import NOWHERE, Standing
-from peer.views.messages import Decided, Enter, Heard, Prepare, Promise, Reply, Request
+from peer.views.messages import Decided, Denied, Enter, Expel, Heard, Leave, Prepare, Promise, Reply, Request
 from peer.views.view import ConflictError, View
 
 
@@ -22,11 +24,15 @@ class Membership:
         self.id, self.chain = register.acceptor.id, register.acceptor.chain
         self.seat: MovingSeat | None = None
         """Where this peer is in its present life."""
+        self.order = Order(report)
+        """To leave, if there is one."""
         self.asks_to_enter: dict[str, int] = {}
         """Who does, with the round after which its private state stands."""
         self._changed, self._writing = asyncio.Event(), asyncio.Lock()
         self._written: dict[str, Any] = {}
         self._told = self.chain.current.number
+        self._stranded: int | None = None
+        """The number of the view in which it lives and which cannot be played to its end any more."""
 
     @property
     def held(self) -> bool:
@@ -37,6 +43,16 @@ class Membership:
     def view(self) -> View:
         """In which this peer lives, or has last lived."""
         return self.chain.since(self.register.entered - 1)[0]
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is one of the last view."""
+        return self.id in self.chain.current.members
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it was told to leave, and no view is left in which it is to live."""
+        return self.order.stands and not self.is_member and not self.chain.after(self.register.entered, self.id)
 
     def take_seat(self) -> MovingSeat:
         """For a life in that view."""
@@ -51,12 +67,13 @@ class Membership:
 
     def is_over(self, view: View) -> bool:
         """Whether life in that view is of no use any more."""
-        if view.number == self.chain.current.number:
-            return False
-        following = self.chain.after(view.number, self.id)
-        if following is None or not following.planned or self.id in dict(following.entrants):
-            return True
-        return following.first == view.first  # it has no round: nobody is sure to come to its first handshake
+        return view.number == self._stranded or self.chain.is_over(view.number, self.id)
+
+    def strand(self, view: View) -> None:
+        """Who leaves cannot play that view to its end: somebody else is away."""
+        self._stranded = view.number
+        self._tell_seat()
+        self.stir()
 
     async def enter(self, view: View) -> None:
         """Live there from now on: this is on disk when it returns."""
@@ -70,6 +87,10 @@ class Membership:
 
     async def hear(self, request: Request) -> Reply:
         """The answer, once what follows from it is on disk."""
+        if isinstance(request, Leave):
+            return await self._leave(request)
+        if isinstance(request, Expel) and (denied := self._why_not(request)):
+            return Denied(denied)
         standing = await self._standing() if isinstance(request, Prepare) else NOWHERE
         reply = self.register.acceptor.hear(request, standing)
         if isinstance(reply, Promise):
@@ -77,13 +98,37 @@ class Membership:
         if self.held and self.seat:
             self.seat.hold(self.register.promised)  # a round that begins from now on is not in the promise
         # One who hears late that it was taken in asks once more: that must not count when it has gone again.
-        if isinstance(request, Enter) and isinstance(reply, Heard) and request.id not in self.chain.current.members:
+        current = self.chain.current
+        known = {*current.members, *current.expelled}
+        if isinstance(request, Enter) and isinstance(reply, Heard) and request.id not in known:
             self.asks_to_enter[request.id] = request.private
         await self._take_note()
         return reply
 
-    async def _hear_another(self, request: Request) -> Reply:
+    async def _leave(self, request: Leave) -> Reply:
+        """Answered when it is decided, or cannot be; else after a while, and the asker asks again."""
+        if refusal := self.order.refusal:
+            return Denied(refusal)
+        if self.is_member:
+            self.order.give()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._questions.timeouts.question / 2):
+                while self.is_member and self.order.stands:
+                    await self._change()
+        refusal = self.order.refusal
+        return Denied(refusal) if refusal else self.register.acceptor.hear(request)
+
+    def _why_not(self, request: Expel) -> str | None:
+        left = {*self.chain.current.members} - {request.id}
+        if len(left) >= self._terms.at_least or request.id in self.chain.current.expelled:
+            return None
+        return f"without {request.id} {len(left)} members would be left, and the protocol needs {self._terms.at_least}"
+
+    async def _hear_another(self, sender: str, request: Request) -> Reply:
         """The same of a question that has come in: what contradicts what is known here is told, and not believed."""
+        out = self.register.acceptor.unheard.union(self.chain.current.expelled)
+        if sender in out and isinstance(request, Decided):
+            return Heard()
         try:
             return await self.hear(request)
         except ConflictError as error:
@@ -124,6 +169,7 @@ class Membership:
             following = self.chain.since(seat.view.number)[:1]
             if following and following[0].planned:
                 seat.end_after(following[0].first - 1)
+                seat.departs = self.id not in following[0].members
 
     def stir(self) -> None:
         """Something has changed."""

@@ -15,6 +15,9 @@ from peer.runtime.seat import Seat
 from peer.views.acceptor import Standing
 from peer.views.view import Chain, View
 
+PARTING = 5.0
+"""Seconds for which one that leaves waits until all others know."""
+
 
 class Owner(Protocol):
     """Whose seat it is."""
@@ -36,6 +39,8 @@ class Terms:
     """Seconds for which a peer waits for somebody who cannot be lost."""
     begins_with_some: bool
     """Whether the run may begin before everybody has been there."""
+    at_least: int
+    """Members of every view."""
 
 
 class MovingSeat(Seat):
@@ -57,9 +62,11 @@ class MovingSeat(Seat):
         """The last round that is on disk for good."""
         self._whole = -1
         """The round of the checkpoint that was read back at the start of this life: it can go back there, too."""
+        self.departs = False
         self._promised: int | None = None
         self._last: int | None = None
         self._free = asyncio.Event()
+        self.known_to_have_left = asyncio.Event()
 
     def take(self, network: Network, done: int) -> None:
         self.network, self.transport, self.started = network, network.transport, max(self.started, done)
@@ -105,6 +112,12 @@ class MovingSeat(Seat):
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
                 await network.durability.all_have(network.last_round)
+
+    async def may_part(self) -> None:
+        """For a while: should nobody know of that view, the rest could wait for this peer's answer for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARTING):
+                await self.known_to_have_left.wait()
 
     async def may_start(self, round: int) -> None:
         while not self._free.is_set():  # it may be held again before it is woken up
@@ -180,7 +193,7 @@ class MovingSeat(Seat):
         if self.network is None:
             return []
         before, regressed = asyncio.get_running_loop().time() - seconds, self.network.regressed
-        around = [one for one in self._around(self.network) if one.state != "left"]
+        around = [one for one in self._around(self.network) if one.state != "left" and not one.gone_on]
         return [one.id for one in around if max(one.heard, answered.get(one.id, 0.0)) < before or one.id in regressed]
 
     def has_met(self, member: str) -> bool:

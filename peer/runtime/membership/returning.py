@@ -19,6 +19,10 @@ class LeftBehindError(FailedError):
     """The others have gone on without this peer, and do not take it in."""
 
 
+class ExpelledError(FailedError):
+    """The others have voted this peer out."""
+
+
 class Return:
     """Asks the members, on connections that it opens itself: it listens to nobody before it is a member again."""
 
@@ -36,6 +40,7 @@ class Return:
     async def next_view(self, private: int) -> View:
         """That in which this peer is to live next; `private`: the round after which the state stands that it has."""
         membership = self._membership
+        self._check_votes()
         if following := membership.chain.after(membership.register.entered, membership.id):
             return following
         async with self._connected() as transport:
@@ -64,6 +69,7 @@ class Return:
         heard = clock()
         while True:
             silent = await self._ask_everybody(transport)
+            self._check_votes()
             heard = clock() if len(silent) < len(self._others) else heard
             if clock() - heard > self._patience:
                 raise LeftBehindError(
@@ -76,6 +82,12 @@ class Return:
             said = silent
             yield silent
             await asyncio.sleep(self._questions.timeouts.ask)
+
+    def _check_votes(self) -> None:
+        chain, id = self._membership.chain, self._membership.id
+        if by := [view for view in chain.since(-1) if id in view.expelled]:
+            why = f"view {by[0].number}: {by[0].reason}"
+            raise ExpelledError(f"{id} was voted out of the federation ({why}), and is not taken in again")
 
     async def _ask_everybody(self, transport: Transport) -> list[str]:
         """Which members do not answer; what the others tell of later views is taken up."""

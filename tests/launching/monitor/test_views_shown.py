@@ -11,7 +11,17 @@ from launcher.monitor.asked_federation import SILENCE, AskedFederation
 from launcher.monitor.federation_view import FederationView, News
 from launcher.monitor.terminal import picture
 from peer.network.transport.asking import Link, PeerStatus
-from peer.telemetry.events import Awaited, Event, LinkChanged, Resumed, RoundDone, StateChanged, ViewDecided, Waiting
+from peer.telemetry.events import (
+    Awaited,
+    Departed,
+    Event,
+    LinkChanged,
+    Resumed,
+    RoundDone,
+    StateChanged,
+    ViewDecided,
+    Waiting,
+)
 
 MATCHED = Headline.accuracy("matched")
 IDS = ("a", "b", "c")
@@ -44,6 +54,18 @@ def test_a_change_is_told_once() -> None:
     assert seen.take(all_tell(again, *IDS), 3.0) == [
         "from round 6 on: what was played of them is void (its proposer was lost); view 3"
     ]
+
+
+def test_who_leaves_and_who_is_voted_out_are_told_apart_from_the_lost() -> None:
+    seen = federation()
+    left = view(1, "ab", 5, planned=True, reason="c leaves")
+    assert seen.take(all_tell(left, "a", "b"), 2.0) == ["from round 5 on: c left (c leaves); view 1"]
+    assert seen.take([("c", Departed(sentence="left: view 1 goes on"))], 2.5) == ["c left: view 1 goes on"]
+    assert seen.doing("c") == "left"
+    seen = federation()
+    out = view(1, "ab", 3, reason="c voted out by a, b", expelled=("c",))
+    assert seen.take(all_tell(out, "a", "b"), 2.0) == ["from round 3 on: c voted out (c voted out by a, b); view 1"]
+    assert seen.doing("c") == "expelled"
 
 
 def test_the_figures_are_those_of_the_members_and_void_rounds_are_gone() -> None:

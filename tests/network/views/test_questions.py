@@ -23,9 +23,14 @@ from peer.views.messages import (
     Ask,
     Ballot,
     Behind,
+    Consents,
     Decided,
+    Denied,
     Enter,
+    Expel,
     Heard,
+    Leave,
+    Poll,
     Prepare,
     Promise,
     Refused,
@@ -40,6 +45,7 @@ IDS = ("a", "b", "c", "d")
 BALLOT = Ballot(7, "b")
 VIEW = View(3, ("a", "c", "d"), 12, planned=True, entrants=(("d", -1),), reason="d taken in")
 REQUESTS = [Prepare(3, BALLOT), Accept(3, BALLOT, VIEW), Release(3, BALLOT), Decided((VIEW,)), Ask(2), Enter(2, "b", 9)]
+REQUESTS += [Poll(2), Accept(4, BALLOT, View(4, ("a", "d"), 12, expelled=("b", "c")))]
 REPLIES = [
     Promise(3, BALLOT, durable=11, oldest=0, started=12, private=-1, accepted=None),
     Promise(3, BALLOT, durable=-1, oldest=4, started=-1, private=3, accepted=Vote(Ballot(6, "c"), VIEW)),
@@ -48,6 +54,8 @@ REPLIES = [
     Decided((VIEW, View(4, ("a", "c"), 13))),
     Decided(()),
     Behind(1),
+    Consents(("b", "d")),
+    Denied("too few would be left"),
     Heard(),
 ]
 
@@ -61,7 +69,7 @@ async def conversation(request: Request, reply: Reply) -> tuple[Request, Reply]:
     """What the other end has understood of the question, and the asker of the answer; over a network in memory."""
     network, heard = MemoryNetwork(), list[Request]()
 
-    async def hear(asked: Request) -> Reply:
+    async def hear(_sender: str, asked: Request) -> Reply:
         heard.append(asked)
         return reply
 
@@ -85,6 +93,23 @@ async def test_every_answer_arrives_as_it_was_given(reply: Reply) -> None:
     assert await conversation(Prepare(3, BALLOT), reply) == (Prepare(3, BALLOT), reply)
 
 
+@pytest.mark.parametrize("order", [Leave(2), Expel(2, "c")], ids=lambda one: type(one).__name__)
+async def test_a_member_obeys_its_own_certificate_only(order: Request) -> None:
+    heard = list[Request]()
+
+    async def hear(_sender: str, asked: Request) -> Reply:
+        heard.append(asked)
+        return Heard()
+
+    for caller_is in ("b", "a"):
+        caller, pipe = pipes()
+        pipe.identity = caller_is
+        await caller.send(question(order, id=caller_is).SerializeToString())
+        with suppress(DisconnectedError):
+            await questions("a").answer(pipe, hear)
+    assert heard == [order], "of the one that came with its own"
+
+
 NOTHING_NEW = Ask(0)
 
 
@@ -94,7 +119,7 @@ def question(request: Request = NOTHING_NEW, **changes: object) -> Question:
     return asked
 
 
-async def never(_request: Request) -> Reply:
+async def never(_sender: str, _request: Request) -> Reply:
     raise AssertionError("it was heard")
 
 
@@ -136,11 +161,36 @@ GAP = Decided((VIEW, View(5, ("a", "c"), 13)))
         question(GAP),
         question(Accept(2, BALLOT, VIEW)),
         question(Prepare(1, Ballot(1, "mallory"))),
+        question(Prepare(1, Ballot(1, "c"))),
+        question(Release(1, Ballot(1, "c"))),
+        question(Expel(0, "c")),
+        question(Expel(0, "mallory"), id="a"),
+        question(Leave(0)),
+        question(Decided((View(1, ("a",), 1, expelled=("mallory",)),))),
+        question(Decided((View(1, ("a", "b"), 1, expelled=("b",)),))),
         question(Enter(0, "c", 0)),
         Question(version=VERSION, id="b", to="a", spec=SPEC),
         question(Decided(tuple(View(n, IDS, n, reason="x" * 4000) for n in range(1, 9)))),
     ],
-    ids=["stranger", "order", "nobody", "entrant", "gap", "number", "proposer", "for another", "nothing", "too long"],
+    ids=[
+        "stranger",
+        "order",
+        "nobody",
+        "entrant",
+        "gap",
+        "number",
+        "proposer",
+        "another's-attempt",
+        "another's-release",
+        "another's-consent",
+        "consent-to-nobody",
+        "another's-leave",
+        "expelled",
+        "out-and-in",
+        "for-another",
+        "nothing",
+        "too-long",
+    ],
 )
 async def test_what_no_member_asks_is_not_heard(asked: Question) -> None:
     caller, pipe = pipes()

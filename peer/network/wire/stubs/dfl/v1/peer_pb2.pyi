@@ -185,20 +185,22 @@ class Ballot(_message.Message):
     def __init__(self, counter: _Optional[int] = ..., proposer: _Optional[str] = ...) -> None: ...
 
 class View(_message.Message):
-    __slots__ = ("number", "members", "first", "planned", "entrants", "reason")
+    __slots__ = ("number", "members", "first", "planned", "entrants", "reason", "expelled")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     PLANNED_FIELD_NUMBER: _ClassVar[int]
     ENTRANTS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    EXPELLED_FIELD_NUMBER: _ClassVar[int]
     number: int
     members: _containers.RepeatedScalarFieldContainer[str]
     first: int
     planned: bool
     entrants: _containers.RepeatedCompositeFieldContainer[Entrant]
     reason: str
-    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., first: _Optional[int] = ..., planned: _Optional[bool] = ..., entrants: _Optional[_Iterable[_Union[Entrant, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+    expelled: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., first: _Optional[int] = ..., planned: _Optional[bool] = ..., entrants: _Optional[_Iterable[_Union[Entrant, _Mapping]]] = ..., reason: _Optional[str] = ..., expelled: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Entrant(_message.Message):
     __slots__ = ("id", "private")
@@ -209,7 +211,7 @@ class Entrant(_message.Message):
     def __init__(self, id: _Optional[str] = ..., private: _Optional[int] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ("version", "id", "to", "spec", "number", "ballot", "prepare", "accept", "release", "decided", "ask", "enter")
+    __slots__ = ("version", "id", "to", "spec", "number", "ballot", "prepare", "accept", "release", "decided", "ask", "enter", "leave", "expel", "poll")
     class SpecEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +231,9 @@ class Question(_message.Message):
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
     ENTER_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    EXPEL_FIELD_NUMBER: _ClassVar[int]
+    POLL_FIELD_NUMBER: _ClassVar[int]
     version: int
     id: str
     to: str
@@ -241,7 +246,10 @@ class Question(_message.Message):
     decided: Views
     ask: Ask
     enter: Entrant
-    def __init__(self, version: _Optional[int] = ..., id: _Optional[str] = ..., to: _Optional[str] = ..., spec: _Optional[_Mapping[str, str]] = ..., number: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., accept: _Optional[_Union[View, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., decided: _Optional[_Union[Views, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., enter: _Optional[_Union[Entrant, _Mapping]] = ...) -> None: ...
+    leave: Leave
+    expel: str
+    poll: Poll
+    def __init__(self, version: _Optional[int] = ..., id: _Optional[str] = ..., to: _Optional[str] = ..., spec: _Optional[_Mapping[str, str]] = ..., number: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., accept: _Optional[_Union[View, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., decided: _Optional[_Union[Views, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., enter: _Optional[_Union[Entrant, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., expel: _Optional[str] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ()
@@ -255,6 +263,14 @@ class Ask(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Poll(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Views(_message.Message):
     __slots__ = ("views",)
     VIEWS_FIELD_NUMBER: _ClassVar[int]
@@ -262,7 +278,7 @@ class Views(_message.Message):
     def __init__(self, views: _Optional[_Iterable[_Union[View, _Mapping]]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("refusal", "promise", "accepted", "outdone", "decided", "behind", "heard")
+    __slots__ = ("refusal", "promise", "accepted", "outdone", "decided", "behind", "heard", "consents", "denied")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     PROMISE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +286,8 @@ class Answer(_message.Message):
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     BEHIND_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
+    CONSENTS_FIELD_NUMBER: _ClassVar[int]
+    DENIED_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal
     promise: Promise
     accepted: Ballot
@@ -277,7 +295,15 @@ class Answer(_message.Message):
     decided: Views
     behind: int
     heard: Heard
-    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., outdone: _Optional[_Union[Ballot, _Mapping]] = ..., decided: _Optional[_Union[Views, _Mapping]] = ..., behind: _Optional[int] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ...) -> None: ...
+    consents: Consents
+    denied: str
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., outdone: _Optional[_Union[Ballot, _Mapping]] = ..., decided: _Optional[_Union[Views, _Mapping]] = ..., behind: _Optional[int] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., consents: _Optional[_Union[Consents, _Mapping]] = ..., denied: _Optional[str] = ...) -> None: ...
+
+class Consents(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Promise(_message.Message):
     __slots__ = ("ballot", "durable", "oldest", "started", "private", "accepted", "view")
