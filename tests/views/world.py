@@ -153,7 +153,7 @@ class World:
         if machine and other and machine is not other:
             number = machine.chain.current.number
             request: Request = Ask(number)
-            if not machine.inside and self.random.random() < 0.7:
+            if not machine.inside and self.random.random() < 0.7 and machine.is_over:
                 request = Enter(number, machine.id, machine.private)
             self.letters.append(Letter(None, machine.id, other.id, request))
 
