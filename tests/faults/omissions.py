@@ -17,6 +17,7 @@ from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.communicating import Communicating
 from peer.runtime.journal import Journal
 from peer.runtime.membership import lives
+from peer.runtime.membership.inquiry import Inquiry
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
 from peer.views.view import Chain
@@ -46,14 +47,21 @@ def who_leaves_says_no_farewell(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Network, "leave", leave)
 
 
-def who_answers_from_another_view_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
+def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
+    """Though it answers from another view, or questions, or would a moment later."""
+
     def released(self: Node, neighbour: Neighbour, refusal: Refusal) -> None:
         heard = neighbour.heard
         told(self, neighbour, refusal)
         neighbour.heard = heard
 
-    told = Node._released
+    def silent_in_spite_of_answers(self: MovingSeat, seconds: float, answered: Mapping[str, float]) -> list[str]:
+        return silent(self, seconds, {})
+
+    told, silent = Node._released, MovingSeat.silent
     patch.setattr(Node, "_released", released)
+    patch.setattr(MovingSeat, "silent", silent_in_spite_of_answers)
+    patch.setattr(Inquiry, "_ask_patiently", Inquiry.ask)
 
 
 def void_rounds_stay(patch: pytest.MonkeyPatch) -> None:

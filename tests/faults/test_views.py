@@ -17,6 +17,7 @@ from faults.omissions import (
     the_finished_leave,
     void_rounds_stay,
     void_values_stay,
+    who_is_on_its_way_counts_as_silent,
 )
 from faults.scenarios import HEALING
 from faults.simulation import Kill, Outcome, simulate, undisturbed
@@ -131,15 +132,27 @@ def test_one_returns_in_the_middle_of_another_loss() -> None:
     suffered(gone, Kill("peer1", "views", 45, away=(LONG,)), name="healing scaffold")
 
 
-@pytest.mark.parametrize(("name", "seed"), [("healing fedavg", 7), ("healing scaffold", 5)])
-def test_two_return_one_right_after_the_other(name: str, seed: int) -> None:
+def two_return(name: str, seed: int, later: float) -> Outcome:
+    """The second so many seconds after the first."""
+    return simulate(name, seed, [Kill("peer1", "send", 60, also=("peer2",), away=(8.0, 8.0 + later))])
+
+
+def test_two_return_one_right_after_the_other() -> None:
     """The second may be taken in before the first has played a round: by a view that begins in the same round."""
     at_once = 0
-    for later in (0.01, 0.06, 0.11, 0.2):
-        outcome = simulate(name, seed, [Kill("peer1", "send", 60, also=("peer2",), away=(8.0, 8.0 + later))])
-        assert not wrong_with(name, outcome)
-        at_once += len({re.findall(r"first=\d+", view)[0] for view in outcome.views}) < len(outcome.views)
+    for name, seed in (("healing fedavg", 7), ("healing scaffold", 5)):
+        for later in (0.01, 0.06, 0.11, 0.2):
+            outcome = two_return(name, seed, later)
+            assert not wrong_with(name, outcome)
+            at_once += len({re.findall(r"first=\d+", view)[0] for view in outcome.views}) < len(outcome.views)
     assert at_once
+
+
+def test_two_return_and_who_is_on_its_way_counts_as_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    undisturbed("healing fedavg")
+    who_is_on_its_way_counts_as_silent(monkeypatch)
+    found = (two_return("healing fedavg", 7, later / 100) for later in range(0, 12, 2))
+    assert any(wrong_with("healing fedavg", outcome) for outcome in found)
 
 
 def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
@@ -150,8 +163,8 @@ def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
 
 def test_one_is_lost_when_all_have_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has finished waits until all have: found if it does not."""
-    last = undisturbed("healing fibfl").steps["peer2"]["disk"]
-    kills = [Kill("peer2", "disk", last - before, away=(40.0,)) for before in (18, 19, 20, 21, 22)]
+    last = undisturbed("healing fibfl").steps["peer2"]["send"]
+    kills = [Kill("peer2", "send", last - before, away=(40.0,)) for before in (18, 21, 24, 27, 30)]
     outcome = suffered(kills[2], name="healing fibfl")
     assert sum(digest is not None for digest in outcome.digests.values()) >= 4, outcome
     the_finished_leave(monkeypatch)
