@@ -17,10 +17,11 @@ from peer.runtime.membership.inquiry import Inquiry
 from peer.runtime.membership.lookout import Lookout
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import Terms
+from peer.runtime.membership.needs import Loss
 from peer.runtime.membership.register import Register
 from peer.runtime.membership.replay import Replay
 from peer.runtime.membership.returning import ExpelledError, LeftBehindError, Return
-from peer.runtime.membership.steward import Loss, Steward
+from peer.runtime.membership.steward import Steward
 from peer.runtime.membership.votes import Votes
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
