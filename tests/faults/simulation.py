@@ -9,11 +9,10 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +21,7 @@ from unittest.mock import patch
 import torch
 from safetensors.numpy import load_file
 
+from faults import invariants
 from faults.clock import Life, OneThread, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
 from faults.liars import Lies
@@ -30,11 +30,8 @@ from faults.scenarios import specification
 from faults.wires import Weather, Wires, factory
 from peer.errors import FailedError
 from peer.network.limits import Limits
-from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.wire.messages import Resources
 from peer.runtime.bounds import Bounds
-from peer.runtime.journal import tensor_digest
-from peer.runtime.manifest import held_by_all
 from peer.runtime.membership.lives import Lives
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.returning import ExpelledError, LeftBehindError
@@ -156,6 +153,11 @@ class Simulation:
         """Of those who have lived since they were last started: who was voted out does not."""
         return {id: lives.runtime for id, lives in self.lived.items() if lives.runtime}
 
+    @property
+    def views(self) -> tuple[View, ...]:
+        """All that anybody knows of."""
+        return max((lives.views for lives in self.lived.values()), key=len)
+
     def run(self) -> Outcome:
         asyncio.set_event_loop(self.loop)
         try:
@@ -187,9 +189,10 @@ class Simulation:
         for id in self.spec.ids:
             self.outcome.digests[id] = self._ended_in(self.out / id)
         if not self.spec.views:
-            self._check_views()
+            self.outcome.views = [str(view) for view in self.views]
+            self._judge(invariants.of_views(self))
         if self.spec.on_loss == "bypass":
-            self._check_replicated()
+            self._judge(invariants.of_what_all_hold(self))
 
     def _ended_in(self, directory: Path) -> str | None:
         """The bits of a peer's model; where it keeps the best one, of that too, and after which rounds."""
@@ -205,38 +208,9 @@ class Simulation:
             self._fault(f"{directory.name}'s best model is not the one that its result names")
         return f"{result['model_sha256']} after {result['rounds']} rounds, best {result['best']}"
 
-    def _check_views(self) -> None:
-        """All know the same ones, each of them as far as it was told; and who has the last word is one of them."""
-        chains = {id: lives.views for id, lives in self.lived.items()}
-        longest = max(chains.values(), key=len)
-        for id, views in chains.items():
-            if views != longest[: len(views)]:
-                self._fault(f"{id} knows other views: {views}, not {longest}")
-        for before, after in pairwise(longest):
-            self._check_change(before, after)
-        self.outcome.views = [str(view) for view in longest]
-
-    def _check_replicated(self) -> None:
-        """Who was taken in holds at the end what all others hold alike."""
-        for name in held_by_all(self.spec.protocol):
-            held = {id: one.peer for id, one in self.runtimes.items() if self.outcome.digests[id]}
-            bits = {id: tensor_digest(peer.state[name]) for id, peer in held.items() if name in peer.state}
-            if len({*bits.values()}) > 1:
-                self._fault(f"`{name}` is not the same at all members: {bits}")
-
-    def _check_change(self, before: View, after: View) -> None:
-        """Who was there all the time is left out of none; where pipes break, a question may be lost."""
-        left = {*before.members} - {*after.members} - self.struck - {*after.expelled}
-        if after.planned:
-            left -= {order.victim for order in self.orders if not order.by}
-        if {*after.expelled} & {*after.members} or not {*before.expelled} <= {*after.expelled}:
-            self._fault(f"who was voted out is a member again: {after}")
-        for id in {*after.expelled} - {*before.expelled}:
-            consenting = {one for order in self.orders if order.victim == id for one in order.by}
-            if not before.is_quorum(consenting - {id}):
-                self._fault(f"{id} was voted out by {consenting} of {before.members}: {after}")
-        if left and not self.wires.weather.cut:
-            self._fault(f"{left} were left out and had always been there: {after}")
+    def _judge(self, found: Iterable[str]) -> None:
+        for what in found:
+            self._fault(what)
 
     def _fault(self, what: str) -> None:
         if len(self.outcome.faults) < 20:
@@ -297,22 +271,12 @@ class Simulation:
         """The process has come to its end by itself."""
         life.dead = True
         self.wires.gone(life)
-        self._check_beats(id)
+        if any(isinstance(event, Departed) for event in self.heard[id]):
+            self.outcome.gone[id] = "left"
+        self._judge(invariants.of_events(self, id))
         self.done.add(id)
         if self.done == set(self.spec.ids):
             self.ended.set()
-
-    def _check_beats(self, id: str) -> None:
-        if any(isinstance(event, Departed) for event in self.heard[id]):
-            self.outcome.gone[id] = "left"
-        for event in self.heard[id]:
-            refused = isinstance(event, Refused) and "no neighbour" not in event.reason and not self._lies(event.caller)
-            returns = isinstance(event, Returning) and id not in self.robbed
-            if isinstance(event, Conflict) or refused or returns or (isinstance(event, Left) and self.calm):
-                self._fault(f"{id} reports {event}")
-
-    def _lies(self, id: str) -> bool:
-        return id in self.wires.lies or id in self.robbed
 
     def _fatal(self, life: Life, kind: str, _count: int) -> bool:
         """Whether this step is the last one: looks it up in the plan."""
@@ -367,48 +331,12 @@ class Simulation:
             for id, runtime in self.runtimes.items():
                 self.announced[id] = max(self.announced[id], runtime.network.durability.own)
             for id, runtime in self.runtimes.items():
-                self._check_stores(id, runtime)
-                self._check_words(id, runtime)
+                self._judge(invariants.of_stores(self, id, runtime))
+                self._judge(invariants.of_words(self, id, runtime))
                 busy = self.steps[id]["callback"]
                 if busy - before.get(id, 0) > TOO_BUSY:
                     self._fault(f"{id} ran {busy - before.get(id, 0)} callbacks in a second")
                 before[id] = busy
-
-    def _check_words(self, id: str, runtime: Runtime) -> None:
-        """What was released or remembered was announced by its peer (R4), and nobody is too far ahead (R6)."""
-        network, round = runtime.network, runtime.peer.round
-        # All members of a later view begin with the round before its first one, whatever they had.
-        view = runtime.setup.view
-        announced = {peer: max(at, view.first - 1) for peer, at in self.announced.items()}
-        for peer, other in self.runtimes.items():
-            if other.setup.view.number != view.number:
-                announced[peer] = self.spec.rounds  # it has gone on: what was said in this view is void, or done with
-        for peer, at in network.durability.first_hand.items():
-            if at > announced[peer]:
-                self._fault(f"{id} believes that round {at} of {peer} is on disk, which is at {announced[peer]}")
-        for peer, link in network.links.items():
-            if link.outbox._released > announced[peer]:
-                self._fault(f"{id} has dropped messages that {peer} may ask for")
-        older = {peer for (_, peer), span in network.edges._spans.items() if span.last is None and span.first < round}
-        members = runtime.setup.view.members
-        bound = [*older] if self.wires.lies or self.kills else members if older else []
-        for peer in bound:
-            if round > announced[peer] + STALENESS_BOUND:
-                self._fault(f"{id} is in round {round}, and {peer} has {announced[peer]} on disk")
-
-    def _check_stores(self, id: str, runtime: Runtime) -> None:
-        network = runtime.network
-        for peer, link in network.links.items():
-            rounds = {frame.key.round for frame in link.outbox._frames}
-            if len(rounds) > STALENESS_BOUND + 2:
-                self._fault(f"{id} keeps rounds {rounds} for {peer}")
-        for peer, inbox in network._receiver.inboxes.items():
-            rounds = {key.round for key in inbox.messages}
-            if len(rounds) > STALENESS_BOUND + 2:
-                self._fault(f"{id} has rounds {rounds} of {peer}")
-        files = [*(self.out / id / "checkpoint").glob("*")]
-        if len(files) > 3 * (STALENESS_BOUND + 4):
-            self._fault(f"{id} has {len(files)} files of checkpoints")
 
 
 def simulate(

@@ -1,0 +1,101 @@
+"""What must hold of every simulated run; each function gives what is wrong."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from peer.network.membership.durability import STALENESS_BOUND
+from peer.runtime.journal import tensor_digest
+from peer.runtime.manifest import held_by_all
+from peer.runtime.runtime import Runtime
+from peer.telemetry.events import Conflict, Left, Refused, Returning
+from peer.views.view import View
+
+if TYPE_CHECKING:
+    from faults.simulation import Simulation
+
+
+def of_views(run: "Simulation") -> Iterator[str]:
+    """All know the same ones, each of them as far as it was told; and who has the last word is one of them."""
+    longest = run.views
+    for id, lives in run.lived.items():
+        if (views := lives.views) != longest[: len(views)]:
+            yield f"{id} knows other views: {views}, not {longest}"
+    for before, after in pairwise(longest):
+        yield from _of_change(run, before, after)
+
+
+def of_what_all_hold(run: "Simulation") -> Iterator[str]:
+    """Who was taken in holds at the end what all others hold alike."""
+    for name in held_by_all(run.spec.protocol):
+        held = {id: one.peer for id, one in run.runtimes.items() if run.outcome.digests[id]}
+        bits = {id: tensor_digest(peer.state[name]) for id, peer in held.items() if name in peer.state}
+        if len({*bits.values()}) > 1:
+            yield f"`{name}` is not the same at all members: {bits}"
+
+
+def _of_change(run: "Simulation", before: View, after: View) -> Iterator[str]:
+    """Who was there all the time is left out of none; where pipes break, a question may be lost."""
+    left = {*before.members} - {*after.members} - run.struck - {*after.expelled}
+    if after.planned:
+        left -= {order.victim for order in run.orders if not order.by}
+    if {*after.expelled} & {*after.members} or not {*before.expelled} <= {*after.expelled}:
+        yield f"who was voted out is a member again: {after}"
+    for id in {*after.expelled} - {*before.expelled}:
+        consenting = {one for order in run.orders if order.victim == id for one in order.by}
+        if not before.is_quorum(consenting - {id}):
+            yield f"{id} was voted out by {consenting} of {before.members}: {after}"
+    if left and not run.wires.weather.cut:
+        yield f"{left} were left out and had always been there: {after}"
+
+
+def of_events(run: "Simulation", id: str) -> Iterator[str]:
+    """Nobody sends two contents for one step, turns an honest peer away, or has lost what no fault took."""
+    for event in run.heard[id]:
+        refused = isinstance(event, Refused) and "no neighbour" not in event.reason and not _lies(run, event.caller)
+        returns = isinstance(event, Returning) and id not in run.robbed
+        if isinstance(event, Conflict) or refused or returns or (isinstance(event, Left) and run.calm):
+            yield f"{id} reports {event}"
+
+
+def _lies(run: "Simulation", id: str) -> bool:
+    return id in run.wires.lies or id in run.robbed
+
+
+def of_words(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
+    """What was released or remembered was announced by its peer (R4), and nobody is too far ahead (R6)."""
+    network, round = runtime.network, runtime.peer.round
+    # All members of a later view begin with the round before its first one, whatever they had.
+    view = runtime.setup.view
+    announced = {peer: max(at, view.first - 1) for peer, at in run.announced.items()}
+    for peer, other in run.runtimes.items():
+        if other.setup.view.number != view.number:
+            announced[peer] = run.spec.rounds  # it has gone on: what was said in this view is void, or done with
+    for peer, at in network.durability.first_hand.items():
+        if at > announced[peer]:
+            yield f"{id} believes that round {at} of {peer} is on disk, which is at {announced[peer]}"
+    for peer, link in network.links.items():
+        if link.outbox._released > announced[peer]:
+            yield f"{id} has dropped messages that {peer} may ask for"
+    older = {peer for (_, peer), span in network.edges._spans.items() if span.last is None and span.first < round}
+    members = runtime.setup.view.members
+    bound = [*older] if run.wires.lies or run.kills else members if older else []
+    for peer in bound:
+        if round > announced[peer] + STALENESS_BOUND:
+            yield f"{id} is in round {round}, and {peer} has {announced[peer]} on disk"
+
+
+def of_stores(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
+    """Nothing is kept for longer than somebody may ask for it."""
+    network = runtime.network
+    for peer, link in network.links.items():
+        rounds = {frame.key.round for frame in link.outbox._frames}
+        if len(rounds) > STALENESS_BOUND + 2:
+            yield f"{id} keeps rounds {rounds} for {peer}"
+    for peer, inbox in network._receiver.inboxes.items():
+        rounds = {key.round for key in inbox.messages}
+        if len(rounds) > STALENESS_BOUND + 2:
+            yield f"{id} has rounds {rounds} of {peer}"
+    files = [*(run.out / id / "checkpoint").glob("*")]
+    if len(files) > 3 * (STALENESS_BOUND + 4):
+        yield f"{id} has {len(files)} files of checkpoints"
