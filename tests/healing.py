@@ -17,7 +17,8 @@ from peer.protocols.fibfl import ALPHA, BETA
 from peer.spec.recorded_views import VIEWS
 from peer.views.view import Chain, View
 
-ABSENCE = 3
+ABSENCE = 6
+"""Seconds: longer than a busy machine lets a process stand."""
 SPEC: dict[str, Any] = {
     "on_loss": "bypass",
     "absence": ABSENCE,
@@ -61,7 +62,7 @@ def kill(federation: SmallFederation, *ids: str) -> None:
 def end(federation: SmallFederation, *ids: str, wiped: Sequence[str] = ()) -> tuple[View, ...]:
     """The views of these peers, or of all, when they have come to the end. `wiped`: who has lost its directory."""
     hurry(federation)
-    codes = federation.wait()
+    codes = federation.wait(120)
     assert codes == dict.fromkeys(ids or federation.ids, 0), federation.account()
     return judge(federation, ids or federation.ids, wiped)
 
@@ -75,7 +76,7 @@ def chain(federation: SmallFederation, id: str) -> tuple[View, ...]:
     return Chain.load(kept["acceptor"]["chain"]).since(-1)
 
 
-def await_view(federation: SmallFederation, id: str, members: Sequence[str], seconds: float = 30) -> dict[str, Any]:
+def await_view(federation: SmallFederation, id: str, members: Sequence[str], seconds: float = 60) -> dict[str, Any]:
     """The first event of that peer that tells of a view with these members."""
     return federation.await_event(id, "view", seconds, members=[*members])
 
