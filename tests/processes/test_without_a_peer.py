@@ -14,7 +14,7 @@ PRIVATE = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 def test_the_others_finish_and_the_summary_says_who_is_missing(
     federation: Build, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    made = federation(PRIVATE, peers=4, rounds=12, on_loss="bypass", absence=3)
+    made = federation(PRIVATE, peers=4, rounds=12, on_loss="bypass", absence=6)
     made.start()
     made.await_event("peer2", "round", round=4)
     made.peers["peer2"].signal(signal.SIGKILL)
