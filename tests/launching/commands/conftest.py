@@ -1,6 +1,5 @@
 """A federation of three fake peers, and `dfl-launch run` of it over the real fork server."""
 
-import functools
 import json
 import os
 from pathlib import Path
@@ -12,7 +11,6 @@ from rich.console import Console
 from launcher.commands import run as local
 from launcher.engines.local.engine import LocalSettings
 from launcher.supervision.restart import Policy
-from launcher.supervision.supervisor import Supervisor
 from peer.spec.peer import load_spec
 
 
@@ -28,7 +26,7 @@ def run(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs three fake peers in tmp_path/out; returns the exit code and what was printed."""
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     quick = Policy(limit=2, first_delay=0.01, grace=1.0)
-    monkeypatch.setattr(local, "Supervisor", functools.partial(Supervisor, policy=quick))
+    monkeypatch.setattr(Policy, "of", lambda *_, **__: quick)
 
     def run(fresh: bool = False, seed: int = 42, port: int = 7700, **behaviours: str) -> tuple[int, str]:
         monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
