@@ -199,9 +199,6 @@ class Runtime:
     async def _pass_on(self) -> None:
         await self._checkpointer.finish()
         await self._seat.may_pass_on(self.network)
-        if self._seat.departs:
-            await self._seat.may_part()
-            await self.network.leave()
 
     async def _start(self) -> None:
         """Round 0: what the protocol settles before training."""

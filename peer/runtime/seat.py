@@ -15,8 +15,6 @@ class Seat:
 
     can_be_lost = False
     """Whether the others may go on without this peer: then it can be taken in anew whatever it has lost."""
-    departs = False
-    """Whether this peer is no member of the next view, and ends with this one."""
 
     def __init__(self, view: View, patience: float) -> None:
         """patience: seconds."""
@@ -55,9 +53,6 @@ class Seat:
 
     async def may_finish(self, network: Network) -> None:
         """Wait until this peer is needed no more, though its neighbours have all that they want of it."""
-
-    async def may_part(self) -> None:
-        """Wait until all others know that this peer is no member of the next view."""
 
     async def answer(self, pipe: Pipe) -> None:
         """A question about views has come in."""

@@ -63,6 +63,7 @@ class MovingSeat(Seat):
         self._whole = -1
         """The round of the checkpoint that was read back at the start of this life: it can go back there, too."""
         self.departs = False
+        """Whether this peer is no member of the next view, and ends with this one."""
         self._promised: int | None = None
         self._last: int | None = None
         self._free = asyncio.Event()
@@ -113,11 +114,14 @@ class MovingSeat(Seat):
             async with asyncio.timeout(self._patience):
                 await network.durability.all_have(network.last_round)
 
-    async def may_part(self) -> None:
-        """For a while: should nobody know of that view, the rest could wait for this peer's answer for ever."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PARTING):
-                await self.known_to_have_left.wait()
+    async def may_pass_on(self, network: Network) -> None:
+        """Who departs waits for a while until all know it: else they could wait for this peer's answer for ever."""
+        await super().may_pass_on(network)
+        if self.departs:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PARTING):
+                    await self.known_to_have_left.wait()
+            await network.leave()
 
     async def may_start(self, round: int) -> None:
         while not self._free.is_set():  # it may be held again before it is woken up
