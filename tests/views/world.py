@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
+import judgement
 from machine import STALENESS, Machine
 
 from peer.views.acceptor import Acceptor
@@ -132,7 +133,7 @@ class World:
     def move(self) -> None:
         """Somebody begins to live in its next view, if it can."""
         if machine := self.any_up():
-            self.judge_life(machine)
+            self.wrong += judgement.of_life(self, machine)
             machine.move()
 
     def fault(self) -> None:
@@ -143,7 +144,7 @@ class World:
         if down and self.random.random() < 0.5:
             machine = self.random.choice(down)
             machine.restart(damaged=self.random.random() < 0.3)
-            self.judge_memory(machine)
+            self.wrong += judgement.of_memory(self, machine)
         elif (machine := self.any_up()) and self.random.random() < 10 * self.deaths:
             machine.up, machine.proposal = False, None
 
@@ -228,7 +229,8 @@ class World:
         if proposal.state == "decided":
             assert proposal.view
             voters = {id for id, view in self.accepted.get((number, ballot), {}).items() if view == proposal.view}
-            self.judge(proposal.view, voters)
+            self.decided.setdefault(proposal.view.number, proposal.view)
+            self.wrong += judgement.of_view(self, proposal.view, voters)
         elif proposal.state == "released":
             self.released.add((number, ballot))
             members = self.decided[number - 1].members
@@ -239,60 +241,6 @@ class World:
         elif proposal.state == "outdone":
             machine.above = proposal.outdone_by
 
-    # What must be so.
-
-    def judge(self, view: View, voters: set[str]) -> None:
-        """A view was decided by those."""
-        known = self.decided.setdefault(view.number, view)
-        if known != view:
-            self.wrong.append(f"two views of one number: {known} and {view}")
-            return
-        before = self.decided[view.number - 1].members
-        voters &= set(before)
-        if 2 * len(voters) < len(before) or (2 * len(voters) == len(before) and before[0] not in voters):
-            self.wrong.append(f"{view} was decided by {voters} of {before} alone")
-        self.judge_votes(self.decided[view.number - 1], view)
-        if view.members != tuple(id for id in self.ids if id in view.members) or not view.members:
-            self.wrong.append(f"{view} is not in the order of the spec")
-        for machine in self.machines.values():
-            self.judge_life(machine)
-        for one in [self.machines[id] for id in before]:
-            if view.planned and one.lives == view.number - 1 and one.started >= view.first:
-                self.wrong.append(f"{one.id} has begun round {one.started}, but {view} is planned")
-
-    def judge_votes(self, before: View, view: View) -> None:
-        """Who was voted out in it, and before."""
-        new = {*view.expelled} - {*before.expelled}
-        if new and not before.is_quorum(self.consenting):
-            self.wrong.append(f"{new} voted out by {self.consenting} of {before} alone")
-        if {*view.expelled} & {*view.members} or not {*before.expelled} <= {*view.expelled}:
-            self.wrong.append(f"{view} takes in who was voted out, or forgets it")
-        if new & {*before.members} and view.planned:
-            self.wrong.append(f"{view} waits for who is voted out")
-
-    def judge_life(self, machine: Machine) -> None:
-        """Whether it can go on as it is to, by all that was decided."""
-        if machine.lives == max(self.decided):
-            return
-        chain = Chain([self.decided[number] for number in sorted(self.decided)])
-        if not chain.is_over(machine.lives, machine.id) and machine.started >= chain.since(machine.lives)[0].first:
-            self.wrong.append(f"{machine.id} has begun round {machine.started} of a planned view that is over then")
-        view = chain.after(machine.lives, machine.id)
-        if not view:
-            return
-        entrants = dict(view.entrants)
-        if machine.id in entrants:
-            if entrants[machine.id] not in {-1, *machine.kept} or entrants[machine.id] >= view.first:
-                self.wrong.append(f"{machine.id} has no private state with which it could be taken in by {view}")
-        elif not view.planned and view.first and view.first - 1 not in machine.kept:
-            self.wrong.append(f"{machine.id} has {sorted(machine.kept)} only, but is to go on in {view}")
-
-    def judge_memory(self, machine: Machine) -> None:
-        """Whether it knows after a restart to what it has consented."""
-        known = {*machine.acceptor.consents, *machine.chain.current.expelled}
-        if machine.id in self.consenting and self.accused not in known:
-            self.wrong.append(f"{machine.id} has forgotten that it has consented")
-
     def learn(self, machine: Machine, decided: Decided) -> Reply:
         before = machine.chain.current.number
         reply = machine.acceptor.hear(decided, machine.standing)
@@ -300,7 +248,7 @@ class World:
         for view in machine.chain.since(before):
             if self.decided.get(view.number) != view:
                 self.wrong.append(f"{machine.id} was told of {view}, which was not decided")
-        self.judge_life(machine)
+        self.wrong += judgement.of_life(self, machine)
         machine.announce()
         machine.write()
         return reply
@@ -398,7 +346,7 @@ class World:
             machine.proposal = None
             if machine.up:
                 machine.restart()
-                self.judge_memory(machine)
+                self.wrong += judgement.of_memory(self, machine)
         self.letters.clear()
         return living
 
