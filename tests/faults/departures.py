@@ -38,10 +38,7 @@ def main() -> None:
     name, seed = sys.argv[1], int(sys.argv[2])
     kills, weather, orders = plan(name, seed)
     print(*kills, weather, *orders, sep="\n")
-    outcome, wrong = check(name, seed)
-    said = f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds, {outcome.gone}"
-    print(*outcome.kills, said, *outcome.views, *wrong, sep="\n")
-    sys.exit(1 if wrong else 0)
+    views.tell(*check(name, seed))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ python -m tests.faults.views fibfl 12345        replays one run and prints what 
 import sys
 from collections.abc import Iterator
 from random import Random
+from typing import NoReturn
 
 from faults.scenarios import HEALING, specification
 from faults.simulation import Kill, Outcome, simulate, undisturbed
@@ -69,14 +70,18 @@ def wrong_with(name: str, outcome: Outcome) -> list[str]:
     return wrong
 
 
+def tell(outcome: Outcome, wrong: list[str]) -> NoReturn:
+    """What has happened, and what is wrong with it."""
+    said = f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds, {outcome.gone or 'nobody left'}"
+    print(*outcome.kills, said, *outcome.views, *wrong, sep="\n")
+    sys.exit(1 if wrong else 0)
+
+
 def main() -> None:
     name, seed = sys.argv[1], int(sys.argv[2])
     kills, weather = plan(name, seed)
     print(*kills, weather, sep="\n")
-    outcome, wrong = check(name, seed)
-    said = f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds"
-    print(*outcome.kills, said, *outcome.views, *wrong, sep="\n")
-    sys.exit(1 if wrong else 0)
+    tell(*check(name, seed))
 
 
 if __name__ == "__main__":
