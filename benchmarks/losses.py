@@ -1,6 +1,6 @@
 """A peer dies for good: how long until the others have finished their next round without it. Then it comes back.
 
-Run: python -m benchmarks.losses [--peers 4] [--turns 5] [--absence 3]. A ring of fibfl on handwritten digits, `on_loss:
+Run: python -m benchmarks.losses [--peers 4] [--turns 5] [--absence 3] [--pause 0]. A ring of fibfl on digits, `on_loss:
 bypass`. Each turn kills another peer and starts it again when the others have finished a round without it. From the
 `kill -9`: until every other peer knows that the view without it is decided, and until every one has finished a round
 there. From its new start: the same of the view that has it again, its own rounds included.
@@ -23,7 +23,7 @@ from launcher.engines.local.fork_server import Child, ForkServer
 PATIENCE = 180.0
 SPEC: dict[str, Any] = {
     "rounds": 100_000,
-    "protocol": {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1},
+    "code": str(Path(__file__).parent),
     "model": {"name": "mlp"},
     "data": {"name": "digits"},
     "evaluate_every": 1000,
@@ -81,9 +81,12 @@ class Ring:
                 await asyncio.sleep(0.05)
 
 
-async def measure(directory: Path, count: int, turns: int, absence: float) -> tuple[list[Seconds], list[Seconds]]:
+async def measure(
+    directory: Path, count: int, turns: int, absence: float, pause: float
+) -> tuple[list[Seconds], list[Seconds]]:
     """Of each turn: without the peer that died, and with it again."""
-    ids = peers.write(directory, count, absence=absence, **SPEC)
+    protocol = {"name": "paced:Paced", "pause": pause, "head_epochs": 1, "extractor_epochs": 1}
+    ids = peers.write(directory, count, absence=absence, protocol=protocol, **SPEC)
     without, again = list[Seconds](), list[Seconds]()
     async with ForkServer() as server:
         ring = Ring(server, directory, ids)
@@ -92,7 +95,9 @@ async def measure(directory: Path, count: int, turns: int, absence: float) -> tu
         for turn in range(turns):
             victim = ids[turn % count]
             without.append(await ring.lived({*ids} - {victim}, await ring.kill(victim)))
+            print(f"turn {turn + 1}: without {victim} after {without[-1].round:.1f} s", flush=True)
             again.append(await ring.lived({*ids}, await ring.start(victim)))
+            print(f"turn {turn + 1}: with {victim} again after {again[-1].round:.1f} s", flush=True)
         await ring.kill(*ids)
     return without, again
 
@@ -107,9 +112,11 @@ def main() -> None:
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--absence", type=float, default=3)
+    pause = "seconds that each peer rests in a round: so a few cores carry many"
+    parser.add_argument("--pause", type=float, default=0, help=pause)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        without, again = asyncio.run(measure(Path(place) / "run", given.peers, given.turns, given.absence))
+        without, again = asyncio.run(measure(Path(place) / "run", given.peers, given.turns, given.absence, given.pause))
     print(f"{given.peers} peers of fibfl on digits, absence {given.absence:g} s, {given.turns} turns:")
     show("one dies", without)
     show("it comes back", again)

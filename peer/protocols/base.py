@@ -1,8 +1,10 @@
 """What a protocol is: its hyperparameters, its declarations and one round. All that a protocol's file needs."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict
 
 from peer.errors import InputError
 from peer.learning.model.model import Part
@@ -24,6 +26,8 @@ class Protocol(Settings):
     peer's replay of a round end in the same bits.
     """
 
+    model_config = ConfigDict(validate_default=True)
+
     name: str
     paper: ClassVar[str]
     """Paper and algorithm or equation."""
@@ -40,15 +44,25 @@ class Protocol(Settings):
     """Whether it puts the ring in another order: then any two peers may become neighbours."""
     replicated: ClassVar[tuple[str, ...]] = ()
     """Names in `peer.state` that hold the same bits at every peer after each round."""
-    by_peer: ClassVar[tuple[str, ...]] = ()
-    """Names in `peer.state` that have a row for each member, in the order of the spec."""
+    by_peer: ClassVar[Mapping[str, float | bool]] = {}
+    """Names in `peer.state` that have a row for each member, in the order of `peer.members`, and what a row is before
+    round 1: float64 or bool. Of who leaves the run the row is kept until it comes back; one who was never there is
+    taken for the mean of the others."""
     common: ClassVar[Part | None] = None
     """The part of the model that is the same at every peer after each round. Whoever is taken in during a run gets it,
     and what is `replicated`, from its left neighbour."""
+    passed_on: ClassVar[Part | None] = None
+    """The part of the model that is not the same everywhere, and that whoever is taken in gets as its left neighbour
+    has it."""
 
     unchanging: ClassVar[tuple[str, ...]] = ()
     """Names in `peer.state` that are set once and never change, so that they are written to disk once and not in each
     round. With a slash at its end, all names that begin so."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"`self.{name}` cannot be set, as a protocol never changes; write peer.state[{name!r}] = torch.tensor(...)"
+        )
 
     @property
     def graph(self) -> Graph:
@@ -91,7 +105,7 @@ class Protocol(Settings):
 
     def why_members_are_fixed(self) -> str | None:
         """Why nobody can be lost or taken in during a run (`on_loss: bypass`); None if they can."""
-        return "it keeps a row for each member" if self.by_peer else None
+        return None
 
     def check_samples(self, peer: str, samples: int) -> None:
         """InputError where that peer cannot take part with so many training samples."""
@@ -132,10 +146,16 @@ class Protocol(Settings):
         if why := peer.state.why_not_apart(peer.model):
             raise InputError(f"`{self.name}` {why}")
         for name in self.by_peer:
-            if peer.state[name].shape[:1] != (len(peer.members),):
+            shape, wanted = tuple(peer.state[name].shape), (len(peer.members),)
+            if shape[:1] != wanted:
                 raise InputError(
-                    f"`{self.name}` declares `{name}` as by_peer, and its shape is {tuple(peer.state[name].shape)}; it "
-                    f"needs a row for each of the {len(peer.members)} members"
+                    f"`{self.name}` declares `{name}` as by_peer, and its shape is {shape}; it needs a row for each of "
+                    f"the {len(peer.members)} members"
+                )
+            if name in self.replicated and shape != wanted:
+                raise InputError(
+                    f"`{self.name}` declares `{name}` as replicated and by_peer, and its shape is {shape}; such a row "
+                    "is one number"
                 )
 
     async def start(self, peer: Peer, init: Init) -> None:
@@ -144,6 +164,10 @@ class Protocol(Settings):
     def begin_late(self, peer: Peer) -> None:
         """In place of `start`, at a peer that is taken in during a run with nothing but its data: what it keeps for
         itself. It sends nothing."""
+
+    async def begin_view(self, peer: Peer) -> None:
+        """Before a round, the second or a later one, from which on the members are others, once those who are taken in
+        have what they are given."""
 
     @abstractmethod
     async def round(self, peer: Peer) -> None:

@@ -1,5 +1,6 @@
 """CFFL: sparse uploads scored on public samples, rewarded by credit and size. Lyu et al. (2020), Algorithm 1."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -8,9 +9,9 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.data.samples import Samples
-from peer.protocols.base import Init, Peer, Protocol, Record
+from peer.protocols.base import Init, Peer, Protocol, Record, Share
 from peer.protocols.blocks.largest import largest
-from peer.protocols.blocks.reputation import portions, reputable
+from peer.protocols.blocks.reputation import portions, reputable, still_here
 from peer.protocols.blocks.running_statistics import keep_variances
 from peer.protocols.blocks.trainable import trainable_by
 from peer.protocols.blocks.training import Fraction, Rate
@@ -44,7 +45,10 @@ class CFFL(Updates, Protocol):
     paper: ClassVar[str] = "Lyu et al. 2020, Algorithm 1 (baseline of CYCle)"
     records: ClassVar[tuple[Record, ...]] = (Record("remaining"),)
     replicated: ClassVar[tuple[str, ...]] = ("credit", "remaining", "global")
-    by_peer: ClassVar[tuple[str, ...]] = ("credit", "remaining")
+    by_peer: ClassVar[Mapping[str, float | bool]] = {"credit": 0.0, "remaining": True}
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        return (*super().shares(rounds), Share("global", like="model", rounds=range(0)))  # to who is taken in only
 
     def why_rounds_are_fixed(self) -> str | None:
         return "α grows until the last round"
@@ -56,13 +60,11 @@ class CFFL(Updates, Protocol):
                 "`validation: 0.2` into `data`"
             )
         await super().start(peer, init)
-        peer.state["credit"] = torch.zeros(len(peer.members), dtype=torch.float64)
-        peer.state["remaining"] = torch.ones(len(peer.members), dtype=torch.bool)
         peer.state["global"] = peer.model.clone()
 
     async def round(self, peer: Peer) -> None:
         assert peer.validation
-        me, remaining = peer.members.index(peer.id), peer.state["remaining"].cpu()
+        me, remaining = peer.members.index(peer.id), still_here(peer.state["remaining"].cpu())
         change = await self.change(peer)
         upload = trainable_by(self.uploaded, change, peer.layout)
         told = await self.tell(peer, upload if remaining[me] else torch.zeros_like(upload), self.uploaded)

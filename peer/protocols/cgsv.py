@@ -1,12 +1,13 @@
 """CGSV: updates rewarded by their cosine to the whole. Xu et al. (2021), "Gradient-Driven Rewards", Algorithm 1."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from peer.protocols.base import Init, Peer, Protocol
+from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.largest import largest_of_each
 from peer.protocols.blocks.reputation import judged, portions
 from peer.protocols.blocks.running_statistics import keep_variances
@@ -34,11 +35,7 @@ class CGSV(Updates, Protocol):
 
     paper: ClassVar[str] = "Xu et al. 2021, Algorithm 1 (baseline of CYCle)"
     replicated: ClassVar[tuple[str, ...]] = ("reputation",)
-    by_peer: ClassVar[tuple[str, ...]] = ("reputation",)
-
-    async def start(self, peer: Peer, init: Init) -> None:
-        await super().start(peer, init)
-        peer.state["reputation"] = torch.zeros(len(peer.members), dtype=torch.float64)
+    by_peer: ClassVar[Mapping[str, float]] = {"reputation": 0.0}
 
     async def round(self, peer: Peer) -> None:
         me, everyone = peer.members.index(peer.id), torch.ones(len(peer.members), dtype=torch.bool)

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from math import exp
 from typing import Annotated, ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from peer.protocols.base import Init, Peer, Protocol, Received, Share
+from peer.protocols.base import Peer, Protocol, Received, Share
 from peer.protocols.blocks.blend import blend
 from peer.protocols.blocks.cosine import cosine
 from peer.protocols.blocks.local_gradient import local_gradient
@@ -33,7 +32,7 @@ class CycleGossip(PlainSGD, Protocol):
     """R: rounds from one exchange of gradients to the next; the first is in round 1."""
 
     paper: ClassVar[str] = "CYCle, Algorithm 3"
-    by_peer: ClassVar[tuple[str, ...]] = ("opinions",)
+    by_peer: ClassVar[Mapping[str, float]] = {"opinions": 1.0}
 
     @property
     def graph(self) -> Graph:
@@ -41,9 +40,6 @@ class CycleGossip(PlainSGD, Protocol):
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model"), Share("gradient", like="model", rounds=range(1, rounds + 1, self.every)))
-
-    async def start(self, peer: Peer, init: Init) -> None:
-        peer.state["opinions"] = torch.ones(len(peer.members), dtype=torch.float64)
 
     async def round(self, peer: Peer) -> None:
         if (peer.round - 1) % self.every == 0:

@@ -1,10 +1,10 @@
 """CYCle on private decentralised learning: peers answer whom they learn from. CYCle paper, Algorithms 1 and 2."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.distillation import Predictions
@@ -29,7 +29,7 @@ class CyclePDL(SharedPredictions, Protocol):
     """R: rounds from one measurement of the reputations, when everyone answers everyone, to the next."""
 
     paper: ClassVar[str] = "CYCle, Algorithms 1 and 2"
-    by_peer: ClassVar[tuple[str, ...]] = ("reputation",)
+    by_peer: ClassVar[Mapping[str, float]] = {"reputation": 1.0}
 
     @model_validator(mode="after")
     def _thresholds(self) -> Self:
@@ -38,8 +38,7 @@ class CyclePDL(SharedPredictions, Protocol):
         return self
 
     async def round(self, peer: Peer) -> None:
-        if peer.round == 1 and self.warmup_epochs:
-            await peer.train(*self.warm_up())
+        await self.warm_up_once(peer)
         measuring = (peer.round - 1) % self.reputation_every == 0
         predictions = await self.predictions_of(peer, to=others(peer) if measuring else self.answered(peer))
         if measuring:
@@ -51,14 +50,16 @@ class CyclePDL(SharedPredictions, Protocol):
     def answered(self, peer: Peer) -> list[str]:
         """Whom this peer answers: each with the probability of its reputation here."""
         drawn = peer.shared_generator("answers").random((len(peer.members),) * 2)[peer.members.index(peer.id)]
-        return [k for k, u, r in zip(peer.members, drawn, peer.state["reputation"], strict=True) if u < float(r)]
+        likely = zip(peer.members, drawn, peer.state["reputation"].tolist(), strict=True)
+        return [k for k, u, r in likely if u < r and k != peer.id]
 
     async def measure(self, peer: Peer, predictions: Predictions) -> None:
         """r ← αr + (1−α)h(s), and r = h(s) at first; h(s) is 0 of a peer that did not answer."""
         misalignment = await peer.compute(self.misalignment, peer, predictions)
-        measured = torch.tensor([self.trust(misalignment[k]) if k in misalignment else 0.0 for k in peer.members])
-        before: Tensor = peer.state.get("reputation", measured)
-        peer.state["reputation"] = self.alpha * before.cpu() + (1 - self.alpha) * measured
+        found = [self.trust(misalignment[k]) if k in misalignment else 0.0 for k in peer.members]
+        measured = torch.tensor(found, dtype=torch.float64)
+        before = measured if peer.round == 1 else peer.state["reputation"].cpu()
+        peer.state["reputation"] = self.alpha * before + (1 - self.alpha) * measured
 
     def trust(self, misalignment: float) -> float:
         """h(s): Equation 7."""

@@ -115,6 +115,11 @@ class Declarations:
 
     def share(self, vector: str, round: int) -> Share:
         """The declaration of that vector for that round; InputError when there is none."""
+        if not isinstance(vector, str):
+            raise InputError(
+                f"`{self._protocol}` sends a {type(vector).__name__} in round {round}; give its name, such as "
+                '"extractor": what is not a part of the model is kept in `peer.state` under one'
+            )
         for share in self.travelling(round):
             if share.vector == vector:
                 return share

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from peer.learning.model.model import Part
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer, Protocol, Share
@@ -36,6 +37,7 @@ class FedISP(Participation, Protocol):
     batch_size: BatchSize = 64
 
     paper: ClassVar[str] = "FedISP, Algorithm 1"
+    passed_on: ClassVar[Part | None] = "model"
 
     @property
     def graph(self) -> Graph:
@@ -66,9 +68,6 @@ class FedISP(Participation, Protocol):
             f"its {self.schedule} schedule ends with the last round" if self.schedule in ("linear", "cosine") else None
         )
 
-    def why_members_are_fixed(self) -> str:
-        return "between two rounds its token lies with one peer, and would be lost with it"
-
     def why_optimiser_is_fixed(self) -> str:
         return "both of its steps are of SGD at the rate α_k, which its proximal term is divided by"
 
@@ -91,6 +90,14 @@ class FedISP(Participation, Protocol):
             await self.step(peer)
         await peer.pass_token("model")
         if first:
+            peer.state["token"] = await peer.receive_token("model")
+
+    async def begin_view(self, peer: Peer) -> None:
+        """The first may be another now, or the one who held the token is lost: it is as the last has passed it on."""
+        peer.state.pop("token", None)
+        if peer.position == len(peer.ring) - 1:
+            await peer.pass_token("model")
+        if peer.position == 0:
             peer.state["token"] = await peer.receive_token("model")
 
     async def step(self, peer: Peer) -> None:

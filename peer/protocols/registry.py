@@ -1,7 +1,6 @@
 """The protocols there are, by name; a user's own is `module:Name`."""
 
-from peer.errors import InputError
-from peer.plugins import load_object
+from peer.overriding import load_class
 from peer.protocols.base import Protocol
 
 PROTOCOLS = {
@@ -34,14 +33,4 @@ PROTOCOLS = {
 
 def protocol_class(name: str) -> type[Protocol]:
     """The class called `name`, or the user's `module:Name`; KeyError when the name is neither."""
-    found = load_object(name if ":" in name else PROTOCOLS[name])
-    if not (isinstance(found, type) and issubclass(found, Protocol)):
-        raise InputError(f"`{name}` is not a subclass of peer.Protocol")
-    if any("__init__" in vars(base) for base in found.__mro__[: found.__mro__.index(Protocol)]):
-        raise InputError(
-            f"`{name}` defines `__init__`, which a protocol inherits; write its settings as fields "
-            "(`lr: float = 0.1`), and what it remembers into `peer.state`"
-        )
-    if missing := sorted(found.__abstractmethods__):
-        raise InputError(f"`{name}` does not define {', '.join(f'`{method}`' for method in missing)}; add it")
-    return found
+    return load_class(name if ":" in name else PROTOCOLS[name], Protocol)

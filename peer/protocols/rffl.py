@@ -1,14 +1,15 @@
 """RFFL: updates rewarded by their cosine to the whole, and free riders shut out. Xu and Lyu (2021), Algorithm 1."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from peer.protocols.base import Init, Peer, Protocol, Record
+from peer.protocols.base import Peer, Protocol, Record
 from peer.protocols.blocks.largest import largest_of_each
-from peer.protocols.blocks.reputation import judged, portions, reputable
+from peer.protocols.blocks.reputation import judged, portions, reputable, still_here
 from peer.protocols.blocks.running_statistics import keep_variances
 from peer.protocols.blocks.trainable import trainable_by
 from peer.protocols.blocks.training import Fraction, Rate
@@ -36,15 +37,10 @@ class RFFL(Updates, Protocol):
     paper: ClassVar[str] = "Xu and Lyu 2021, Algorithm 1 (baseline of CYCle)"
     records: ClassVar[tuple[Record, ...]] = (Record("remaining"),)
     replicated: ClassVar[tuple[str, ...]] = ("reputation", "remaining")
-    by_peer: ClassVar[tuple[str, ...]] = ("reputation", "remaining")
-
-    async def start(self, peer: Peer, init: Init) -> None:
-        await super().start(peer, init)
-        peer.state["reputation"] = torch.zeros(len(peer.members), dtype=torch.float64)
-        peer.state["remaining"] = torch.ones(len(peer.members), dtype=torch.bool)
+    by_peer: ClassVar[Mapping[str, float | bool]] = {"reputation": 0.0, "remaining": True}
 
     async def round(self, peer: Peer) -> None:
-        me, remaining = peer.members.index(peer.id), peer.state["remaining"].cpu()
+        me, remaining = peer.members.index(peer.id), still_here(peer.state["remaining"].cpu())
         update = trainable_by(self.clipped, await self.change(peer), peer.layout)
         told = await self.tell(peer, update if remaining[me] else torch.zeros_like(update), self.clipped)
         before = peer.state["reputation"].cpu()

@@ -14,8 +14,7 @@ class VPDL(SharedPredictions, Protocol):
     paper: ClassVar[str] = "CYCle, Equations 1 and 2 (baseline; CaPriDe, Tastan and Nandakumar 2023)"
 
     async def round(self, peer: Peer) -> None:
-        if peer.round == 1 and self.warmup_epochs:
-            await peer.train(*self.warm_up())
+        await self.warm_up_once(peer)
         predictions = await self.predictions_of(peer, to=others(peer))
         weights = dict.fromkeys(predictions, 1 / len(others(peer)))
         await peer.train(*self.distilling(peer, weights, predictions))

@@ -1,17 +1,17 @@
 """What a protocol's call asks for, checked against what it declares: the same in a run and in a dry run."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from math import isfinite
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.model.model import Model
 from peer.network.collectives.collectives import Neighbourhood
-from peer.protocols.base import Peer, Protocol
+from peer.protocols.base import Peer, Phase, Protocol
 from peer.protocols.declarations import Share
 from peer.runtime.encodings import Encoding
 from peer.runtime.sendable import Of, Sendable, To
@@ -104,13 +104,22 @@ class Calls:
         self._check_ring("receive_token", peer.round)
         return share
 
-    def compute(self, peer: Peer, function: object) -> None:
-        """What `compute` is to run in the worker thread."""
+    def train(self, peer: Peer, phases: Sequence[object]) -> None:
+        """What the trainer is to do."""
+        if wrong := [phase for phase in phases if not isinstance(phase, Phase)] or not phases:
+            given = f"a {type(wrong[0]).__name__}" if isinstance(wrong, list) else "nothing"
+            raise InputError(
+                f"`{self.protocol}` gives `train` {given} in round {peer.round}; give it phases: "
+                "await peer.train(*self.local())"
+            )
+
+    def compute(self, peer: Peer, function: object, called: str = "compute") -> None:
+        """What is to run in the worker thread."""
         if iscoroutinefunction(function) or not callable(function):
             given = "an async function" if callable(function) else f"a {type(function).__name__}"
             raise InputError(
-                f"`{self.protocol}` gives `compute` {given} in round {peer.round}; give it a plain function and its "
-                "arguments: await peer.compute(f, x)"
+                f"`{self.protocol}` gives `{called}` {given} in round {peer.round}; give it a plain function and its "
+                f"arguments: await peer.{called}(f{', x' * (called == 'compute')})"
             )
 
     def once(self, peer: Peer, made: object) -> Tensor:
@@ -134,7 +143,7 @@ class Calls:
         name = f"`{self.protocol}` takes the mean of `{share.vector}` in round {round}"
         if share.bytes:
             raise InputError(f"{name}, which is declared as bytes; a mean is of float32 values")
-        if not (isfinite(weight) and weight >= 0):
+        if not (isinstance(weight, SupportsFloat) and isfinite(weight) and weight >= 0):
             raise InputError(f"{name} with weight {weight}; a weight is a number from 0 up")
 
     def _check_pending(self, pending: int, round: int) -> None:

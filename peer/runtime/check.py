@@ -25,6 +25,10 @@ from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, check_plaintext, read_peer
 from peer.spec.recorded_views import recorded_views
 from peer.spec.resources import given
+from peer.spec.watching import watching
+from peer.telemetry.metrics import client
+from peer.telemetry.tensorboard import writer_class
+from peer.telemetry.tracker import load_tracker
 from peer.topology.graphs import neighbours
 
 
@@ -96,6 +100,9 @@ class PeerCheck:
             ("certificates", self._certificates),
             ("port", lambda: self._listen and _free(self._listen, "listen")),
             ("health", lambda: self.config.health and _free(self.config.health, "health")),
+            ("metrics", self._metrics),
+            ("tensorboard", self._tensorboard),
+            ("tracker", self._tracker),
         ]
         for what, look in looks:
             try:
@@ -175,6 +182,24 @@ class PeerCheck:
             return f"none: nothing is encrypted; {allowed}"
         self.chain = Certificates(self.config.id, tls.ca, tls.cert, tls.key).read()
         return f"made out to {self.config.id}, valid until {self.chain.expires:%Y-%m-%d %H:%M} UTC"
+
+    def _metrics(self) -> str | None:
+        if (address := watching(self.config, self.spec).metrics) is None:
+            return None
+        client()
+        return _free(address, "metrics")
+
+    def _tensorboard(self) -> str | None:
+        if not watching(self.config, self.spec).tensorboard:
+            return None
+        writer_class()
+        return "can be written"
+
+    def _tracker(self) -> str | None:
+        if (name := watching(self.config, self.spec).tracker) is None:
+            return None
+        load_tracker(name)
+        return f"{name} is there"
 
 
 class NotYetError(Exception):

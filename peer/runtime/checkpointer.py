@@ -8,7 +8,6 @@ from pathlib import Path
 from peer.errors import FailedError
 from peer.network.streams.outbox import Frames
 from peer.runtime.checkpoint import Checkpoints, Snapshot
-from peer.runtime.communicating import Ring
 from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.persistence import Persistence
@@ -123,7 +122,7 @@ class Checkpointer:
         if snapshot.round != brought:
             raise self._lost(f"this peer is to go on from its round {brought}, and that checkpoint is not whole")
         self._course.load_state_dict(snapshot.facts.get("course", {}))
-        self._peer.ring_order = Ring(self._view.members)
+        self._peer.begin_view()
         self._peer.network.enter(self._view.first, snapshot.facts["network"], self._known_to_have(before))
         self._announce(before)
         self._report(Resumed(round=snapshot.round))

@@ -22,7 +22,8 @@ from peer.runtime.calls import Calls, Exchange
 from peer.runtime.departures import Departures
 from peer.runtime.encodings import encoding
 from peer.runtime.lifecycle import State as Activity
-from peer.runtime.manifest import held_by_all, on_entry
+from peer.runtime.manifest import handed_over, on_entry
+from peer.runtime.member_rows import MemberRows, first_rows
 from peer.runtime.sendable import Of, To
 from peer.runtime.sending import Sending
 from peer.runtime.setup import Setup
@@ -66,6 +67,7 @@ class Communicating(Peer):
         self._transfers, self._sending = Transfers(setup.model.device), Sending()
         self.departures = Departures(self.id, self.misbehaviour, self.encoding, self._transfers)
         self.ring_order, self.seconds, self.round = Ring(self.members), Seconds(), 0
+        self._rows = MemberRows(protocol, spec.ids)
 
     def begin(self, round: int) -> None:
         """A new round: its messages are numbered from the start."""
@@ -180,6 +182,11 @@ class Communicating(Peer):
         told = await self._gathered(record, (number,))
         return [told[peer][0] for peer in self.members]
 
+    async def mean(self, name: str, vector: Tensor, weight: float) -> None:
+        """The weighted mean over all members, in place: of a vector of the runtime's own, on the CPU."""
+        with self._communicating():
+            await self._collectives.weighted_mean(self._neighbourhood(), name, vector, weight)
+
     async def _gathered(self, record: str, numbers: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
         with self._communicating():
             sent = self._sending.when_here((), lambda: self._collectives.gather(self._neighbourhood(), record, numbers))
@@ -199,36 +206,54 @@ class Communicating(Peer):
         length = self._bytes(declared)
         with self._communicating():
             token = await self._collectives.receive_token(self._neighbourhood(), share, length)
-        return self._decoded(declared, token)
+        return self._decoded(declared, token.vector)
+
+    def begin_view(self) -> None:
+        """In place of the ring, and of what is kept of each member, of an earlier view take those of this one."""
+        before = [id for id in self._rows.everybody if id in self.ring_order.order]
+        self._rows.follow(self.state, before, self.members)
+        self.ring_order = Ring(self.members)
 
     async def take_in(self, entrants: Mapping[str, int]) -> None:
-        """Those who enter get what all others have alike, each from its left neighbour.
+        """Those who enter get what all others have alike, or pass on, each from its left neighbour.
 
         entrants: by id, the round after which their private state stands; -1: they have none.
         """
         protocol = self._protocol
         if entrants.get(self.id) == -1:
+            first_rows(protocol, self.state, len(self.members))
             protocol.begin_late(self)
-        for name in held_by_all(protocol) if entrants else ():
+        for name in handed_over(protocol) if entrants else ():
+            rows = name in protocol.by_peer
             if self.id in entrants:
-                with self._communicating():
-                    got = await self._collectives.receive_token(self._neighbourhood(), on_entry(name), None)
-                self._take_over(name, self._transfers.placed(got))
+                self._replace(name, await self.take_over(on_entry(name), len(self._rows.everybody) if rows else 0))
             if self.right in entrants:
-                await self._hand_over(name)
+                numbers = self._rows.numbers(self.state, name, self.members) if rows else ()
+                await self.hand_over(on_entry(name), torch.empty(0) if rows else self._held(name), numbers)
 
-    async def _hand_over(self, name: str) -> None:
-        """To the right neighbour, which enters."""
-        leaving = self._transfers.fetch(getattr(self, name) if name in PARTS else self.state[name])
+    async def take_over(self, name: str, numbers: int = 0) -> Arrived:
+        """What the left neighbour hands over to this peer, which enters; on the CPU."""
         with self._communicating():
-            vector = await self._sending.when_here([leaving], lambda: leaving.vector)
-            await self._collectives.pass_token(self._neighbourhood(), on_entry(name), vector)
+            return await self._collectives.receive_token(self._neighbourhood(), name, None, numbers)
 
-    def _take_over(self, name: str, vector: Tensor) -> None:
-        if name in PARTS:
-            getattr(self, name).copy_(vector)
+    async def hand_over(self, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
+        """To the right neighbour, which enters."""
+        leaving = self._transfers.fetch(vector)
+        with self._communicating():
+            fetched = await self._sending.when_here([leaving], lambda: leaving.vector)
+            await self._collectives.pass_token(self._neighbourhood(), name, fetched, numbers)
+
+    def _held(self, name: str) -> Tensor:
+        held: Tensor = getattr(self, name) if name in PARTS else self.state[name]
+        return held
+
+    def _replace(self, name: str, by: Arrived) -> None:
+        if name in self._protocol.by_peer:
+            self._rows.take_over(self.state, name, by.scalars, self.members)
+        elif name in PARTS:
+            getattr(self, name).copy_(self._transfers.placed(by.vector))
         else:
-            self.state[name] = vector
+            self.state[name] = self._transfers.placed(by.vector)
 
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
         # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from peer.errors import InputError
 from peer.network.collectives.pending import Pending
 from peer.protocols.base import Init, Protocol, Received
 from peer.protocols.declarations import Share
+from peer.runtime.member_rows import first_rows
 from peer.runtime.rehearsal import Rehearsal, Rehearsing, recorded, was_awaited
 from peer.runtime.sendable import Of, To
 
@@ -35,13 +37,19 @@ class DryRun(Rehearsing):
 
     async def set_up(self, init: Init) -> int:
         """Bytes sent before round 1."""
+        first_rows(self._protocol, self.state, len(self.members))
         await self._protocol.start(self, init)
         return self.sent
 
     async def count(self, round: int) -> int:
         """Bytes sent in a round; rounds are counted in ascending order, some may be left out."""
-        before, self.round = self.sent, round
+        before, self.round, own = self.sent, round, {*vars(self)}
         await self._protocol.round(self)
+        for name in {*vars(self)} - own:
+            raise InputError(
+                f"`{self._protocol.name}` sets `peer.{name}`, which a crash would lose; write peer.state[{name!r}] "
+                "= ..., or a variable of the round's own"
+            )
         self.made = [one for one in self.made if not was_awaited(one[1])]  # the others hold what they brought
         self._protocol.check_state(self)
         return self.sent - before

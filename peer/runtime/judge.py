@@ -11,9 +11,10 @@ from peer.learning.training.evaluation import Evaluation, evaluate, measure
 from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.progress import tellable
+from peer.runtime.round_reports import judged
 from peer.spec.federation import FIGURE
 from peer.telemetry.events import Report, StoppedEarly
-from peer.telemetry.results import BEST_MODEL, Best
+from peer.telemetry.results import BEST_MODEL, Best, Judged
 
 
 class Judge:
@@ -34,6 +35,15 @@ class Judge:
         self._peer.seconds.evaluate += time.perf_counter() - began
         self.evaluation = found
         return found
+
+    async def judge(self) -> Judged:
+        """The same, as a round's event and the result have it."""
+        return judged(await self.evaluate(), self.validation)
+
+    @property
+    def judged(self) -> Judged | None:
+        """What was found last."""
+        return judged(self.evaluation, self.validation) if self.evaluation else None
 
     def _measure(self) -> tuple[Evaluation, Mapping[str, float]]:
         model, shard = self._peer.trained, self._peer.setup.shard

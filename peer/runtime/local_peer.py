@@ -14,6 +14,7 @@ from torch import Tensor
 from peer.learning.data.drift import stage_of
 from peer.learning.data.samples import Samples
 from peer.learning.data.shard import Shard, class_mix
+from peer.learning.data.standard import Standard
 from peer.learning.model.layout import Entry
 from peer.learning.randomness import derive
 from peer.learning.tasks import Task
@@ -28,7 +29,7 @@ from peer.runtime.lifecycle import State as Activity
 from peer.runtime.notes import noted
 from peer.runtime.setup import Setup, load_shard
 from peer.spec.resources import NOTED, as_noted
-from peer.telemetry.events import DataDrifted, Note, Report
+from peer.telemetry.events import DataDrifted, DataHeld, Note, Report
 
 T = TypeVar("T")
 GIB = 1 << 30
@@ -49,6 +50,7 @@ class LocalPeer(Communicating):
         spec = setup.spec
         self.rounds, self.seed, self.setup, self._since = spec.rounds, spec.seed, setup, 1
         self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.training)
+        self.standard: Standard | None = None
         self._hold(setup.shard)
         self.executor = executor
         self.journal = Journal(setup.out / "journal")
@@ -71,9 +73,16 @@ class LocalPeer(Communicating):
         if since == self._since:
             return
         load = asyncio.get_running_loop().run_in_executor
-        self._hold(await load(self.executor, load_shard, self.setup.config, self.setup.spec, round))
+        shard = await load(self.executor, load_shard, self.setup.config, self.setup.spec, round)
+        self._hold(shard.standardised(self.standard) if self.standard else shard)
         self._since = since
         self.report(DataDrifted(round=round, samples=self.samples))
+        self.report(self.data_held(round))
+
+    def standardise(self, standard: Standard) -> None:
+        """Bring its samples, which are as they lie on disk, to these means and deviations: once in a life."""
+        self.standard = self.trained.standard = standard
+        self._hold(self.setup.shard.standardised(standard))
 
     def take_trainer(self, how: Training) -> Trainer:
         """A new one, which has kept nothing, in place of its own."""
@@ -89,6 +98,12 @@ class LocalPeer(Communicating):
         # What a peer tells of its data is what it trains on, right or wrong.
         self.proportions = torch.from_numpy(class_mix(shard.train, shard.classes, shard.task))
         self.validation = shard.validation.to(self.trained.device) if shard.validation else None
+
+    def data_held(self, round: int) -> DataHeld:
+        """What it trains on from that round on."""
+        shares, names = self.proportions.tolist(), self.setup.shard.names.classes
+        named = names if len(names) == len(shares) else map(str, range(len(shares)))
+        return DataHeld(round=round, samples=self.samples, classes=dict(zip(named, shares, strict=True)))
 
     @property
     def samples(self) -> int:  # type: ignore[override]
@@ -107,6 +122,7 @@ class LocalPeer(Communicating):
         return self.trained.layout
 
     async def train(self, *phases: Phase) -> float:
+        self.calls.train(self, phases)
         self.enter("training")
         self.trained_this_round = True
         began = time.perf_counter()

@@ -19,17 +19,19 @@ def manifest(declared: Declarations, model: Model, rounds: int, peers: int, name
     return Manifest((*shares, *records), _data(model, names))
 
 
-def with_entries(declared: Manifest, plain: Manifest, protocol: Protocol, view: View) -> Manifest:
+def with_entries(declared: Manifest, plain: Manifest, protocol: Protocol, view: View, peers: int) -> Manifest:
     """With what those are given who are taken in: it travels as it is, in the view's first round only.
 
-    plain: what is declared, as it is before it is encoded.
+    plain: what is declared, as it is before it is encoded; peers: members and all who are not.
     """
     if not view.entrants:
         return declared
-    vectors = {payload.name: payload for payload in plain.payloads}
+    numbers = [Payload(name, size=0, doubles=peers, first_round=0, last_round=0) for name in protocol.by_peer]
+    vectors = {payload.name: replace(payload, doubles=0) for payload in plain.payloads}
+    known = vectors | {payload.name: payload for payload in numbers}
     entries = [
-        replace(vectors[name], name=on_entry(name), doubles=0, first_round=view.first, last_round=view.first, every=1)
-        for name in held_by_all(protocol)
+        replace(known[name], name=on_entry(name), first_round=view.first, last_round=view.first, every=1)
+        for name in handed_over(protocol)
     ]
     return Manifest((*declared.payloads, *entries), declared.data)
 
@@ -37,6 +39,11 @@ def with_entries(declared: Manifest, plain: Manifest, protocol: Protocol, view: 
 def held_by_all(protocol: Protocol) -> tuple[str, ...]:
     """The vectors that every peer has with the same bits after a round."""
     return (*((protocol.common,) if protocol.common else ()), *protocol.replicated)
+
+
+def handed_over(protocol: Protocol) -> tuple[str, ...]:
+    """What whoever is taken in gets of its left neighbour."""
+    return (*((protocol.passed_on,) if protocol.passed_on else ()), *held_by_all(protocol))
 
 
 def on_entry(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
+from peer.learning.data.standard import Standard
 from peer.learning.transfer import copies
 from peer.plugins import in_words
 from peer.protocols.state import State
@@ -36,6 +37,8 @@ class Persistence:
             }
         )
         tensors |= {f"optimiser/{name}": tensor for name, tensor in self._peer.trainer.state().items()}
+        if standard := self._peer.standard:
+            tensors["standard"] = standard.vector
         tensors |= {f"behaviour/{name}": tensor for name, tensor in self._peer.misbehaviour.state_dict().items()}
         return tensors, {
             "ring": asdict(self._peer.ring_order),
@@ -97,6 +100,8 @@ class Persistence:
         self._peer.state = State({name: tensor.to(self._peer.trained.device) for name, tensor in kept.items()})
         self._peer.encoding.state = _under("wire/", tensors)
         self._peer.misbehaviour.load_state_dict(_under("behaviour/", tensors))
+        if "standard" in tensors:
+            self._peer.standardise(Standard.of_vector(tensors["standard"]))
         self._peer.ring_order = Ring(**{**facts["ring"], "order": tuple(facts["ring"]["order"])})
         self._peer.seconds = Seconds(**facts["seconds"])
         self._peer.loss = facts["loss"]

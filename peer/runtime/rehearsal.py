@@ -100,6 +100,7 @@ class Rehearsing(Peer):
 
     @recorded
     async def train(self, *phases: Phase) -> float:
+        self._calls.train(self, phases)
         generator = torch_generator(self._rehearsal.seed, self.id, self.round, "rehearsal")
         for where in self._rehearsal.model.trainable("model"):
             part = self._vector[where]
@@ -127,6 +128,7 @@ class Rehearsing(Peer):
 
     @recorded
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
+        self._calls.compute(self, make, "once")
         made = self._calls.once(self, make())
         self.journalled += made.nbytes
         return made

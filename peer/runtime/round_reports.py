@@ -3,11 +3,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 
 from peer.learning.training.evaluation import Evaluation
+from peer.network.streams.traffic import Traffic
 from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
-from peer.telemetry.events import LARGEST_FIGURE, RoundDone
+from peer.runtime.setup import Setup
+from peer.telemetry.events import LARGEST_FIGURE, SCHEMA, BytesPassed, RoundDone, Started
 from peer.telemetry.results import Judged, Result
 
 
@@ -56,6 +59,26 @@ def round_done(peer: LocalPeer, found: Judged, before: dict[str, float]) -> Roun
         bytes_received=traffic.received.total(),
         tensor_bytes_sent=peer.network.audit.tensor_bytes,
         notes=dict(peer.noted),
+    )
+
+
+def bytes_passed(round: int, passed: Traffic) -> BytesPassed:
+    return BytesPassed(round=round, sent=dict(passed.sent), received=dict(passed.received))
+
+
+def started(setup: Setup, restarts: int) -> Started:
+    """The first event of a process."""
+    spec, view = setup.spec, setup.view
+    return Started(
+        schema=SCHEMA,
+        version=version("dfl"),
+        id=setup.config.id,
+        federation=spec.name,
+        protocol=spec.protocol.name,
+        rounds=spec.rounds,
+        restarts=restarts,
+        view=view.number,
+        members=view.members,
     )
 
 

@@ -11,12 +11,11 @@ from dataclasses import asdict
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import cannot_write
 from peer.learning.device import memory_errors
-from peer.learning.export import save_model
-from peer.learning.training.phase import Phase
 from peer.learning.transfer import memory_for
 from peer.network.network import Network
 from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
+from peer.network.streams.traffic import Traffic
 from peer.network.transport import StatusHandler, Transport
 from peer.network.wire.messages import Resources
 from peer.plugins import UserCodeError, user_code_errors
@@ -24,22 +23,24 @@ from peer.runtime.barriers import await_staleness_bound, drain, join
 from peer.runtime.bounds import Bounds
 from peer.runtime.checkpointer import Checkpointer, LostError
 from peer.runtime.encodings import encoded, encoding
-from peer.runtime.fine_tuned import take_fine_tuned
+from peer.runtime.finish import Finish
 from peer.runtime.judge import Judge
 from peer.runtime.lifecycle import Lifecycle, State
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.manifest import manifest, with_entries
+from peer.runtime.member_rows import first_rows
 from peer.runtime.resources import measure
-from peer.runtime.round_reports import Ending, judged, result, round_done, trace_facts
+from peer.runtime.round_reports import bytes_passed, judged, round_done, started, trace_facts
 from peer.runtime.setup import Setup, own_directory
+from peer.runtime.standardising import settle, take_in, with_standard
 from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_forgotten, watch_lost, watch_stalled
 from peer.spec.agreement import digests
 from peer.spec.behaviour import in_words
 from peer.tasks import background
-from peer.telemetry.events import Done, Failed, FineTuned, Left, Misbehaving, StateChanged
+from peer.telemetry.events import Done, Failed, Left, Misbehaving, StateChanged
 from peer.telemetry.line_file import LineFile
-from peer.telemetry.results import AUDIT, EVENTS, Judged, append_audit, close_torn_lines, history, write_result
+from peer.telemetry.results import AUDIT, EVENTS, append_audit, close_torn_lines, starts
 from peer.telemetry.telemetry import Telemetry
 from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
@@ -67,7 +68,9 @@ class Runtime:
         peers, names = len(self._view.members), setup.shard.names
         plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
         travelling = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
-        declared = with_entries(travelling, plain, self._spec.protocol, self._view)
+        declared = with_entries(travelling, plain, self._spec.protocol, self._view, len(self._spec.ids))
+        if self._spec.data.standardize == "federation":
+            declared = with_standard(declared, setup.shard.train.shape[0], self._view)
         agreement = setup.agreement
         identity = Identity(
             setup.config.id,
@@ -91,6 +94,8 @@ class Runtime:
         self._asked = float("-inf")
         """When somebody asked for its status last, by the monotonic clock."""
         self._seen_serving = asyncio.Event()
+        self._passed = Traffic()
+        """All bytes of which was told."""
 
     def _addresses(self) -> dict[str, str | None]:
         """Every member's, or only its own where the protocol has no edges: then nobody waits for anybody."""
@@ -158,9 +163,14 @@ class Runtime:
 
     async def _live_there(self) -> bool:
         close_torn_lines(self._out)
-        self.telemetry.write_to(self._out / EVENTS)
+        if not self.telemetry.writes:  # the first life of this process
+            restarts = await asyncio.to_thread(starts, self._out)
+            self.telemetry.write_to(self._out / EVENTS)
+            self.telemetry.emit(started(self.setup, restarts))
         done = await self._checkpointer.resume()
+        self._passed = self.network.traffic.copy()
         self.telemetry.emit(StateChanged(state="joining", round=self.peer.round))
+        self.telemetry.emit(self.peer.data_held(self.peer.round))
         if self._spec.behaviour:
             self.telemetry.emit(Misbehaving(peers=in_words(self._spec.behaviour)))
         if self._judge.course.over:
@@ -178,7 +188,8 @@ class Runtime:
         if done < self._spec.rounds and not self._judge.course.over:
             await self._pass_on()
             return False
-        await self._finish()
+        await self._checkpointer.finish()
+        await Finish(self.peer, self._judge).run()
         await self._serve()
         return True
 
@@ -204,6 +215,9 @@ class Runtime:
         """Round 0: what the protocol settles before training."""
         self.peer.begin(0)
         with user_code_errors(self._spec.protocol.name), memory_errors():
+            if whose := self._spec.data.standardize:
+                await settle(self.peer, whose)
+            first_rows(self._spec.protocol, self.peer.state, len(self.peer.members))
             await self._spec.protocol.start(self.peer, self._spec.init)
             self.peer.end()
         self._become("evaluating")
@@ -218,7 +232,7 @@ class Runtime:
             self.peer.departures.trace = Trace(self._out / "trace", round, name, shared)
         with user_code_errors(self._spec.protocol.name), memory_errors():
             if round == self._view.first:
-                await self.peer.take_in(dict(self._view.entrants))
+                await self._begin_view(round)
             await self._spec.protocol.round(self.peer)
             self.peer.end()
             self._spec.protocol.check_state(self.peer)
@@ -227,20 +241,27 @@ class Runtime:
         self._become("evaluating")
         found = judged(None, {})
         if self._spec.evaluates(round):
-            found = await self._evaluate()
+            found = await self._judge.judge()
             await self._judge.keep_best(round, self._out)
             await self._judge.agree(round)
             self._become("evaluating")
         self.telemetry.emit(round_done(self.peer, found, before))
+        passed = self.network.traffic.copy()
+        self.telemetry.emit(bytes_passed(round, passed - self._passed))
+        self._passed = passed
         await self._close_round(round)
+
+    async def _begin_view(self, round: int) -> None:
+        if whose := self._spec.data.standardize:
+            await take_in(self.peer, whose, dict(self._view.entrants))
+        await self.peer.take_in(dict(self._view.entrants))
+        if round > 1:
+            await self._spec.protocol.begin_view(self.peer)
 
     def _traced(self, round: int) -> str:
         """The part of the model whose course a trace shows: what the protocol shares in this round."""
         shared = [share.part for share in self._declared.travelling(round)]
         return "extractor" if shared[:1] == ["extractor"] else "model"
-
-    async def _evaluate(self) -> Judged:
-        return judged(await self._judge.evaluate(), self._judge.validation)
 
     async def _close_round(self, round: int) -> None:
         """Put the round on disk while the next one trains."""
@@ -254,46 +275,6 @@ class Runtime:
         if self._seat.can_be_lost:
             for line in self.network.audit.interrupt(self.network.edges):
                 append_audit(self._audit, line)
-
-    async def _finish(self) -> None:
-        """The last checkpoint counts only once it has been read back; then the model and the result."""
-        await self._checkpointer.finish()
-        await self.peer.follow_drift(self.network.last_round)
-        if await asyncio.to_thread(take_fine_tuned, self.setup.model, self._out, self.network.last_round):
-            await self._evaluate()
-            return
-        known = self._judge.evaluation
-        found = judged(known, self._judge.validation) if known else await self._evaluate()
-        await self._write(found, None)
-        if self._spec.finetune:
-            await self._write(await self._fine_tune(self._spec.finetune.phase()), found)
-
-    async def _write(self, found: Judged, before: Judged | None) -> None:
-        """The model as it is, and the result; `before`: its figures before fine-tuning."""
-        await asyncio.to_thread(save_model, self.setup.model, self._out / "model.safetensors")
-        digest = await asyncio.to_thread(self.setup.model.sha256)
-        past = await asyncio.to_thread(history, self._out)
-        ending = Ending(found, digest, past, before, self._judge.course)
-        await asyncio.to_thread(write_result, self._out, result(self.peer, ending))
-
-    async def _fine_tune(self, phase: Phase) -> Judged:
-        """Of the last checkpoint's model: who is killed meanwhile does it once more, from the same model."""
-        self._become("ready")
-        self._become("training")
-        began, trainer = time.perf_counter(), self.peer.take_trainer(self._spec.training.beside_the_phase)
-        try:
-            with memory_errors():
-                await self.peer.compute(trainer.train, phase, self.network.last_round + 1)
-        except DivergedError:
-            raise FailedError(
-                "fine-tuning diverged; lower `lr` in `finetune` and start again, or leave it out: the model in "
-                "model.safetensors is that of the last round"
-            ) from None
-        self.peer.seconds.train += time.perf_counter() - began
-        self._become("evaluating")
-        found = await self._evaluate()
-        self.telemetry.emit(FineTuned(accuracy=found.accuracy, figures=found.figures, validation=found.validation))
-        return found
 
     async def _serve(self) -> None:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""

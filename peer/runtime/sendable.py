@@ -77,6 +77,11 @@ class Sendable:
 
     def check_ids(self, share: Share, round: int, which: str, ids: Collection[str]) -> None:
         """`ids` are those that an exchange goes to, or is awaited of, as `which` says."""
+        if not isinstance(ids, Collection) or isinstance(ids, Tensor):
+            raise InputError(
+                f"`{self.protocol}` exchanges `{share.vector}` in round {round} with {which}={type(ids).__name__}; "
+                'name the vector alone, and numbers by their names: peer.exchange("extractor", loss=0.3)'
+            )
         if isinstance(ids, str):
             raise InputError(
                 f"`{self.protocol}` exchanges `{share.vector}` in round {round} with {which}={ids!r}; write a list of "
@@ -96,6 +101,11 @@ class Sendable:
 
     def record(self, peer: Peer, name: str, values: Tensor) -> list[float]:
         """The numbers of a record, as many as declared, and finite."""
+        if not isinstance(values, Tensor):
+            raise InputError(
+                f"`{self.protocol}` gathers `{name}` in round {peer.round} with a {type(values).__name__}; give a "
+                "tensor: torch.tensor([...])"
+            )
         length = self.declared.record(name, peer.round).length(self.model.classes, len(peer.members))
         self.declared.check_record(name, values, peer.round, length)
         numbers: list[float] = values.double().flatten().tolist()

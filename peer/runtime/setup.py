@@ -93,6 +93,7 @@ def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.de
     stream = config.id if spec.init == "independent" else "shared"
     example = Example.of(shard.train, shard.classes, shard.task, shard.test)
     model = build(spec.model, example, spec.seed, stream, device)
+    model.names = shard.names
     check_learnt(spec, model)
     spec.protocol.check_samples(config.id, len(shard.train))
     check_batches(model, spec.phases, len(shard.train), config.id)

@@ -16,6 +16,10 @@ def against_bypass(spec: "Spec") -> Iterator[tuple[str, str]]:
         yield f"the peers of `{protocol.name}` are not connected, so none is missed", "choose another protocol"
     if why := protocol.why_members_are_fixed():
         yield f"`{protocol.name}` needs all its members: {why}", "choose another protocol"
+    shared = {*protocol.by_peer, *(share.vector for share in protocol.shares(spec.rounds))}
+    if unsent := [name for name in protocol.replicated if name not in shared]:
+        way_out = f"declare Share({unsent[0]!r}, size=..., rounds=range(0)) in `shares`"
+        yield f"`{protocol.name}` has no way to give `{unsent[0]}` to who is taken in", way_out
     if spec.dial_out:
         yield f"`{spec.dial_out[0]}` dials out, and members must reach each other", "give it an `address`"
     if spec.stop_early:

@@ -1,5 +1,6 @@
 """Protocols that make every call there is, for the simulation: one with the same bits in each run, one with secrets."""
 
+from collections.abc import Mapping
 from itertools import count
 from random import Random
 from typing import ClassVar, Literal
@@ -27,7 +28,7 @@ class EveryCall(PlainSGD, Protocol):
     paper: ClassVar[str] = "none: for tests of the calls"
     records: ClassVar[tuple[Record, ...]] = (Record("scores", "peers"), Record("drop"))
     replicated: ClassVar[tuple[str, ...]] = ("total",)
-    by_peer: ClassVar[tuple[str, ...]] = ("opinion",)
+    by_peer: ClassVar[Mapping[str, float]] = {"opinion": 1.0}
 
     @property
     def graph(self) -> Graph:
@@ -43,7 +44,6 @@ class EveryCall(PlainSGD, Protocol):
 
     async def start(self, peer: Peer, init: Init) -> None:
         peer.state["total"] = torch.zeros_like(peer.model)
-        peer.state["opinion"] = torch.ones(len(peer.members))
 
     async def round(self, peer: Peer) -> None:
         travelling = peer.exchange("model", loss=0.5, accuracy=await peer.accuracy())

@@ -2,7 +2,7 @@
 
     python -m tests.faults.chaos_views --minutes 5 --seed 1
 
-`make chaos` does it, too. In each federation of six one peer at most dies for good, now and then one comes back without
+`make chaos` does it, too. In each federation of ten one peer at most dies for good, now and then one comes back without
 its directory, several are away at once. At the end all who are alive must be members, know the same views, and have
 played every round as these say (healing.judge).
 """
@@ -28,7 +28,7 @@ from launcher.certificates import certificate_files, make_certificates
 from peer.spec.peer import load_spec
 from peer.views.view import View
 
-PEERS, ROUNDS = 6, 250
+PEERS, ROUNDS = 10, 250
 FIRST_PORT = 21_500
 STRIKES = 40.0
 """Seconds of a federation in which peers are struck."""

@@ -31,6 +31,7 @@ from peer.network.streams.traffic import Counted
 from peer.network.transport.dialled import ClientPipe
 from peer.network.wire.messages import Beat
 from peer.runtime.journal import Journal
+from peer.runtime.judge import Judge
 from peer.runtime.runtime import Runtime
 from peer.telemetry.results import Judged
 
@@ -103,12 +104,12 @@ def communicating(fault: Fault) -> None:
 
 
 def evaluating(fault: Fault) -> None:
-    before(Runtime, "_evaluate", fault)
+    before(Judge, "judge", fault)
 
 
 def overtaken(fault: Fault) -> None:
     """While it evaluates, when a neighbour has said that it is in the next round already."""
-    hear, evaluate = Heartbeats._heard, Runtime._evaluate
+    hear, judge = Heartbeats._heard, Judge.judge
     rounds, told = [0], asyncio.Event()
 
     async def heard(self: Heartbeats, other: str, pipe: Counted, beat: Beat) -> None:
@@ -116,16 +117,16 @@ def overtaken(fault: Fault) -> None:
         rounds.append(beat.round)
         told.set()
 
-    async def evaluate_slowly(self: Runtime) -> Judged:
+    async def judge_slowly(self: Judge) -> Judged:
         if fault.due():
-            while max(rounds) <= self.peer.round:
+            while max(rounds) <= self._peer.round:
                 told.clear()
                 await told.wait()
             die()
-        return await evaluate(self)
+        return await judge(self)
 
     Heartbeats._heard = heard  # type: ignore[method-assign]
-    Runtime._evaluate = evaluate_slowly  # type: ignore[method-assign]
+    Judge.judge = judge_slowly  # type: ignore[method-assign]
 
 
 def mid_pass(fault: Fault) -> None:

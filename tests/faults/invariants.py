@@ -9,6 +9,7 @@ from peer.runtime.journal import tensor_digest
 from peer.runtime.manifest import held_by_all
 from peer.runtime.runtime import Runtime
 from peer.telemetry.events import Conflict, Left, Refused, Returning
+from peer.views.spans import spans
 from peer.views.view import View
 
 if TYPE_CHECKING:
@@ -34,6 +35,22 @@ def of_what_all_hold(run: "Simulation") -> Iterator[str]:
             yield f"`{name}` is not the same at all members: {bits}"
 
 
+def of_token(run: "Simulation") -> Iterator[str]:
+    """It has gone through every member in every round that counts, and no step of one who stays is lost."""
+    if run.spec.protocol.name != "tiny:Counting":
+        return
+    taken, token = dict.fromkeys(run.spec.ids, 0), 0
+    for span in spans(run.views, run.spec.rounds):
+        entering = dict(span.view.entrants)
+        token = taken[[id for id in span.view.members if id not in entering][-1]] if span.first > 1 else 0
+        for _ in range(max(1, span.first), span.last + 1):
+            for id in span.view.members:
+                taken[id] = token = token + 1
+    for id, one in run.runtimes.items():
+        if run.outcome.digests[id] and (found := float(one.peer.model[0])) != taken[id]:
+            yield f"the token of {id} has counted {found:g} steps, and not {taken[id]}"
+
+
 def _of_change(run: "Simulation", before: View, after: View) -> Iterator[str]:
     """Who was there all the time is left out of none; where pipes break, a question may be lost."""
     left = {*before.members} - {*after.members} - run.struck - {*after.expelled}
@@ -45,7 +62,8 @@ def _of_change(run: "Simulation", before: View, after: View) -> Iterator[str]:
         consenting = {one for order in run.orders if order.victim == id for one in order.by}
         if not before.is_quorum(consenting - {id}):
             yield f"{id} was voted out by {consenting} of {before.members}: {after}"
-    if left and not run.wires.weather.cut:
+    # Before a round is done, who has no right neighbour promises nothing: it may have forgotten a promise.
+    if left and after.first and not run.wires.weather.cut:
         yield f"{left} were left out and had always been there: {after}"
 
 

@@ -12,6 +12,7 @@ from peer.network.network import Network
 from peer.network.node import Node
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import Refusal
+from peer.protocols.fedisp import FedISP
 from peer.runtime import runtime
 from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.communicating import Communicating
@@ -31,6 +32,10 @@ def promises_are_written_after_the_answer(patch: pytest.MonkeyPatch) -> None:
 
     written = Membership._take_note
     patch.setattr(Membership, "_take_note", take_note)
+
+
+def the_token_is_not_passed_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FedISP, "passed_on", None)
 
 
 def who_leaves_goes_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,13 @@ DRIFT = [
     {"round": 4, "labels": [1, 2, 0]},
 ]
 ONCE = {"head_epochs": 1, "extractor_epochs": 1, "batch_size": 16}
+STANDARDISED = {
+    "name": "tiny:clouds",
+    "partition": {"kind": "dirichlet", "alpha": 1.0},
+    "standardize": "federation",
+    "drift": [{"round": 3, "partition": {"kind": "iid"}}],
+}
+"""By means and deviations that are found round the ring before round 1."""
 PUBLIC = {"name": "tiny:data", "validation": 0.4}
 """With samples by which all peers judge."""
 TRAINING = {
@@ -122,6 +129,7 @@ SCENARIOS = {
         ),
         Scenario("own training", {"name": "fibfl", **ONCE}, peers=3, keys={"training": TRAINING, "hold_back": 0.3}),
         Scenario("by the clock", {"name": "fedavg"}, peers=3, secret=True, keys={"training": BY_THE_CLOCK}),
+        Scenario("standardised", {"name": "fedavg", **ONE_EPOCH}, keys={"data": STANDARDISED}),
         Scenario("solo", {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}, peers=3),
         Scenario("every call", {"name": "callers:EveryCall", "epochs": 1, "batch_size": 16}),
         Scenario("secrets", {"name": "callers:Secrets", "epochs": 1, "batch_size": 16}, peers=3, secret=True),
@@ -157,6 +165,19 @@ HEALING = {
         Scenario("healing gossip", {"name": "gossip-sgd"}, peers=4, rounds=12, keys=BYPASS),
         Scenario("healing quorum", {"name": "fedavg", "epochs": 1}, 4, 8, BYPASS | {"start_with": 3}),
         Scenario("healing feddyn", {"name": "feddyn", "epochs": 1, "alpha": 0.1, "participation": 0.5}, 4, 12, BYPASS),
+        Scenario("healing token", {"name": "tiny:Counting"}, peers=4, rounds=12, keys=BYPASS),
+        Scenario("healing fedisp", {"name": "fedisp", "participation": 0.7}, peers=5, rounds=12, keys=BYPASS),
+        Scenario("healing rffl", {"name": "rffl", "after": 1, "threshold": 0.7, **ONE_EPOCH}, 4, 12, BYPASS),
+        Scenario("healing cffl", {"name": "cffl", "epochs": 1, "clip": 1}, 4, 10, BYPASS | {"data": PUBLIC}),
+        Scenario("healing cycle", {"name": "cycle-gossip", "every": 3, "lr": 0.1}, 4, 12, BYPASS),
+        Scenario(
+            "healing cycle-pdl",
+            {"name": "cycle-pdl", "lr": 0.01, "warmup_epochs": 1, "reputation_every": 3},
+            4,
+            10,
+            BYPASS,
+        ),
+        Scenario("healing standardised", {"name": "fedavg", "epochs": 1}, 4, 12, BYPASS | {"data": STANDARDISED}),
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )
 }

@@ -193,6 +193,7 @@ class Simulation:
             self._judge(invariants.of_views(self))
         if self.spec.on_loss == "bypass":
             self._judge(invariants.of_what_all_hold(self))
+            self._judge(invariants.of_token(self))
 
     def _ended_in(self, directory: Path) -> str | None:
         """The bits of a peer's model; where it keeps the best one, of that too, and after which rounds."""

@@ -15,6 +15,7 @@ from faults.omissions import (
     nobody_is_given_what_all_have,
     promises_are_written_after_the_answer,
     the_finished_leave,
+    the_token_is_not_passed_on,
     void_rounds_stay,
     void_values_stay,
     who_is_on_its_way_counts_as_silent,
@@ -23,6 +24,10 @@ from faults.scenarios import HEALING
 from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.views import check, wrong_with
 from faults.wires import Stall, Weather
+from peer.learning.data.standard import Standard
+from peer.network.collectives.collectives import Arrived
+from peer.runtime.local_peer import LocalPeer
+from peer.runtime.standardising import ENTRY
 
 LONG = 12.0
 """Seconds, longer than `absence`."""
@@ -53,9 +58,10 @@ def test_faults_that_once_did_harm(name: str, seed: int) -> None:
     ("omission", "name", "seed"),
     [
         (promises_are_written_after_the_answer, "healing fedavg", 3),
-        (messages_of_another_view_count, "healing restless", 4),
+        (messages_of_another_view_count, "healing restless", 1),
         (void_rounds_stay, "healing scaffold", 1),
         (void_values_stay, "healing secrets", 1),
+        (the_token_is_not_passed_on, "healing token", 1),
     ],
 )
 def test_a_rule_left_out_is_found(omission: Omission, name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +81,27 @@ def test_who_is_not_given_what_all_have_is_found_out(monkeypatch: pytest.MonkeyP
     suffered(late, name="healing alike")
     nobody_is_given_what_all_have(monkeypatch)
     assert any("otherwise" in wrong for wrong in wrong_with("healing alike", simulate("healing alike", 1, [late])))
+
+
+def test_who_is_taken_in_with_nothing_gets_the_means_and_deviations_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, standardise = list[bytes](), LocalPeer.standardise
+
+    def told(self: LocalPeer, standard: Standard) -> None:
+        found.append(standard.vector.numpy().tobytes())
+        standardise(self, standard)
+
+    given, take_over = list[str](), LocalPeer.take_over
+
+    async def taken(self: LocalPeer, name: str, numbers: int = 0) -> Arrived:
+        given.append(name)
+        return await take_over(self, name, numbers)
+
+    monkeypatch.setattr(LocalPeer, "standardise", told)
+    monkeypatch.setattr(LocalPeer, "take_over", taken)
+    outcome = suffered(Kill("peer2", "send", 60, away=(LONG,), wipe=True), name="healing standardised")
+    assert "peer2 taken in" in outcome.views[-1]
+    assert [name for name in given if "means" in name] == [ENTRY]
+    assert len({*found}) == 1
 
 
 def suffered(*kills: Kill, name: str = "healing three", **weather: Any) -> Outcome:
@@ -107,7 +134,7 @@ def test_two_propose_at_once_when_two_are_lost() -> None:
 
 def test_two_of_four_go_on_with_the_first_and_without_it_nobody_does() -> None:
     stalls = tuple(
-        Stall(a, b, 1.0, 30.0)
+        Stall(a, b, 3.0, 30.0)
         for one, other in ((("peer0", "peer1"), ("peer2", "peer3")), (("peer2", "peer3"), ("peer0", "peer1")))
         for a in one
         for b in other

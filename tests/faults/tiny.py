@@ -14,6 +14,7 @@ from peer.learning.model.zoo.perceptron import Square
 from peer.protocols.base import Init, Peer, Record
 from peer.protocols.blocks.blend import blend
 from peer.protocols.fedavg import FedAvg
+from peer.protocols.fedisp import FedISP
 from peer.protocols.fibfl import FibFL
 
 CLASSES = 3
@@ -77,6 +78,18 @@ class Alike(FedAvg):
     async def round(self, peer: Peer) -> None:
         await peer.agree("begins with", peer.model)
         await super().round(peer)
+
+
+class Counting(FedISP):
+    """FedISP whose token counts the steps that it was taken through."""
+
+    name: Literal["tiny:Counting"] = "tiny:Counting"  # type: ignore[assignment]
+
+    async def start(self, peer: Peer, init: Init) -> None:
+        peer.model.zero_()
+
+    async def step(self, peer: Peer) -> None:
+        await peer.compute(peer.model.add_, 1.0)
 
 
 class Talkative(FibFL):

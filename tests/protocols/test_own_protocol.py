@@ -31,6 +31,7 @@ def test_the_example_takes_the_median_and_keeps_the_head(tmp_path: Path) -> None
     ("protocol", "sentence"),
     [
         ({"name": "my_protocol:Nothing"}, "has no `Nothing`"),
+        ({"name": "my_protocol:RingMedain"}, "did you mean `RingMedian`"),
         ({"name": "no_such_module:X"}, "no module `no_such_module`"),
         ({"name": NAME, "epoch": 2}, "did you mean `epochs`"),
     ],
@@ -137,13 +138,38 @@ class Number(Own):
 class Negative(Own):
     async def round(self, peer): await peer.weighted_mean("extractor", -1.0)
 class Ragged(Own):
-    by_peer = ("seen",)
+    by_peer = {"seen": 0.0}
     async def round(self, peer): peer.state["seen"] = torch.zeros(2)
 class Unkept(Own):
     unchanging = ("weihgts",)
     async def round(self, peer): peer.state["weights"] = torch.ones(2)
 class Raising(Base):
     async def round(self, peer): raise ValueError("boom")
+class Bunch(Base):
+    async def round(self, peer): await peer.train(self.local())
+class Untrained(Base):
+    async def round(self, peer): await peer.train()
+class Nameless(Base):
+    async def round(self, peer): await peer.exchange(peer.extractor)
+class Beside(Base):
+    async def round(self, peer): await peer.exchange("extractor", torch.tensor(0.3))
+class Listed(Base):
+    records = (Record("two", 2),)
+    async def round(self, peer): await peer.gather("two", [1.0, 2.0])
+class Weightless(Base):
+    async def round(self, peer): await peer.weighted_mean("extractor", None)
+class Counting(Base):
+    async def round(self, peer): self.count = 1
+class Dotted(Base):
+    async def round(self, peer): peer.state.memory = torch.zeros(2)
+class Hollow(Base):
+    async def round(self, peer): peer.state["memory"].add_(1)
+class Made(Base):
+    async def round(self, peer): await peer.once(torch.zeros(2))
+class Keeping(Base):
+    async def round(self, peer): peer.memory = torch.zeros(2)
+class Leaving(Base):
+    async def round(self, peer): raise SystemExit(3)
 """
 
 
@@ -159,6 +185,18 @@ class Raising(Base):
         ("Short", "gathers `two` in round 1 with 1 numbers, and declares 2; say so in `records`"),
         ("Secret", "gathers `secret` in round 1, and does not declare that; add it to `records`"),
         ("Raising", "ValueError: boom ("),
+        ("Bunch", "gives `train` a tuple in round 1; give it phases: await peer.train(*self.local())"),
+        ("Untrained", "gives `train` nothing in round 1; give it phases"),
+        ("Nameless", "sends a Tensor in round 1; give its name, such as"),
+        (
+            "Beside",
+            "exchanges `extractor` in round 1 with to=Tensor; name the vector alone, and numbers",
+        ),
+        ("Listed", "gathers `two` in round 1 with a list; give a tensor: torch.tensor([...])"),
+        ("Weightless", "with weight None; a weight is a number from 0 up"),
+        ("Counting", "`self.count` cannot be set, as a protocol never changes; write peer.state['count']"),
+        ("Dotted", "peer.state keeps tensors by a name in brackets: "),
+        ("Hollow", "peer.state keeps nothing as 'memory'; write peer.state['memory'] = ... before"),
         ("Doubles", "sends `q` in round 1 as float64; only float32 leaves a peer here: write .float()"),
         ("Flat", "sends `q` in round 1 with shape (2, 3); make it a vector of one dimension: .flatten()"),
         ("Long", "sends `q` in round 1 with 6 values, and declares at most 5; say so in `shares`"),
@@ -219,6 +257,9 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
         ),
         ("Hasty", "calls `exchange` and does not wait for it; write `await` before the call"),
         ("Forgetful", "calls `exchange` and does not wait for it; write `await` before the call"),
+        ("Made", "gives `once` a Tensor in round 1; give it a plain function and its arguments: await peer.once(f)"),
+        ("Keeping", "sets `peer.memory`, which a crash would lose; write peer.state['memory'] = ..."),
+        ("Leaving", "fails in a dry run, in round 1: SystemExit: 3 ("),
         ("Unkept", "declares 'weihgts' as unchanging and keeps nothing under that name; write"),
     ],
 )
@@ -243,13 +284,29 @@ def test_what_a_run_would_not_tell_is_found_by_check(
         ("graph = property(lambda self: 'star')", "is 'star'; it is one of none, directed ring, ring"),
         pytest.param(
             "graph: str = 'complete'",
-            "is a hyperparameter, which nothing reads; write `graph: ClassVar[str] = ...`",
+            "is a hyperparameter, which nothing reads; write `graph: ClassVar = ...`",
             marks=pytest.mark.filterwarnings("ignore:Field name"),
         ),
-        ("def records(self): return ()", "is a method; write it as a value of the class"),
+        ("def records(self): return ()", "; write it as a value of the class, such as `records = (Record("),
+        ("shares = (Share('model'),)", "`shares` is a method; write `def shares(self, rounds): return ...`"),
+        ("graph = 'complete'", "has no type; write `graph: ClassVar = ...`, as it is no hyperparameter"),
+        ("def graph(self): return 'ring'", "); write `@property` above it"),
+        ("def start(self, peer, init): ...", "cannot be called (/"),
+        ("def training(self): return ()", "); write `def training(self, round)`"),
+        ("async def local(self): return ()", "); write `def local(self)`"),
+        ("async def begin_view(self, peer): yield 1", "has a `yield` (/"),
+        ("def __init__(self): ...", "defines `__init__`, which it has to inherit; write its settings as fields"),
+        ("def model_post_init(self, context): ...", "defines `model_post_init`, which it has to inherit"),
+        ("lr: float = 'fast'", "`protocol.lr`: input should be a valid number"),
+        ("lr: 'Flaot' = 0.1", "has a field of the type `Flaot`, which is not defined; import it"),
+        ("min_peers = '3'", "is '3', and must be a number from 1"),
+        ("common = 'extracter'", "is 'extracter'; it is one of extractor, head, model, None"),
+        ("init = 'same'", "is 'same'; it is one of shared, independent"),
+        ("def why_data_are_fixed(self): return True", "returned True; return the reason as text, or None"),
+        ("by_peer = ('trust',)", "is ('trust',), and must say what a member's row is at first"),
         ("unchanging = 'weights'", "is the text 'weights' and no tuple; write a comma behind it: `('weights',)`"),
         ("unchanging = ('a', 1)", "is ('a', 1), and must be a tuple of names in `peer.state`"),
-        ("rate = 0.1", "the field `rate = 0.1` has no type; give it one, such as `lr: float = 0.1`"),
+        ("rate = 0.1", "the field `rate = 0.1` has no type; give it one, such as `rate: float = 0.1`"),
         ("def shares(self, rounds): return (Share('model', like='head'),)", "is a part of the model: leave out"),
         ("def shares(self, rounds): return (Share('a', size=0),)", "`a`: size is 1 or more, not 0"),
     ],

@@ -4,7 +4,7 @@ Every peer makes the same calls in the same order, so the number of a call withi
 Reductions run in ring order, never in order of arrival: every run ends in the same bits.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -123,21 +123,22 @@ class Collectives:
         self._network.audit.told(self._round, name, len(record))
         return {id: scalars for id, (_, scalars) in (await relay.run(empty(0), [*record], 0)).items()}
 
-    async def pass_token(self, around: Neighbourhood, name: str, vector: Tensor) -> None:
+    async def pass_token(self, around: Neighbourhood, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
         """Send to the right neighbour."""
         _, right = around.beside(self._network.identity.id)
         call = Call(self._round, TOKEN + self._passed, "token", name)
         self._passed += 1
-        await self._network.writer([right], call, vector.nbytes).write_gradually(vector)
+        self._network.audit.told(self._round, name, len(numbers))
+        await self._network.writer([right], call, vector.nbytes, numbers).write_gradually(vector)
 
-    async def receive_token(self, around: Neighbourhood, name: str, length: int | None) -> Tensor:
+    async def receive_token(self, around: Neighbourhood, name: str, length: int | None, numbers: int = 0) -> Arrived:
         """What the left neighbour passed: so many bytes of that vector, or, if None, as many as it likes."""
         left, _ = around.beside(self._network.identity.id)
         call = Call(self._round, TOKEN + self._taken, "token", name)
         self._taken += 1
         message = await self._network.message(left, call)
-        self._network.expect(message, left, call, length)
-        return self._network.inbox(left).consume(message)[0]
+        self._network.expect(message, left, call, length, numbers)
+        return Arrived(*self._network.inbox(left).consume(message))
 
 
 def _grouped(receivers: Collection[str], vectors: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor | None]]:

@@ -48,7 +48,7 @@ class Receiver:
             hello = self._node.foreign.hello(said)
         except (TimeoutError, BadFrameError) as error:
             why = str(error) or f"said nothing for {patience:.0f} s"
-            self.refusals.add(Refused(caller="a stranger", origin=pipe.origin, reason=why))
+            self.refusals.add(Refused(caller="a stranger", origin=pipe.origin, kind="stranger", reason=why))
             raise DisconnectedError(why) from None
         refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello.id, directions)
         if refusal is None and (lost := self._node.durability.lost(hello.id, hello)):
@@ -85,7 +85,8 @@ class Receiver:
         if known and (unsaid or refusal.reason == Refusal.VERSION):
             known.refused(self._sayings[caller].hear(f"it was refused: {why}"))
         if refusal.reason != Refusal.VIEW:  # two that hear of a new view one after the other, which is nothing wrong
-            self.refusals.add(Refused(caller=caller, origin=pipe.origin, reason=why))
+            kind = Refusal.Reason.Name(refusal.reason).lower()
+            self.refusals.add(Refused(caller=caller, origin=pipe.origin, kind=kind, reason=why))
         await pipe.send(Reply(refusal=told or refusal).SerializeToString())
 
     async def tensors(self, pipe: Pipe) -> None:

@@ -12,6 +12,8 @@ from peer.telemetry.events import Conflict, Refused, Report
 
 STRANGERS = "strangers"
 """All who are no neighbours, together: they make up their names."""
+SAME = ("origin", "kind")
+"""Fields that tell no causes apart: the first changes with every connection, the second follows from the reason."""
 
 
 class Refusals:
@@ -24,11 +26,11 @@ class Refusals:
         """Those that are told apart, by party."""
 
     def add(self, event: Refused | Conflict) -> None:
-        """One more; fields other than `origin`, which changes with every connection, tell the causes apart."""
+        """One more; fields other than those of SAME tell the causes apart."""
         most = self._limits.characters
         fields = {name: value for name, value in asdict(event).items() if name != "time"}
         words: dict[str, Any] = {name: plain(text, most) for name, text in fields.items() if isinstance(text, str)}
-        cause = (event.name, *(str(text) for name, text in (fields | words).items() if name != "origin"))
+        cause = (event.name, *(str(text) for name, text in (fields | words).items() if name not in SAME))
         who = event.caller if isinstance(event, Refused) else event.sender
         party = who if who in self._known else STRANGERS
         if cause not in self.counts and self._causes[party] >= self._limits.causes:

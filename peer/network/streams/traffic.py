@@ -13,6 +13,13 @@ class Traffic:
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
 
+    def __sub__(self, earlier: "Traffic") -> "Traffic":
+        """What has passed since `earlier`."""
+        return Traffic(self.sent - earlier.sent, self.received - earlier.received)
+
+    def copy(self) -> "Traffic":
+        return Traffic(self.sent.copy(), self.received.copy())
+
 
 class Counted(Pipe):
     """A pipe to or from the neighbour `peer`; `received` bytes of it were read before it was known whose they are."""

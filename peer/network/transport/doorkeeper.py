@@ -52,15 +52,16 @@ class Doorkeeper:
         try:
             yield
         finally:
+            self._once_neighbours.add(caller)
             self._neighbours[caller] -= 1
             self._neighbours += Counter()  # without those at 0
-            self._once_neighbours.add(caller)
 
     async def watch(self) -> None:
         """Look again and again, for ever."""
         while True:
             await asyncio.sleep(self._strangers.look)
-            if not self._crowd:
+            # Who was known once and has nothing open, such as a member that asks about views, is in no hurry.
+            if self._once_neighbours.issuperset(self._crowd):
                 await self._somebody()
             self.look()
 
@@ -108,7 +109,8 @@ class Doorkeeper:
             return
         if why not in self._told:
             self._told.add(why)
-            self._report(Refused(caller="a stranger", origin=f"{caller[0]}:{caller[1]}", reason=why))
+            origin = f"{caller[0]}:{caller[1]}"
+            self._report(Refused(caller="a stranger", origin=origin, kind="stranger", reason=why))
 
 
 def _descriptors() -> Iterable[int]:

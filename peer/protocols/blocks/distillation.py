@@ -19,6 +19,8 @@ from peer.settings import Settings
 
 Predictions = Mapping[str, Tensor]
 """z_k: what each other peer's model answers to all of this peer's samples, float32 (n, classes), by id."""
+WARM = "warm"
+"""In `peer.state` once the first epochs are over."""
 NOISE = 1e-5
 """Share of CE's gradient that is too little for a direction."""
 
@@ -53,6 +55,12 @@ class Distillation(Settings):
     def warm_up(self) -> tuple[Phase, ...]:
         """The epochs before round 1's exchange."""
         return self._phases(0, self.warmup_epochs)
+
+    async def warm_up_once(self, peer: Peer) -> None:
+        """Those epochs, of whoever has not trained yet: all in round 1, and who is taken in anew."""
+        if self.warmup_epochs and WARM not in peer.state:
+            await peer.train(*self.warm_up())
+            peer.state[WARM] = torch.tensor(True)
 
     def distilling(self, peer: Peer, weights: Mapping[str, float], predictions: Predictions) -> tuple[Phase, ...]:
         """This round's epochs, in which those who answered are learnt from, each with its weight r_k."""

@@ -30,8 +30,8 @@ class SharedPredictions(Distillation):
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model", whole=True),) if self.predictions == "model" else encrypted_predictions.SHARES
 
-    def why_members_are_fixed(self) -> str:
-        return "what peers have told each other at the start would be missing"
+    def why_members_are_fixed(self) -> str | None:
+        return "keys and encrypted inputs leave once, in round 1" if self.predictions == "encrypted" else None
 
     def why_data_are_fixed(self) -> str | None:
         return "the encrypted inputs leave once, in round 1" if self.predictions == "encrypted" else None

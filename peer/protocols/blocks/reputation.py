@@ -13,6 +13,11 @@ def portions(values: Tensor, among: Tensor) -> Tensor:
     return found / total if total > 0 else among.double() / among.sum()
 
 
+def still_here(remaining: Tensor) -> Tensor:
+    """Who was not dropped, bool (N,); everybody where all of those have left the run since."""
+    return remaining if bool(remaining.any()) else torch.ones_like(remaining)
+
+
 def judged(told: Told, before: Tensor, among: Tensor, alpha: float, floor: float) -> tuple[Tensor, Tensor]:
     """(u, r): u = Σ r_i·Δ_i, by samples while nobody has a reputation; r_i ← α·r_i + (1−α)·cos(Δ_i, u), made parts.
 

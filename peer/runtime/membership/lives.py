@@ -79,7 +79,7 @@ class Lives:
             group.create_task(votes.run(questions.timeouts.ask))
             group.create_task(Lookout(membership, inquiry, spec.ids).run(questions.timeouts.ask))
             group.create_task(Steward(membership, inquiry, loss, votes, questions.timeouts).run())
-            await self._live_on(membership, Return(membership, questions, self._transport, spec.patience))
+            await self._live_on(membership, Return(membership, questions, self._transport, loss))
 
     def leave(self, otherwise: Callable[[], None]) -> bool:
         """Have the others go on without this peer, and `otherwise` if that cannot be; False if it is no member."""

@@ -38,5 +38,7 @@ class ReplayedSeat(Seat):
             await drain(network, self._patience)
             await network.leave()
             return
-        while {*self._scene.stay} & {*await drain(network, self._patience)}:
+        while self._scene.stay & {*await drain(network, self._patience)}:
             await network.durability.beyond(network.durability.version)
+        if network.edges.neighbours.keys() - self._scene.met_again:
+            await network.leave()  # they would wait for this peer's last word, which no later handshake brings

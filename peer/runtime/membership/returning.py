@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from random import Random
 
 from peer.errors import FailedError
@@ -10,6 +11,7 @@ from peer.network.streams.handshake import RefusedError
 from peer.network.transport import DisconnectedError, StatusHandler, Transport
 from peer.network.views.questions import Questions
 from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.needs import Loss
 from peer.telemetry.events import Awaited, Waiting
 from peer.views.messages import Ask, Decided, Enter, Request
 from peer.views.view import View
@@ -31,10 +33,9 @@ class Return:
         membership: Membership,
         questions: Questions,
         transport: Callable[[StatusHandler], Transport],
-        patience: float,
+        loss: Loss,
     ) -> None:
-        """patience: seconds for which it asks although nobody answers."""
-        self._membership, self._questions, self._make, self._patience = membership, questions, transport, patience
+        self._membership, self._questions, self._make, self._loss = membership, questions, transport, loss
         self._random = Random(membership.id)
 
     async def next_view(self, private: int) -> View:
@@ -66,16 +67,17 @@ class Return:
         LeftBehindError when nobody has answered for `patience` seconds.
         """
         clock, said = asyncio.get_running_loop().time, list[str]()
-        heard = clock()
+        begun, answered = clock(), dict[str, float]()
         while True:
-            silent = await self._ask_everybody(transport)
+            # On a machine that is too busy not all answer each time; nor are they lost to each other for that.
+            answered |= dict.fromkeys(await self._ask_everybody(transport), clock())
             self._check_votes()
-            heard = clock() if len(silent) < len(self._others) else heard
-            if clock() - heard > self._patience:
+            silent = [id for id in self._others if clock() - answered.get(id, -inf) > self._loss.absence]
+            if clock() - max(answered.values(), default=begun) > self._loss.patience:
                 raise LeftBehindError(
                     f"the others have gone on without this peer since round {self._membership.chain.current.first}, "
-                    f"and none of them has answered for {self._patience:g} s: they have finished, or are away; start "
-                    "it again if they are not done"
+                    f"and none of them has answered for {self._loss.patience:g} s: they have finished, or are away; "
+                    "start it again if they are not done"
                 )
             if silent != said:
                 self._membership.report(_waiting(silent))
@@ -90,11 +92,11 @@ class Return:
             raise ExpelledError(f"{id} was voted out of the federation ({why}), and is not taken in again")
 
     async def _ask_everybody(self, transport: Transport) -> list[str]:
-        """Which members do not answer; what the others tell of later views is taken up."""
+        """Which members answer; what they tell of later views is taken up."""
         question = Ask(self._membership.chain.current.number)
         async with asyncio.TaskGroup() as group:
             asking = {id: group.create_task(self._ask(id, question, transport)) for id in self._others}
-        return [id for id, task in asking.items() if not task.result()]
+        return [id for id, task in asking.items() if task.result()]
 
     async def _ask(self, member: str, request: Request, transport: Transport) -> bool:
         """Whether there is an answer."""

@@ -21,8 +21,10 @@ class Scene:
     """The round after which the private state stands with which the peer is taken in there, or -1; None: it is not."""
     brings_later: int
     """The least such round of its later views; -1 if there is none."""
-    stay: tuple[str, ...]
+    stay: frozenset[str]
     """Who is in a later view."""
+    met_again: frozenset[str]
+    """Who is in a later view of this peer's."""
     ends: bool
     """Whether the peer is in no later one."""
 
@@ -43,7 +45,8 @@ def script(id: str, views: Sequence[View], rounds: int) -> list[Scene]:
                 span.last,
                 dict(span.view.entrants).get(id),
                 min((brought for brought in own if brought >= 0), default=-1),
-                tuple({member: None for view in later for member in view.members}),
+                frozenset(member for view in later for member in view.members),
+                frozenset(member for view in later if id in view.members for member in view.members),
                 not any(id in view.members for view in later),
             )
         )

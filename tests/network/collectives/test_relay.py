@@ -24,10 +24,10 @@ async def test_the_token_goes_round() -> None:
     async with members(4, 3) as made:
 
         async def circulate(i: int, m: Member) -> Tensor:
-            token = torch.zeros(3) if i == 0 else await m.collectives.receive_token(m.around, "v", 12)
+            token = torch.zeros(3) if i == 0 else (await m.collectives.receive_token(m.around, "v", 12)).vector
             token = token + 10**i
             await m.collectives.pass_token(m.around, "v", token)
-            return await m.collectives.receive_token(m.around, "v", 12) if i == 0 else token
+            return (await m.collectives.receive_token(m.around, "v", 12)).vector if i == 0 else token
 
         tokens = await all_of(made, circulate)
         sent = [m.sent() for m in made]

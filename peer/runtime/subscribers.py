@@ -1,0 +1,43 @@
+"""Who is told of a peer's events besides its files: as its own settings have it, or else the federation's."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from peer.network.transport.addresses import split
+from peer.runtime.setup import Setup
+from peer.spec.watching import watching
+from peer.telemetry.listener import Listener, Subscriber
+from peer.telemetry.metrics import Metrics
+from peer.telemetry.telemetry import Telemetry
+from peer.telemetry.tensorboard import TensorBoard
+from peer.telemetry.tracker import Tracker
+
+TENSORBOARD = "tensorboard"
+"""The directory in a peer's own."""
+
+
+def subscribers(setup: Setup) -> list[Subscriber]:
+    """All that are wanted. InputError where a package, a port or the user's code is missing. Creates no file."""
+    watched, found = watching(setup.config, setup.spec), list[Subscriber]()
+    if watched.tracker:
+        found.append(Tracker(watched.tracker))
+    if watched.tensorboard:
+        found.append(TensorBoard(setup.out / TENSORBOARD))
+    if watched.metrics:
+        metrics = Metrics()
+        metrics.listen(split(watched.metrics))
+        found.append(metrics)
+    return found
+
+
+@asynccontextmanager
+async def told(telemetry: Telemetry, found: Sequence[Subscriber]) -> AsyncIterator[None]:
+    """Inside the block they are told of every event; at its end they are given time for the last ones."""
+    listeners = [Listener(one, telemetry.emit) for one in found]
+    for one in listeners:
+        telemetry.tell(one.tell)
+    try:
+        yield
+    finally:
+        await asyncio.gather(*(asyncio.to_thread(one.end) for one in listeners))
