@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from peer.learning.training.phase import Phase
     from peer.learning.training.scheduler import Scheduler
     from peer.protocols.base import Peer, Protocol, Received, Record, Share
+    from peer.runtime.federate import federate
 
 __all__ = [
     "SGD",
@@ -24,10 +25,12 @@ __all__ = [
     "Scheduler",
     "Share",
     "Task",
+    "federate",
     "load_model",
 ]
 
 _ELSEWHERE = {
+    "federate": "peer.runtime.federate",
     "load_model": "peer.learning.export",
     "SGD": "peer.learning.training.optimiser",
     "Adam": "peer.learning.training.optimiser",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from peer.network.transport.base import Place
     from peer.network.transport.tls import Security
     from peer.runtime.setup import Setup
+    from peer.telemetry.listener import Subscriber
     from peer.telemetry.telemetry import Telemetry
 
 # What takes seconds to import is imported where it is used: by then Ctrl-C ends this process in order.
@@ -82,20 +83,29 @@ def _run(config: Path) -> int:
     from peer.learning.device import memory_errors
     from peer.runtime.resources import whole_cores
     from peer.runtime.setup import prepare
+    from peer.runtime.subscribers import subscribers
     from peer.spec.peer import load_peer
     from peer.telemetry.telemetry import Telemetry
 
     telemetry = Telemetry()
     with memory_errors():
         setup = prepare(*load_peer(config))
+        watching = subscribers(setup)
         tune(whole_cores() if setup.config.threads == "auto" else setup.config.threads)
         with private():  # only now: data that were fetched may be of use to others
             if sys.platform == "win32":
-                return asyncio.run(_live(setup, telemetry))
+                return asyncio.run(_live_watched(setup, telemetry, watching))
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_live(setup, telemetry))
+                return runner.run(_live_watched(setup, telemetry, watching))
+
+
+async def _live_watched(setup: "Setup", telemetry: "Telemetry", watching: "Sequence[Subscriber]") -> int:
+    from peer.runtime.subscribers import told
+
+    async with told(telemetry, watching):
+        return await _live(setup, telemetry)
 
 
 async def _live(setup: "Setup", telemetry: "Telemetry") -> int:

@@ -16,8 +16,9 @@ class DivergedError(FailedError):
     """Its model is not finite any more, by its own training or by what its neighbours sent."""
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """A hint for a misspelt word."""
+def nearest(word: str, known: Sequence[str], elsewhere: Sequence[str] = ()) -> str:
+    """A hint for a misspelt word, or for one that has its meaning elsewhere."""
     by_lower_case = {one.lower(): one for one in known}
     close = difflib.get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.5)
-    return f"did you mean `{by_lower_case[close[0]]}`?" if close else f"known: {', '.join(sorted(known))}"
+    meant = [f"`{by_lower_case[one]}`" for one in close] + [*elsewhere]
+    return f"did you mean {' or '.join(meant)}?" if meant else f"known: {', '.join(sorted(known))}"

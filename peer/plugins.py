@@ -3,36 +3,47 @@
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from inspect import getattr_static, isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import PydanticUserError
+from pydantic import PydanticUserError, ValidationError
 
-from peer.errors import FailedError, InputError
+from peer.errors import FailedError, InputError, nearest
 
-_INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parent))
+OURS = (Path(__file__).parent, Path(__file__).parents[1] / "launcher")
+_INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *map(str, OURS))
 """Where code lies that is not the user's."""
 
 
-def load_object(reference: str) -> Any:
-    """The object called `module:Name`; InputError says what is missing, or where the module is wrong."""
+def load_object(reference: str, base: type = object) -> Any:
+    """The object called `module:Name`; InputError says what is missing, or where the module is wrong.
+
+    base: what classes of the module stand on.
+    """
     module_name, _, name = reference.partition(":")
-    module = _module(module_name, reference)
+    module = _module(module_name, reference, base)
     try:
         return getattr(module, name)
     except AttributeError:
         missing = f"`{name}`" if name else "name after the colon"
-        raise InputError(f"`{reference}`: the module `{module_name}` has no {missing}") from None
+        where = f" ({module.__file__})" if getattr(module, "__file__", None) else ""
+        own = [known for known, value in vars(module).items() if getattr(value, "__module__", "") == module_name]
+        hint = f"; {nearest(name, own)}" if name and own else ""
+        raise InputError(f"`{reference}`: the module `{module_name}`{where} has no {missing}{hint}") from None
 
 
-def _module(name: str, reference: str) -> ModuleType:
+def _module(name: str, reference: str, base: type) -> ModuleType:
     """The module. Its code is the user's and may raise whatever it likes."""
     try:
-        return import_module(name)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Field name .* shadows")  # what is wrong with that is told as an error
+            return import_module(name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             looked = ", ".join(entry or "." for entry in sys.path[:2])
@@ -41,12 +52,36 @@ def _module(name: str, reference: str) -> ModuleType:
                 "put it beside the federation's file or install it"
             ) from None
         if isinstance(error, PydanticUserError) and error.code == "model-field-missing-annotation":
-            field = error.message.partition("`")[2].partition("`")[0]
+            raise InputError(f"`{reference}`: {_untyped(error, base)} ({_place(error)})") from None
+        if isinstance(error, PydanticUserError) and error.code == "schema-for-unknown-type":
             raise InputError(
-                f"`{reference}`: the field `{field}` has no type; give it one, such as `lr: float = 0.1`, or "
-                "ClassVar if it is no hyperparameter, such as `graph`"
+                f"`{reference}`: a field has a type that no YAML file can hold ({_place(error)}); take float, int, "
+                "bool or str, or a tuple of them, or ClassVar if it is no hyperparameter"
             ) from None
         raise InputError(f"`{reference}`: the module `{name}` cannot be imported: {in_words(error)}") from error
+
+
+def _untyped(error: PydanticUserError, base: type) -> str:
+    """What to write in place of `name = value`, which is a method or a value of `base`, or a hyperparameter."""
+    field = error.message.partition("`")[2].partition("`")[0]
+    name = field.partition(" = ")[0]
+    meant = getattr_static(base, name, None)
+    if isfunction(meant):
+        return f"`{name}` is a method; write `def {name}({', '.join(signature(meant).parameters)}): return ...`"
+    if hasattr(base, name):
+        return f"`{field}` has no type; write `{name}: ClassVar = ...`, as it is no hyperparameter"
+    return f"the field `{field}` has no type; give it one, such as `{name}: float = 0.1`, or ClassVar"
+
+
+def takes(function: Any, positional: Sequence[object]) -> bool:
+    """Whether it can be called with these; so, too, where Python does not know what it takes."""
+    try:
+        signature(function).bind(*positional)
+    except TypeError:
+        return False
+    except ValueError:
+        return callable(function)
+    return True
 
 
 class UserCodeError(FailedError):
@@ -61,7 +96,7 @@ def user_code_errors(name: str) -> Iterator[None]:
         yield
     except (FailedError, InputError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if ":" not in name:
             raise
         raise UserCodeError(f"`{name}` failed: {in_words(error)}") from error
@@ -72,11 +107,26 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         message, place = error.msg or "", f"{error.filename}:{error.lineno}" if error.filename else ""
     else:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f"{frame.filename}:{frame.lineno}" for frame in frames if not _is_installed(frame.filename)]
-        message, place = str(error), own[-1] if own else ""
-    said = ": ".join((type(error).__name__, *message.strip().rstrip(".").splitlines()[:1]))
+        message, place = _message(error), _place(error)
+    said = ": ".join((type(error).__name__, *message.strip().removesuffix(".").splitlines()[:1]))
     return f"{said} ({place})" if place else said
+
+
+def _message(error: BaseException) -> str:
+    """A KeyError's text is the key as Python writes it, and pydantic's begins with how many errors there are."""
+    if isinstance(error, KeyError) and error.args and " " in str(error.args[0]):
+        return str(error.args[0])
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)
+
+
+def _place(error: BaseException) -> str:
+    """file:line, the innermost of the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f"{frame.filename}:{frame.lineno}" for frame in frames if not _is_installed(frame.filename)]
+    return own[-1] if own else ""
 
 
 def _is_installed(file: str) -> bool:

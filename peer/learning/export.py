@@ -6,16 +6,28 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    Json,
+    JsonValue,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import InputError
 from peer.files import sync, write_atomically
+from peer.learning.data.samples import Names
+from peer.learning.data.standard import Standard
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
@@ -30,7 +42,9 @@ def save_model(model: Model, path: str | Path) -> None:
     """Write `model.safetensors`: every parameter and persistent buffer by its name (`extractor.…`, `head.…`).
 
     The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`, the `task`,
-    and, where they are needed, further `settings`; `head` lists the head's tensors where their names do not tell.
+    and, where they are needed, further `settings`; `head` lists the head's tensors where their names do not tell;
+    `columns` and `class_names` what data with names call them; `standard` the `means` and `deviations` by which inputs
+    were standardised.
     """
     described = {"model": model.name, "shape": model.shape, "classes": model.classes}
     described["task"] = model.task.model_dump(mode="json")
@@ -38,6 +52,11 @@ def save_model(model: Model, path: str | Path) -> None:
         described["settings"] = settings
     if model.frozen or model.settings.head is not None:
         described["head"] = [entry.name for entry in model.entries("head")]
+    named = {"columns": model.names.columns, "class_names": model.names.classes}
+    described |= {key: names for key, names in named.items() if names}
+    if model.standard:
+        values = {"means": model.standard.means, "deviations": model.standard.deviations}
+        described["standard"] = {key: value.tolist() for key, value in values.items()}
     metadata = {key: json.dumps(value) for key, value in described.items()}
     _write(Path(path), safetensors.torch.save(state_dict(model), metadata))
 
@@ -76,6 +95,8 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
     model = build(described.as_settings(path), example, seed=0)
     model.load(tensors)
     model.train(False)
+    model.names = Names(described.columns, described.class_names)
+    model.standard = described.standard.as_tensors() if described.standard else None
     return model
 
 
@@ -102,6 +123,16 @@ class DescribedTask(BaseModel):
     name: str
 
 
+class DescribedStandard(BaseModel):
+    """How inputs are standardised."""
+
+    means: tuple[FiniteFloat, ...]
+    deviations: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
+
+    def as_tensors(self) -> Standard:
+        return Standard(torch.tensor(self.means), torch.tensor(self.deviations))
+
+
 class Described(BaseModel):
     """What a file says of its model, each as JSON."""
 
@@ -110,6 +141,20 @@ class Described(BaseModel):
     classes: Json[PositiveInt]
     task: Json[DescribedTask] = DescribedTask(name="classification")
     settings: Json[dict[str, JsonValue]] = Field(default_factory=dict)
+    columns: Json[tuple[str, ...]] = ()
+    class_names: Json[tuple[str, ...]] = ()
+    standard: Json[DescribedStandard] | None = None
+
+    @model_validator(mode="after")
+    def _of_one_size(self) -> Self:
+        """As many columns and classes are told of as there are."""
+        standard = (self.standard.means, self.standard.deviations) if self.standard else ()
+        for told in (self.columns, *standard):
+            if told and self.shape != (len(told),):
+                raise ValueError("the columns are not those of its inputs")
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ValueError("the class names are not those of its classes")
+        return self
 
     @classmethod
     def of(cls, file: Any) -> Self:

@@ -1,7 +1,7 @@
 """Tensors by name that outlive what made them, since they are part of a checkpoint."""
 
 from collections import UserDict
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -19,6 +19,18 @@ class Kept(UserDict[str, Tensor]):
                 "write torch.tensor(...) and read it with .item()"
             )
         super().__setitem__(name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "data":
+            raise AttributeError(
+                f"{self.called} keeps tensors by a name in brackets: write {self.called}[{name!r}] = ..."
+            )
+        super().__setattr__(name, value)
+
+    def __missing__(self, name: str) -> Tensor:
+        raise KeyError(
+            f"{self.called} keeps nothing as {name!r}; write {self.called}[{name!r}] = ... before, as in `start`"
+        )
 
     def why_not_apart(self, model: Tensor) -> str | None:
         """Which of them shares memory with another or with the model's vector; None if each has its own.

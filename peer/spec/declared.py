@@ -1,11 +1,22 @@
 """What a protocol declares, which may be the user's own: asked for once, before anything is created."""
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
+from peer.learning.model.model import Part
 from peer.learning.training.phase import Phase
 from peer.plugins import in_words
-from peer.protocols.base import Protocol, Record, ResourceSource, Share
+from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
 from peer.topology.graphs import Graph
+
+CHOICES = {
+    "graph": get_args(Graph),
+    "resources_from": get_args(ResourceSource),
+    "init": get_args(Init),
+    "common": (*get_args(Part), None),
+    "passed_on": (*get_args(Part), None),
+}
+WHY = [name for name in vars(Protocol) if name.startswith("why_")]
 
 
 def check_declared(protocol: Protocol, rounds: int) -> None:
@@ -16,26 +27,25 @@ def check_declared(protocol: Protocol, rounds: int) -> None:
         raise ValueError(f"`{protocol.name}` cannot say what it does: {in_words(error)}") from error
     _check_kinds(f"`shares` of `{protocol.name}` returned", declared[0], Share)
     _check_kinds(f"`local` of `{protocol.name}` returned", declared[1], Phase)
-    if callable(protocol.records):
-        raise ValueError(
-            f"`records` of `{protocol.name}` is a method; write it as a value of the class: "
-            'records = (Record("name", 3),)'
-        )
     _check_kinds(f"`records` of `{protocol.name}` is", protocol.records, Record)
-    for names in ("replicated", "by_peer", "unchanging"):
+    _check_rows(f"`by_peer` of `{protocol.name}` is", protocol.by_peer)
+    for names in ("replicated", "unchanging"):
         _check_names(f"`{names}` of `{protocol.name}` is", getattr(protocol, names))
     for field in type(protocol).model_fields:
-        if isinstance(getattr(Protocol, field, None), property):
+        if hasattr(Protocol, field):
             raise ValueError(
                 f"`{field}` of `{protocol.name}` is a hyperparameter, which nothing reads; write "
-                f"`{field}: ClassVar[str] = ...`, or a property"
+                f"`{field}: ClassVar = ...`, or a property"
             )
-    graph, known = protocol.graph, get_args(Graph)
-    if graph not in known:
-        raise ValueError(f"`graph` of `{protocol.name}` is {graph!r}; it is one of {', '.join(known)}")
-    source, sources = protocol.resources_from, get_args(ResourceSource)
-    if source not in sources:
-        raise ValueError(f"`resources_from` of `{protocol.name}` is {source!r}; it is one of {', '.join(sources)}")
+    for name, known in CHOICES.items():
+        if (chosen := getattr(protocol, name)) not in known:
+            listed = ", ".join(map(str, known))
+            raise ValueError(f"`{name}` of `{protocol.name}` is {chosen!r}; it is one of {listed}")
+    if type(protocol.min_peers) is not int or protocol.min_peers < 1:
+        raise ValueError(f"`min_peers` of `{protocol.name}` is {protocol.min_peers!r}, and must be a number from 1")
+    for name in WHY:
+        if not isinstance(said := getattr(protocol, name)(), str | None):
+            raise ValueError(f"`{name}` of `{protocol.name}` returned {said!r}; return the reason as text, or None")
 
 
 def _check_kinds(told: str, declared: Any, kind: type) -> None:
@@ -44,6 +54,16 @@ def _check_kinds(told: str, declared: Any, kind: type) -> None:
         raise ValueError(f"{told} one {kind.__name__} and no tuple; write a comma behind it: `({kind.__name__}(...),)`")
     if not isinstance(declared, tuple) or not all(isinstance(one, kind) for one in declared):
         raise ValueError(f"{told} {declared!r}, and must be a tuple of {kind.__name__}, such as `()`")
+
+
+def _check_rows(told: str, rows: Any) -> None:
+    """ValueError unless these are names in `peer.state` with what a member's row is at first."""
+    firsts = [*rows.values()] if isinstance(rows, Mapping) else None
+    if firsts is None or not all(isinstance(name, str) for name in rows) or not {*map(type, firsts)} <= {float, bool}:
+        raise ValueError(
+            f"{told} {rows!r}, and must say what a member's row is at first, by its name in `peer.state`, such as "
+            "{'trust': 1.0} or {'dropped': False}"
+        )
 
 
 def _check_names(told: str, names: Any) -> None:

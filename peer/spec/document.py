@@ -16,9 +16,9 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from peer.errors import InputError, nearest
 from peer.reading import SETTINGS, read_up_to
 from peer.settings import Settings, Wanted
+from peer.spec.known_keys import Location, elsewhere, keys
 
 S = TypeVar("S", bound=Settings)
-Location = tuple[int | str, ...]
 MAX_VALUES = 1_000_000
 """Aliases of aliases can stand for billions."""
 DEEPEST = 100
@@ -184,8 +184,9 @@ def _sentence(
     if error["type"] == "extra_forbidden":
         key = str(location[-1])
         block = next((place for place in components if location[: len(place)] == place), ())
-        known = _keys(components.get(block, kind), location[len(block) : -1])
-        return f"{where}: unknown key `{key}`; {nearest(key, [one for one in known if one != key])}"
+        known = keys(components.get(block, kind), location[len(block) : -1])
+        hint = nearest(key, [one for one in known if one != key], elsewhere(location, kind, components))
+        return f"{where}: unknown key `{key}`; {hint}"
     if error["type"] == "union_tag_invalid":
         context = error["ctx"]
         known = re.findall("'([^']+)'", context["expected_tags"])
@@ -221,34 +222,3 @@ def _wish(
     shown = "nothing" if given is None else json.dumps(given, default=str)
     name = ".".join(map(str, location[:depth]))
     return f"`{name}` wants {wanted}" + (f" (given: {shown})" if len(shown) < 60 else "")
-
-
-def _keys(kind: type[Settings], location: Location) -> list[str]:
-    """The keys known at `location` below `kind`, looked up in its JSON schema."""
-    schema = kind.model_json_schema()
-    definitions = schema.get("$defs", {})
-    nodes = [schema]
-    for step in location:
-        below: list[Any] = []
-        for node in nodes:
-            below += _below(node, step, definitions)
-        # A union's tag is no key: stay, but with the one it chooses.
-        nodes = below or [node for node in nodes if _tag(node) == step] or nodes
-    return sorted({key for node in nodes for key in node.get("properties", {})})
-
-
-def _tag(node: dict[str, Any]) -> Any:
-    return node.get("properties", {}).get("kind", {}).get("const")
-
-
-def _below(node: dict[str, Any], step: int | str, definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    any_key = next(iter(node.get("patternProperties", {}).values()), None)
-    child = node.get("properties", {}).get(step) or (node.get("items") if isinstance(step, int) else any_key)
-    if child is None:
-        return []
-    found, options = [], [child]
-    for option in options:  # a union may hold another
-        options += [*option.get("anyOf", []), *option.get("oneOf", [])]
-        reference = option.get("$ref", "").removeprefix("#/$defs/")
-        found.append(definitions.get(reference, option))
-    return found

@@ -22,7 +22,8 @@ from peer.spec.bypass import against_bypass, against_replay
 from peer.spec.declared import check_declared
 from peer.spec.document import dump_yaml
 from peer.spec.evaluation import FineTune, StopEarly
-from peer.spec.member import Id, Machine, Member
+from peer.spec.member import Id, Machine, Member, Port, TrackerName
+from peer.spec.metrics import ports_of, why_no_ports
 from peer.spec.named import AnyProtocol, AnySource, AnyTask
 from peer.spec.own_code import own_code
 from peer.spec.wire import Float32, Wire
@@ -31,6 +32,8 @@ from peer.topology.reach import unreachable_pair, why_not
 MAX_PEERS = 10_000
 FIGURE = Record("stop_early")
 """What each peer tells all others of an evaluation, where they may stop early."""
+MEANS, VARIANCES = "column means", "column variances"
+"""What goes into a mean over all peers before round 1, with `standardize: federation`."""
 BLIND = [kind for kind, partition in PARTITIONS.items() if not partition.by_label]
 """Splits that do not look at classes."""
 Test = Literal["matched", "global", "paper"]
@@ -101,6 +104,14 @@ class Spec(Settings):
     """Allow connections without certificates between machines. On loopback they are always allowed."""
     trace: bool = False
     """Write every round's shared vectors to <id>/trace/ so that anyone can recompute the blends."""
+    metrics: Port | None = None
+    """host:port, or a port of 127.0.0.1, at which Prometheus reads the figures of the ring's first peer; the second one
+    has the next port, and so on. Not given: only peers whose own file has it. See [monitoring.md](monitoring.md)."""
+    tensorboard: bool = False
+    """Write every round's figures to <id>/tensorboard/ for TensorBoard."""
+    tracker: TrackerName | None = None
+    """`module:name` of a function or class of your own that is told every event of each peer. See
+    [monitoring.md](monitoring.md#your-own-tracker)."""
     code: Path | None = None
     """Directory from which `module:Name` is imported. Not given: the one that holds this file."""
     machines: dict[Id, Machine] | None = None
@@ -131,17 +142,17 @@ class Spec(Settings):
         if strangers := [id for id in self.behaviour if id not in self.ids]:
             hint = nearest(strangers[0], self.ids)
             raise ValueError(f"`behaviour` names `{strangers[0]}`, which is not in the ring; {hint}")
-        least = self.protocol.min_peers
-        if len(self.ring) < least:
-            raise ValueError(
-                f"`{self.protocol.name}` needs at least {least} peers and the ring has {len(self.ring)}; add peers"
-            )
         return self
 
     @model_validator(mode="after")
     def _declares(self) -> Self:
         """What else is set goes with what the protocol says of itself."""
         check_declared(self.protocol, self.rounds)
+        least = self.protocol.min_peers
+        if len(self.ring) < least:
+            raise ValueError(
+                f"`{self.protocol.name}` needs at least {least} peers and the ring has {len(self.ring)}; add peers"
+            )
         # Where the ring is put in another order, any two may become neighbours.
         around = "complete" if self.protocol.reorders else self.protocol.graph
         if pair := unreachable_pair(around, self.ids, self.dial_out):
@@ -168,9 +179,19 @@ class Spec(Settings):
         for data in (self.data, *(member.data for member in self.ring if member.data)):
             if changed := why_no_transforms(self.protocol, data):
                 raise ValueError(changed)
+        if why := self._why_none_together():
+            raise ValueError(f"`standardize: federation` cannot be: {why}; write `own`, or leave it out")
         if self.data.drift and (why := self.protocol.why_data_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot follow data that drift: {why}; leave out `drift`")
         return self
+
+    def _why_none_together(self) -> str | None:
+        """Why peers cannot standardise together; None if they can, or need not."""
+        if self.data.standardize != "federation":
+            return None
+        if self.protocol.graph == "none" and len(self.ring) > 1:
+            return f"the peers of `{self.protocol.name}` are not connected"
+        return self.protocol.why_figures_stay() and f"of `{self.protocol.name}` nothing may leave without noise"
 
     @model_validator(mode="after")
     def _suits_the_task(self) -> Self:
@@ -240,6 +261,12 @@ class Spec(Settings):
         return self
 
     @model_validator(mode="after")
+    def _has_ports_for_metrics(self) -> Self:
+        if self.metrics and (why := why_no_ports(self.metrics, self.addresses)):
+            raise ValueError(why)
+        return self
+
+    @model_validator(mode="after")
     def _rounds_once(self) -> Self:
         dtype, precision = self.model.dtype, self.training.precision
         if {dtype, precision} == {"bfloat16", "float16"}:
@@ -266,6 +293,11 @@ class Spec(Settings):
     def addresses(self) -> dict[str, str | None]:
         """Where each is dialled, by id."""
         return {member.id: member.address for member in self.ring}
+
+    @property
+    def metrics_addresses(self) -> dict[str, str]:
+        """Where Prometheus reads each peer's figures, by id; empty without `metrics`."""
+        return ports_of(self.metrics, self.ids) if self.metrics else {}
 
     def declarations(self) -> Declarations:
         """All that may leave a peer: what the protocol declares, and each peer's figure for `stop_early`."""

@@ -3,22 +3,34 @@
 import re
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from peer.settings import Settings
 from peer.spec.named import AnySource
 
+MAX_PORT = 65_535
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 
 
 def _address(text: str) -> str:
     found = re.fullmatch(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]{1,253}):([0-9]{1,5})", text)
-    if not found or not 1 <= int(found[1]) <= 65_535:
+    if not found or not 1 <= int(found[1]) <= MAX_PORT:
         raise ValueError(f"`{text}` is no host:port; write one such as 127.0.0.1:7700 or [::1]:7700")
     return text
 
 
 Address = Annotated[str, AfterValidator(_address)]
+
+
+def _on_loopback(raw: object) -> object:
+    """A port alone is one of this machine, for this machine."""
+    is_port = isinstance(raw, int) and not isinstance(raw, bool)
+    return f"127.0.0.1:{raw}" if is_port or (isinstance(raw, str) and raw.isdigit()) else raw
+
+
+Port = Annotated[Address, BeforeValidator(_on_loopback)]
+"""host:port, or a port of 127.0.0.1."""
+TrackerName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
 class Member(Settings):

@@ -13,6 +13,7 @@ def _names(content: Mapping[str, Any]) -> Iterator[str]:
     for key in ("protocol", "model", "task"):
         yield from _name(content.get(key))
     yield from _name(_block(content.get("training")).get("step"))
+    yield from _name(content.get("tracker"))
     yield from _of_source(content.get("data"))
     for member in _entries(content.get("ring")):
         yield from _of_source(_block(member).get("data"))

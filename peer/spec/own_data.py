@@ -13,5 +13,6 @@ def own_data(id: str, spec: Spec, given: Source | None = None) -> Source | None:
     if own := given or listed:
         return own.of_peer(id)
     if spec.data.names_peers:
-        return spec.data.of_peer(id).model_copy(update={"drift": ()})  # every peer's, and so followed as such
+        # What is every peer's is done as such.
+        return spec.data.of_peer(id).model_copy(update={"drift": (), "standardize": None})
     return None

@@ -16,14 +16,14 @@ from peer.peer_paths import PeerPath, of_peer
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
-from peer.spec.document import Document, Location, refuse_nul_in, scalar, validate
+from peer.spec.document import Document, refuse_nul_in, scalar, validate
 from peer.spec.federation import MAX_PEERS, Spec
-from peer.spec.member import Address, Id, Machine
+from peer.spec.known_keys import Location
+from peer.spec.member import MAX_PORT, Address, Id, Machine, Port, TrackerName
 from peer.spec.named import AnySource
 from peer.spec.own_code import own_code
 from peer.spec.own_data import own_data
 
-MAX_PORT = 65_535
 FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
 
@@ -72,6 +72,14 @@ class PeerConfig(Settings):
     """Certificates; without them identity is a claim and nothing is encrypted."""
     health: Address | None = None
     """host:port that answers gRPC health checks without a certificate, for probes. Not given: only `listen` does."""
+    metrics: Port | None = None
+    """host:port, or a port of 127.0.0.1, at which Prometheus reads this peer's figures. Not given: as the federation's
+    spec has it. See [monitoring.md](monitoring.md)."""
+    tensorboard: bool | None = None
+    """Write every round's figures for TensorBoard. Not given: as the federation's spec has it."""
+    tracker: TrackerName | None = None
+    """`module:name` of a function or class of your own that is told every event. Not given: as the federation's spec
+    has it."""
     machine: Machine | None = None
     """`cores` and `memory` that this peer's machine is taken to have, for protocols with `resources: pinned`. Not
     given: as `machines` in the federation's spec has it."""
@@ -89,8 +97,19 @@ def load_spec(
     overrides: Sequence[str] = (),
 ) -> Spec:
     """federation.yaml with the command line's changes, resolved; InputError says what is wrong and where."""
-    document = Document.read(path)
-    content = dict(document.content)
+    return resolve(Document.read(path), peers=peers, port=port, seed=seed, overrides=overrides)
+
+
+def resolve(
+    document: Document,
+    *,
+    peers: int | None = None,
+    port: int | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+) -> Spec:
+    """The same of a document that is read already."""
+    path, content = document.path, dict(document.content)
     if "federation" in content and "protocol" not in content:
         raise InputError(
             f"{path}: is a peer's config, which goes to dfl-peer --config; give the federation's file that it names"
@@ -195,7 +214,8 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
         where = document.where(("id",))
         raise InputError(f"{where}: `{config.id}` is not in the federation's ring; {nearest(config.id, spec.ids)}")
     data = own_data(config.id, spec, config.data and config.data.relative_to(base))
-    if data and spec.code and own_code({"data": data.model_dump(mode="json")}):
+    own = {"data": data and data.model_dump(mode="json"), "tracker": config.tracker}
+    if spec.code and own_code(own):
         import_from(spec.code)
     changes = {"federation": base / config.federation, "out": base / out}
     return config.model_copy(update={**changes, "data": data, "tls": tls}), spec
@@ -243,15 +263,24 @@ def _override(content: dict[str, Any], text: str) -> None:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise InputError(f"--set {text}: write key=value, such as --set protocol.gamma=0.3")
+    try:
+        given = scalar(value)
+    except ValueError as error:
+        raise InputError(f"--set {text}: the value is not valid YAML: {error}; put it in quotes") from None
+    try:
+        put(content, name, given)
+    except ValueError as error:
+        raise InputError(f"--set {text}: {error}, and --set cannot reach into one; edit the file") from None
+
+
+def put(content: dict[str, Any], name: str, value: Any) -> None:
+    """Set `protocol.gamma`, say, in plain content; what is on the way there is copied. ValueError at a list."""
     *parents, last = name.split(".")
     node = content
     for parent in parents:
         below = node.get(parent)
         if isinstance(below, list):
-            raise InputError(f"--set {text}: `{parent}` is a list, and --set cannot reach into one; edit the file")
+            raise ValueError(f"`{parent}` is a list")
         node[parent] = dict(below) if isinstance(below, dict) else {"name": below} if below else {}
         node = node[parent]
-    try:
-        node[last] = scalar(value)
-    except ValueError as error:
-        raise InputError(f"--set {text}: the value is not valid YAML: {error}; put it in quotes") from None
+    node[last] = value

@@ -1,6 +1,7 @@
 """What a peer tells of its life: each kind of event with its fields, its name, its level and its sentence.
 
-An event becomes a JSON line of events.jsonl, for programs, and, where a person cares, a line of the log.
+An event becomes a JSON line of events.jsonl, for programs, and, where a person cares, a line of the log. Launcher,
+reports, metrics, TensorBoard and a user's tracker all go by these events; docs/events.md is made of this file.
 """
 
 import logging
@@ -8,10 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from peer.text import number
 
+SCHEMA = 1
+"""Which version of these events a peer writes; the event `started` has it. It grows when an event or a field goes, or
+means something else, and not when one is added: a reader passes over names that it does not know."""
 Note = float | list[float | None] | None
 """What a protocol notes of a round; what is not finite is None."""
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
@@ -20,17 +24,21 @@ LARGEST_FIGURE = 1e100
 """So many of them may be added up and squared."""
 FigureValue = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)] | None
 """One of a task's figures; None where it is not finite."""
+Number = Annotated[int, Field(ge=-1, le=10_000_000)]
+"""Of a round or of a view: readers count up to it, whoever has written it."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 Cause = Literal["join", "staleness", "stalled"]
 """Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """`str(event)` is its sentence. time: when it was written, in unix seconds; 0 before."""
+    """`str(event)` is its sentence."""
 
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
     time: float = 0.0
+    """When it happened, in unix seconds; 0 before it is told."""
 
     def as_json(self) -> dict[str, Any]:
         """Name and fields as they stand in events.jsonl, without the time."""
@@ -43,6 +51,7 @@ class Worded(Event):
     """One whose sentence is made where it happens."""
 
     sentence: str
+    """In the log's words."""
 
     def __str__(self) -> str:
         return self.sentence
@@ -52,13 +61,44 @@ Report = Callable[[Event], None]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """A peer's process begins its life: the first event of each."""
+
+    name = "started"
+    level = logging.DEBUG
+    schema: int
+    """The version of the events that follow."""
+    version: str
+    """That of dfl."""
+    id: str
+    """The peer's."""
+    federation: str
+    """Its name."""
+    protocol: str
+    """Its name."""
+    rounds: int
+    """How many the run has, if it does not end early."""
+    restarts: int = 0
+    """How often this peer has been started before, in the same directory."""
+    view: int = 0
+    """The number of the view in which it begins."""
+    members: tuple[str, ...] = ()
+    """Who belongs to the federation in that view."""
+
+    def __str__(self) -> str:
+        return f"{self.id} of {self.federation} starts ({self.protocol}, {self.rounds} rounds)"
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateChanged(Event):
     """For programs only: a state changes several times a round."""
 
     name = "state"
     level = logging.DEBUG
     state: str
-    round: int
+    """One of those in [architecture.md](architecture.md#a-peers-life)."""
+    round: Number
+    """The round it is in; 0 before the first, -1 before the set-up."""
 
     def __str__(self) -> str:
         return f"{self.state} (round {self.round})"
@@ -70,7 +110,9 @@ class Awaited:
 
     id: str
     address: str | None
+    """host:port; null for one that dials out."""
     reason: str
+    """Why it is not there, as far as is known."""
 
     def __str__(self) -> str:
         return f"{self.id} at {self.address} ({self.reason})" if self.address else f"{self.id} ({self.reason})"
@@ -78,25 +120,29 @@ class Awaited:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting(Worded):
-    """Everybody who is waited for now for this cause: nobody, when that wait is over.
-
-    others: how many there are besides, where only some are named.
-    """
+    """The peer waits for others for this cause, or the wait is over."""
 
     name = "waiting"
     cause: Cause
+    """`join`: for neighbours at the start; `staleness`: for one too many rounds behind; `stalled`: for one that lives
+    and is silent."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
+    """Everybody who is waited for now: nobody, when the wait is over. `{id, address, reason}` each."""
     others: int = 0
+    """How many there are besides, where only some are named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkChanged(Event):
-    """What is known of a neighbour's life: joining, up, suspected, down or left."""
+    """What is known of a neighbour's life has changed."""
 
     name = "link"
     neighbour: str
+    """Its id."""
     state: str
+    """`joining`, `up`, `suspected`, `down` or `left`."""
     reason: str = ""
+    """Why, as far as is known."""
 
     def __str__(self) -> str:
         return f"link to {self.neighbour}: {self.state}" + (f" ({self.reason})" if self.reason else "")
@@ -104,12 +150,15 @@ class LinkChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RingOrdered(Event):
-    """The ring has a new order, with its cost before and after."""
+    """The ring has a new order."""
 
     name = "ring"
-    order: tuple[str, ...]
-    cost_before: float
-    cost_after: float
+    order: Annotated[tuple[str, ...], Field(min_length=1)]
+    """All ids, round the ring."""
+    cost_before: FiniteFloat
+    """What the protocol makes small by ordering, in the old order; it has no unit."""
+    cost_after: FiniteFloat
+    """The same in the new one."""
 
     def __str__(self) -> str:
         return f"ring order {', '.join(self.order)}; cost {self.cost_before:.4f} before, {self.cost_after:.4f} after"
@@ -117,10 +166,11 @@ class RingOrdered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Misbehaving(Event):
-    """Who misbehaves because the spec says so, and how, by id."""
+    """Some peers misbehave because the spec says so: told when the peer starts."""
 
     name = "behaviour"
     peers: dict[str, str]
+    """How, by id."""
 
     def __str__(self) -> str:
         said = "; ".join(f"{id} ({how})" for id, how in self.peers.items())
@@ -128,12 +178,31 @@ class Misbehaving(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataHeld(Event):
+    """What the peer trains on from a round on, for programs only: it stays in this peer's own directory."""
+
+    name = "data"
+    level = logging.DEBUG
+    round: Number
+    """The first with these data."""
+    samples: int
+    """How many it trains on."""
+    classes: dict[str, Share] = field(default_factory=dict)
+    """The share of each among them, by name; empty where the task has none."""
+
+    def __str__(self) -> str:
+        return f"{self.samples} training samples from round {self.round} on, of {len(self.classes)} classes"
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataDrifted(Event):
-    """The data are others from this round on; so many training samples now."""
+    """The peer's data are others from this round on."""
 
     name = "drift"
-    round: int
+    round: Number
+    """The first with the new data."""
     samples: int
+    """How many it trains on now."""
 
     def __str__(self) -> str:
         return f"the data are others from round {self.round} on: {self.samples} training samples"
@@ -141,25 +210,38 @@ class DataDrifted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDone(Event):
-    """A round is over. Accuracies in 0..1, seconds of this round, bytes of all rounds so far.
-
-    figures: the task's, by name, on the test set; validation: on the samples that are held back, written if any are.
-    Both are empty after a round without an evaluation, and so is accuracy. notes: what the protocol noted in the round.
-    """
+    """A round is over. One that is played again after a crash is told again, and the later one counts."""
 
     name = "round"
-    round: int
+    round: Number
+    """Which one, from 1."""
     accuracy: dict[str, Share | None] = field(default_factory=dict)
+    """By test set (`matched`, `global`, `paper`, `local`), from 0 to 1; empty after a round without an evaluation."""
     figures: dict[str, FigureValue] = field(default_factory=dict)
+    """The task's, by name, on the test set; empty after a round without an evaluation."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
+    """The task's, by name, on the samples that are held back; left out where none are."""
     loss: float | None = None
+    """Mean training loss of the round; null where the peer has not trained."""
     test_loss: float | None = None
+    """On the test set, as the task has it."""
     balanced: float | None = None
+    """Mean of the classes' accuracies, from 0 to 1."""
     seconds: dict[str, float] = field(default_factory=dict)
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    tensor_bytes_sent: int = 0
+    """Spent in this round, by phase: `train`, `communicate`, `evaluate`."""
+    bytes_sent: Count = 0
+    """Handed to gRPC in all rounds so far."""
+    bytes_received: Count = 0
+    """Taken from gRPC in all rounds so far."""
+    tensor_bytes_sent: Count = 0
+    """Of these, the tensors' own values, in all rounds so far."""
     notes: dict[str, Note] = field(default_factory=dict)
+    """What the protocol noted in the round, a number or several, by name."""
+
+    @property
+    def single_notes(self) -> dict[str, float | None]:
+        """The notes that are one number each."""
+        return {name: note for name, note in self.notes.items() if not isinstance(note, list)}
 
     @property
     def evaluated(self) -> bool:
@@ -178,13 +260,33 @@ class RoundDone(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BytesPassed(Event):
+    """Told with each `round`: what has passed since the last one, or since the peer started."""
+
+    name = "traffic"
+    level = logging.DEBUG
+    round: Number
+    """The one that is over."""
+    sent: dict[str, int]
+    """Bytes handed to gRPC, by neighbour."""
+    received: dict[str, int]
+    """Bytes taken from gRPC, by neighbour."""
+
+    def __str__(self) -> str:
+        return f"{sum(self.sent.values())} B sent, {sum(self.received.values())} B received (round {self.round})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoppedEarly(Event):
-    """All peers have agreed to end after this round. best_round: that of the best mean of the figure so far."""
+    """All peers have agreed to end after this round."""
 
     name = "stopped_early"
-    round: int
-    best_round: int
+    round: Number
+    """The last one."""
+    best_round: Number
+    """That of the best mean of the figure so far."""
     figure: str
+    """The name of the figure by which they have decided."""
 
     def __str__(self) -> str:
         return (
@@ -194,12 +296,15 @@ class StoppedEarly(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned(Event):
-    """The peer has trained on for itself, after the last round; its figures now, as those of a round."""
+    """The peer has trained on for itself, after the last round; its figures now."""
 
     name = "finetuned"
     accuracy: dict[str, Share | None]
+    """As in `round`."""
     figures: dict[str, FigureValue]
+    """As in `round`."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
+    """As in `round`; empty where no samples are held back."""
 
     def __str__(self) -> str:
         named = ", ".join(f"{name} {number(value)}" for name, value in self.figures.items())
@@ -211,7 +316,8 @@ class Resumed(Event):
     """The peer goes on from a checkpoint."""
 
     name = "resumed"
-    round: int
+    round: Number
+    """The last round in it."""
 
     def __str__(self) -> str:
         return f"resumed after round {self.round}"
@@ -219,12 +325,18 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Refused(Event):
-    """A caller was turned away, or one of its messages. origin: its address."""
+    """A caller was turned away, or one of its messages. Each cause is told once, however often it comes back."""
 
     name = "refused"
     caller: str
+    """A neighbour's id, a name that the caller gave itself, or `a stranger`."""
     origin: str = ""
+    """Its address."""
+    kind: str = "unknown"
+    """Why, in a word of the [contract](wire.md): `version`, `identity`, `stranger`, `federation`, `manifest`,
+    `damaged`, `undeclared`, `lost`; or `unknown`, or `many others`."""
     reason: str
+    """Why, in words; some of them may be the caller's."""
 
     def __str__(self) -> str:
         return f"refused {self.caller}" + (f" from {self.origin}" if self.origin else "") + f": {self.reason}"
@@ -236,8 +348,11 @@ class Conflict(Event):
 
     name = "conflict"
     sender: str
-    round: int
+    """Its id."""
+    round: Number
+    """The message's."""
     step: int
+    """The message's place in its round."""
 
     def __str__(self) -> str:
         where = f"(round {self.round}, step {self.step})"
@@ -251,15 +366,18 @@ class Regressed(Worded):
     name = "regressed"
     level = logging.ERROR
     neighbour: str
+    """Its id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Damaged(Event):
-    """What was kept of a round cannot be read, and is not needed."""
+    """A checkpoint cannot be read, and is not needed."""
 
     name = "damaged"
-    round: int
+    round: Number
+    """The round in it."""
     reason: str
+    """What is wrong with it."""
 
     def __str__(self) -> str:
         return f"the checkpoint of round {self.round} is damaged, and this peer does without it ({self.reason})"
@@ -278,6 +396,7 @@ class Lost(Worded):
 
     name = "lost"
     neighbour: str
+    """Its id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,21 +408,23 @@ class CertificatesChanged(Worded):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewDecided(Event):
-    """Who belongs to the federation from round `first` on.
-
-    planned: the rounds before are played to their end; else those from `first` on are void and are played again.
-    entrants: who is taken in, each with the round after which its private state stands, -1 for a new one.
-    expelled: who was voted out, now or before.
-    """
+    """It is decided who belongs to the federation from a round on; see [views.md](views.md)."""
 
     name = "view"
-    number: int
+    number: Number
+    """Of the view, from 1."""
     members: tuple[str, ...]
-    first: int
+    """All ids."""
+    first: Number
+    """The first round that is played in it."""
     planned: bool
+    """Whether the rounds before are played to their end; else those from `first` on are void and are played again."""
     entrants: tuple[tuple[str, int], ...]
+    """Who is taken in, each with the round after which its private state stands, -1 for a new one."""
     reason: str
+    """Why it was decided, in words."""
     expelled: tuple[str, ...] = ()
+    """Who was voted out, now or before."""
 
     def __str__(self) -> str:
         return f"view {self.number} from round {self.first} on: {', '.join(self.members)} ({self.reason})"
@@ -339,11 +460,20 @@ class Returning(Worded):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Untold(Worded):
+    """Metrics, TensorBoard or a tracker could not take in an event, or not in time, and is told nothing more."""
+
+    name = "untold"
+    level = logging.ERROR
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
     """A signal ended the peer in good order."""
 
     name = "stopped"
     signal: str
+    """Its name, such as SIGTERM."""
 
     def __str__(self) -> str:
         return f"stopped by {self.signal}"
@@ -356,6 +486,7 @@ class Failed(Event):
     name = "failed"
     level = logging.ERROR
     message: str
+    """What is wrong, and the way out."""
 
     def __str__(self) -> str:
         return self.message

@@ -10,14 +10,13 @@ from pydantic import Field, TypeAdapter
 
 from peer.files import patiently, read, sync, write_atomically
 from peer.reading import RECORDS, read_plain
-from peer.telemetry.events import FigureValue, RoundDone, Share, read_event
+from peer.telemetry.events import Count, FigureValue, RoundDone, Share, Started, read_event
 from peer.telemetry.line_file import LineFile
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
 MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
 WANTED = (AUDIT, MODEL, BEST_MODEL, RESULT)
 """A peer's files that are brought back from other machines, besides its events and traces."""
-Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -133,6 +132,16 @@ def history(out: Path) -> tuple[RoundDone, ...]:
         return ()
     rounds = {event.round: event for line in objects(lines) if isinstance(event := read_event(line), RoundDone)}
     return tuple(rounds[number] for number in sorted(rounds))
+
+
+def starts(out: Path) -> int:
+    """How often a process of this peer has begun its life here, as far as that is in events.jsonl."""
+    try:
+        lines = read(out / EVENTS).splitlines()
+    except FileNotFoundError:
+        return 0
+    named = (line for line in lines if Started.name.encode() in line)
+    return sum(isinstance(read_event(line), Started) for line in objects(named))
 
 
 def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 
 from peer.telemetry.events import (
     KINDS,
+    SCHEMA,
     Awaited,
+    BytesPassed,
     CertificatesChanged,
     Conflict,
     Damaged,
     DataDrifted,
+    DataHeld,
     Departed,
     Done,
     Event,
@@ -32,15 +36,17 @@ from peer.telemetry.events import (
     Returning,
     RingOrdered,
     RoundDone,
+    Started,
     StateChanged,
     Stopped,
     StoppedEarly,
+    Untold,
     ViewConflict,
     ViewDecided,
     Waiting,
     read_event,
 )
-from peer.telemetry.results import Result, read_result, write_result
+from peer.telemetry.results import Result, read_result, starts, write_result
 from peer.telemetry.telemetry import Telemetry
 
 ROUND = RoundDone(
@@ -55,7 +61,11 @@ ROUND = RoundDone(
     tensor_bytes_sent=100,
     notes={"gamma": 0.5, "weights": [0.25, 0.75]},
 )
+STARTED = Started(schema=SCHEMA, version="1.0", id="a", federation="digits", protocol="fibfl", rounds=3)
 EVENTS: list[tuple[Event, str]] = [
+    (STARTED, "a of digits starts (fibfl, 3 rounds)"),
+    (BytesPassed(round=2, sent={"b": 5}, received={"b": 3, "c": 1}), "5 B sent, 4 B received (round 2)"),
+    (Untold(sentence="metrics failed"), "metrics failed"),
     (StateChanged(state="training", round=2), "training (round 2)"),
     (Waiting(cause="join", awaited=(Awaited("b", "b:1", "refused"),), sentence="waiting for b"), "waiting for b"),
     (LinkChanged(neighbour="b", state="up"), "link to b: up"),
@@ -92,6 +102,10 @@ EVENTS: list[tuple[Event, str]] = [
     (
         FineTuned(accuracy={"matched": 0.9}, figures={"accuracy": 0.9, "f1": 0.5}),
         "fine-tuned on its own samples: accuracy 0.9000, f1 0.5000",
+    ),
+    (
+        DataHeld(round=4, samples=30, classes={"0": 0.25, "1": 0.75}),
+        "30 training samples from round 4 on, of 2 classes",
     ),
     (RoundDone(round=1), "round 1 done: accuracy not measured, loss not measured"),
     (Resumed(round=2), "resumed after round 2"),
@@ -155,6 +169,31 @@ def test_the_names_that_programs_rely_on() -> None:
         "others": 2,
         "sentence": "s",
     }
+
+
+def test_a_line_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:
+    newer = STARTED.as_json() | {"schema": SCHEMA + 1, "colour": "red", "time": 1.0}
+    assert read_event(newer) == replace(STARTED, schema=SCHEMA + 1, time=1.0)
+    assert read_event({"event": "invented", "time": 1.0, "round": 3}) is None
+
+
+def test_whoever_is_told_hears_what_is_written_with_its_time(tmp_path: Path) -> None:
+    telemetry, heard = Telemetry(), list[Event]()
+    telemetry.tell(heard.append)
+    telemetry.emit(Resumed(round=1))
+    telemetry.write_to(tmp_path / "events.jsonl")
+    telemetry.emit(ROUND)
+    assert [type(event) for event in heard] == [Resumed, RoundDone]
+    assert heard[1] == read_event(json.loads((tmp_path / "events.jsonl").read_text()))
+
+
+def test_starts_are_counted(tmp_path: Path) -> None:
+    assert starts(tmp_path) == 0
+    telemetry = Telemetry()
+    telemetry.write_to(tmp_path / "events.jsonl")
+    for event in (STARTED, Refused(caller='"started"', reason="no"), Failed(message="started"), STARTED):
+        telemetry.emit(event)
+    assert starts(tmp_path) == 2
 
 
 def test_a_state_is_for_programs_and_a_failure_is_an_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,6 +39,8 @@ class Dataset:
     """What they were read for."""
     stream: Stream | None = None
     """What reads them batch by batch; None where a shard is taken into memory."""
+    remarks: tuple[str, ...] = ()
+    """What is to be said of how they were read."""
 
     @property
     def shape(self) -> Any:

@@ -13,6 +13,7 @@ from peer.learning.data.held_back import HoldBack
 from peer.learning.data.partition import Partition
 from peer.learning.data.samples import Indices, Labels, Names, Samples, Targets
 from peer.learning.data.sources.base import Source
+from peer.learning.data.standard import Standard, check_columns
 from peer.learning.tasks import Classification, Task
 
 
@@ -38,6 +39,12 @@ class Shard:
     task: Task
     held_back: Samples | None = None
     """Of the peer's own training samples those that it does not train on; None unless `hold_back` sets some aside."""
+
+    def standardised(self, standard: Standard) -> "Shard":
+        """All of its samples so, of which none is standardised yet."""
+        train, test = self.train.standardised(standard), self.test.standardised(standard)
+        public, held = (some and some.standardised(standard) for some in (self.validation, self.held_back))
+        return replace(self, train=train, test=test, validation=public, held_back=held)
 
     def close(self) -> None:
         """End what reads the samples, where they are not in memory."""
@@ -108,7 +115,11 @@ def open_own(source: Source, federation: Source, task: Task = Classification()) 
         raise InputError("`validation` in a peer's own data would not be public; set it in the federation's `data`")
     if source.drift:
         raise InputError("`drift` in a peer's own data would be nobody else's; set it in the federation's `data`")
+    if source.standardize:
+        raise InputError("`standardize` in a peer's own data would be nobody else's; set it in the federation's `data`")
     dataset = source.load(task)
+    if federation.standardize:
+        check_columns(dataset.shape, source.name)
     for stage in federation.stages:
         stage.check(dataset.shape, dataset.classes, dataset.task)
     return dataset

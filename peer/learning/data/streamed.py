@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 
 from peer.learning.data.reading import BatchRequest, Read
 from peer.learning.data.samples import Batch, Indices, Samples
+from peer.learning.data.standard import Standard
 from peer.learning.data.stream import Stream
 
 CPU = torch.device("cpu")
@@ -32,6 +33,8 @@ class Streamed(Samples):
     """Where batches go."""
     turns: int = 0
     """By so many right angles images are turned, anticlockwise."""
+    standard: Standard | None = None
+    """What brings its columns to one scale."""
     alone: bool = False
     """Read here, without workers."""
 
@@ -65,7 +68,8 @@ class Streamed(Samples):
     def pair(self) -> Batch:
         read = self.stream.pair
         known = None if self.known is None else self.known[torch.tensor([0, min(1, len(self) - 1)])]
-        return Batch(read.inputs, read.targets if known is None else known, torch.arange(2))  # type: ignore[arg-type]
+        inputs = self.standard(read.inputs) if self.standard else read.inputs
+        return Batch(inputs, read.targets if known is None else known, torch.arange(2))  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str) -> "Streamed":
         return replace(self, on=torch.device(device))
@@ -77,6 +81,9 @@ class Streamed(Samples):
 
     def changed(self, labels: Tensor | None = None, turns: int = 0) -> "Streamed":
         return replace(self, known=self.known if labels is None else labels, turns=self.turns + turns)
+
+    def standardised(self, standard: Standard) -> "Streamed":
+        return replace(self, standard=standard)
 
     def close(self) -> None:
         self.stream.close()
@@ -108,6 +115,8 @@ class Streamed(Samples):
         targets = read.targets if self.known is None else self.known[at]
         assert targets is not None
         inputs = tree_map(lambda x: x.to(self.on, non_blocking=True), read.inputs)
+        if self.standard:
+            inputs = self.standard(inputs)
         if self.turns:
             inputs = torch.rot90(inputs, self.turns, (-2, -1)).contiguous()
         return Batch(inputs, targets.to(self.on, non_blocking=True), at.to(self.on, non_blocking=True))

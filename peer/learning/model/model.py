@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from peer.errors import InputError
+from peer.learning.data.samples import Names
+from peer.learning.data.standard import Standard
+from peer.learning.model.asked import as_inputs
 from peer.learning.model.digests import content_sha256, named_sha256
 from peer.learning.model.dry_pass import Example, dry_pass
 from peer.learning.model.functional import logits_with
@@ -54,6 +56,10 @@ class Model:
         """What of its weights must be alike at all peers, in words."""
         self.loaded = ""
         """How many tensors it has from which file, in words; empty if it has none."""
+        self.names = Names()
+        """Of the columns of its inputs and of its classes, where they have names."""
+        self.standard: Standard | None = None
+        """What its inputs go through before: `predict` does that."""
         self.module: nn.Module = split.module
         self._entrances = split.entrances
         #: Whether a training pass draws from torch's global generator (dropout), which then has to be seeded.
@@ -174,16 +180,33 @@ class Model:
         with global_stream(seed, self.device) if training and self.draws else nullcontext(), self._rounded.suspended():
             return logits_with(self.module, self.layout, vector, x, modes)
 
-    def predict(self, x: Tensor | NDArray[Any]) -> Tensor:
-        """(n, *shape), or one sample (*shape) → the task's answers, on the CPU: class numbers, int64 (n,) or ()."""
-        batch = torch.as_tensor(x, dtype=getattr(torch, self.task.inputs), device=self.device)
+    @overload
+    def predict(self, x: Any, *, names: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def predict(self, x: Any, *, names: Literal[True]) -> Any: ...
+
+    def predict(self, x: Any, *, names: bool = False) -> Any:
+        """(n, *shape), or one sample (*shape) → the task's answers, on the CPU: class numbers, int64 (n,) or ().
+
+        Inputs are as they lie in the data: the model standardises them itself. Those of a pandas DataFrame are taken by
+        their columns' names. With `names` the classes' names: a list of str, or one. InputError for inputs that do not
+        fit or are not finite, and where classes have no names.
+        """
+        if names and not (self.names.classes and self.task.has_classes):
+            raise InputError(f"model {self.name} knows no names of classes; leave out `names`")
+        batch = as_inputs(x, self.names.columns, getattr(torch, self.task.inputs), self.device)
         single = tuple(batch.shape) == self.shape
         if not single and tuple(batch.shape[1:]) != self.shape:
             wanted = ("n", *self.shape)
             raise InputError(f"model {self.name} takes ({', '.join(map(str, wanted))}), not {tuple(batch.shape)}")
         self.train(False)
+        batch = self.standard(batch) if self.standard else batch
         with torch.inference_mode():
             answers = self.task.answers(self.forward(batch[None] if single else batch)).cpu()
+        if names:
+            said = [self.names.classes[answer] for answer in answers.tolist()]
+            return said[0] if single else said
         return answers[0] if single else answers
 
     def rebind(self) -> None:

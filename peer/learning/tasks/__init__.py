@@ -7,7 +7,7 @@ from peer.learning.tasks.language_model import LanguageModel
 from peer.learning.tasks.multilabel import Multilabel
 from peer.learning.tasks.regression import Regression
 from peer.learning.tasks.segmentation import Segmentation
-from peer.plugins import load_object
+from peer.overriding import load_class
 
 __all__ = ["TASKS", "Classification", "Figure", "Task", "task_class"]
 
@@ -21,7 +21,7 @@ TASKS: dict[str, type[Task]] = {
 
 TAKEN = frozenset(
     {
-        *("id", "peer", "state", "round", "loss", "samples", "sent", "waits for", "trouble"),
+        *("id", "peer", "state", "restarts", "round", "loss", "samples", "sent", "waits for", "trouble"),
         *("train", "communicate", "evaluate", "train/comm/eval", "matched", "global", "paper", "local"),
     }
 )
@@ -32,11 +32,9 @@ def task_class(name: str) -> type[Task]:
     """The class called `name`, or the user's `module:Name`; InputError when there is none."""
     if ":" not in name and name not in TASKS:
         raise InputError(f"unknown task `{name}`; {nearest(name, [*TASKS, 'module:Name'])}")
-    found = load_object(name) if ":" in name else TASKS[name]
-    if not (isinstance(found, type) and issubclass(found, Task)):
-        raise InputError(f"`{name}` is not a subclass of peer.Task; write `class {name.partition(':')[2]}(Task)`")
-    if missing := sorted(found.__abstractmethods__):
-        raise InputError(f"`{name}` does not define {', '.join(f'`{method}`' for method in missing)}; add it")
+    if ":" not in name:
+        return TASKS[name]
+    found = load_class(name, Task)
     _check_figures(found, name)
     return found
 
@@ -46,6 +44,10 @@ def _check_figures(found: type[Task], name: str) -> None:
     figures = getattr(found, "figures", ())
     if not isinstance(figures, tuple) or not figures or not all(isinstance(one, Figure) for one in figures):
         raise InputError(f'`{name}` has no figures; write figures = (Figure("error", better="down"),)')
+    if wrong := next((one for one in figures if one.better not in ("up", "down")), None):
+        raise InputError(f"`{name}` has a figure `{wrong.name}` that is better {wrong.better!r}; write up or down")
+    if found.inputs not in ("float32", "int64"):
+        raise InputError(f"`inputs` of `{name}` is {found.inputs!r}; it is float32, or int64 for tokens")
     names = [one.name for one in figures]
     if twice := next((one for one in names if names.count(one) > 1), None):
         raise InputError(f"`{name}` has two figures that are called `{twice}`; give each its own name")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -37,6 +38,8 @@ class Task(Settings):
     A figure is made of sums over the samples, so that it is the same whatever the batches: `tally` gives a row of
     numbers for each sample, `results` makes the figures of the rows' sum.
     """
+
+    model_config = ConfigDict(validate_default=True)
 
     name: str
     """A name from the list of tasks, or `module:Name` of your own."""

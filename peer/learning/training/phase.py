@@ -13,7 +13,7 @@ from peer.learning.model.model import Part
 from peer.learning.tasks import Task
 from peer.learning.training.optimiser import AnyOptimiser
 from peer.learning.training.scheduler import Scheduler
-from peer.plugins import user_code_errors
+from peer.plugins import takes, user_code_errors
 
 GradientHook = Callable[[Tensor, Tensor], None]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -50,6 +50,18 @@ class Phase:
     def __post_init__(self) -> None:
         if self.part not in get_args(Part):
             raise ValueError(f"a phase trains {', '.join(get_args(Part))}, and not {self.part!r}")
+        if not isinstance(self.optimiser, AnyOptimiser):
+            raise ValueError("the optimiser of a phase is one of `peer`, such as SGD(lr=0.05), with its brackets")
+        if self.epochs < 0 or self.batch_size < 1:
+            raise ValueError(
+                f"a phase has 0 epochs or more, in batches of 1 or more: not {self.epochs}, {self.batch_size}"
+            )
+        for name, function, given in (
+            ("gradient_hook", self.gradient_hook, ("parameters", "gradient")),
+            ("loss", self.loss, ("outputs", "targets", "positions")),
+        ):
+            if function is not None and not takes(function, given):
+                raise ValueError(f"`{name}` of a phase is called as {name}({', '.join(given)})")
 
     def mean_loss(self, task: Task, outputs: Tensor, batch: Batch) -> Tensor:
         """The batch's loss, of shape (); ValueError if the phase's own gives something else, UserCodeError where a task

@@ -46,7 +46,7 @@ def test_a_function_of_the_users(own_module: str, tmp_path: Path) -> None:
         ("pair", {"columns": 2}, "cannot be called with the options given: .*columns"),
         ("bad", {}, r"must return \(x, y\) or .*, not a ndarray"),
         ("ragged", {}, "rows of different lengths"),
-        ("absent", {}, "the module `users_data` has no `absent`"),
+        ("absent", {}, r"the module `users_data` \(.*\) has no `absent`"),
         ("number", {}, "`users_data:number` is no function"),
     ],
 )

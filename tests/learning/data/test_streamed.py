@@ -334,7 +334,7 @@ def test_a_target_that_may_be_a_mask_is_not_left_behind() -> None:
         ),
         ({"test_transforms": ["CenterCrop"]}, "`test_transforms`: the transform `CenterCrop` needs `size`; write"),
         ({"transforms": [{"RandomHorizontalFlip": {"p": 3}}]}, "`transforms`: .* does not take .* `p` should be"),
-        ({"transforms": ["own_sets:absent"]}, "`own_sets` has no `absent`"),
+        ({"transforms": ["own_sets:absent"]}, r"`own_sets` \(.*\) has no `absent`"),
         ({"transforms": [{"Pad": {"padding": 1}}]}, r"training inputs are \(1, 10, 10\) and test inputs \(1, 8, 8\)"),
         ({"workers": 2}, "all samples are in memory, and `workers` would do nothing"),
     ],

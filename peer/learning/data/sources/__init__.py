@@ -3,11 +3,12 @@
 from peer.errors import InputError, nearest
 from peer.learning.data.sources.base import Source
 from peer.learning.data.sources.cifar import Cifar10, Cifar100
+from peer.learning.data.sources.comma_separated import Csv
 from peer.learning.data.sources.digits import Digits
 from peer.learning.data.sources.folder import ImageFolder
 from peer.learning.data.sources.idx import Emnist, FashionMnist, Mnist
 from peer.learning.data.sources.npz import Npz
-from peer.learning.data.sources.tables import Csv, Parquet
+from peer.learning.data.sources.tables import Parquet
 from peer.learning.data.sources.user import UserSource
 
 SOURCES: dict[str, type[Source]] = {

@@ -101,8 +101,12 @@ def _refuse_non_finite(x: Array, where: str, name: str) -> None:
             block = np.asarray(x[start : start + rows], dtype=np.float32)
         wrong = ~np.isfinite(block)
         if wrong.any():
-            sample = start + int(np.argwhere(wrong)[0][0])
-            raise InputError(f"{where}: {name} has a value that is not a finite float32 in sample {sample}")
+            sample, *place = np.argwhere(wrong)[0].tolist()
+            column = f", column {place[0]}" if len(place) == 1 else ""
+            raise InputError(
+                f"{where}: {name} has a value that is not a finite float32 in sample {start + sample}{column} (counted "
+                "from 0); fill it in or leave the sample out"
+            )
 
 
 def _rows(samples: Labelled, rows: Indices) -> Labelled:

@@ -3,10 +3,10 @@
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from peer.errors import InputError
 from peer.learning.data.dataset import Dataset
@@ -15,11 +15,16 @@ from peer.learning.data.partition import AnyPartition, Iid
 from peer.learning.data.reading import Collate, Reading
 from peer.learning.data.sources.arrays import Rows
 from peer.learning.data.sources.streams import is_read_one_by_one, streamed
+from peer.learning.data.standard import check_columns
 from peer.learning.data.transforms import Steps, both
 from peer.learning.data.validation import set_aside
 from peer.learning.tasks import Classification, Task
 from peer.peer_paths import names_peers, of_peer, spelled
 from peer.settings import Settings
+
+
+def _true_or_whose(given: Any) -> Any:
+    return {True: "own", False: None}[given] if isinstance(given, bool) else given
 
 
 class Source(Settings):
@@ -51,6 +56,11 @@ class Source(Settings):
     test_transforms: Steps = ()
     """The same for all other samples: those of tests and for validation, and training samples that are only looked
     at."""
+    standardize: Annotated[Literal["own", "federation"] | None, BeforeValidator(_true_or_whose)] = None
+    """Brings each column of rows of numbers to mean 0 and deviation 1, by what is found of training samples before
+    round 1: each peer's `own` (so does `true`), or the whole `federation`'s, for which peers make weighted means round
+    the ring and send no samples. The values stand in `model.safetensors`. See
+    [data.md](data.md#columns-of-one-scale)."""
     workers: int = Field(default=0, ge=0, le=64)
     """Processes of each peer that read its samples ahead and transform them; with 0 training waits for that. The
     result is the same."""
@@ -94,7 +104,10 @@ class Source(Settings):
         """Open the data for a task; large sets stay on disk until samples are taken. InputError for what is no use."""
         dataset = self._limited(self._read(task))
         dataset = set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
-        return self._streamed(dataset)
+        opened = self._streamed(dataset)
+        if self.standardize:
+            check_columns(opened.shape, self.name)
+        return opened
 
     def _streamed(self, dataset: Dataset) -> Dataset:
         lazily = self.stays_on_disk or self.transforms or self.test_transforms or is_read_one_by_one(dataset)

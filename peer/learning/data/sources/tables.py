@@ -1,29 +1,23 @@
-"""CSV and Parquet tables: numeric features and one label column."""
+"""Tables: numeric features and one label column. Parquet files, and what CSV files have in common with them."""
 
-import csv
 import importlib
-import io
-import warnings
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from peer.errors import InputError
+from peer.errors import InputError, nearest
 from peer.learning.data.dataset import Dataset
 from peer.learning.data.samples import Array, Names
 from peer.learning.data.sources.arrays import Labelled, dataset, hold_out, labelled
 from peer.learning.data.sources.base import OnDisk, Source
 from peer.learning.data.sources.row_groups import RowGroups
-from peer.learning.data.sources.unpacking import Unpacked, check_unpacked
+from peer.learning.data.sources.unpacking import check_unpacked
 from peer.learning.tasks import Task
 
 if TYPE_CHECKING:
@@ -50,29 +44,70 @@ class Table(Source):
     """The file."""
     label: str = "label"
     """Name of the column that holds the class, or the number to foretell."""
+    columns: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """The columns to learn from, in this order, whatever theirs is in the file; all others are left out. Not given: all
+    but the label, as they lie in the file."""
+    when_missing: Literal["refuse", "drop"] = "refuse"
+    """What becomes of a row that lacks a value: the file is refused, saying where; or the row is left out, and
+    `check` says how many were."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share of the rows held out for testing."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The labels of classes 0, 1, ..., as text; give it where a file may lack some class, or where another
     order is wanted. Not given: whole numbers are the classes' own, texts are numbered in sorted order."""
 
-    _suffix: ClassVar[str]
+    _texts_may_be_numbers: ClassVar[bool] = False
+    """Whether a text that reads like a number is one."""
 
     def _read(self, task: Task) -> Dataset:
         where = str(self.path)
-        frame = self._frame()
-        if self.label not in frame.columns:
-            found = ", ".join(map(str, frame.columns))
-            raise InputError(f"{where}: there is no column {self.label!r} to take labels from; it has {found}")
-        if len(frame) == 0:
+        read = self._chosen(self._frame())
+        if len(read) == 0:
             raise InputError(f"{where}: there are no rows after the header")
-        self._refuse_missing(frame)
-        y, names = self._classes(frame[self.label]) if task.has_classes else (frame[self.label].to_numpy(), ())
+        frame = self._whole(read)
+        y, names = self._targets(frame[self.label], task)
         features = frame.drop(columns=self.label)
         samples = labelled(self._features(features), y, where, task, "the table", self.label)
         joined = dataset(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
         classes = names or (_numbers(joined.classes) if task.has_classes else ())
-        return replace(joined, names=Names(tuple(map(str, features.columns)), classes))
+        left_out = len(read) - len(frame)
+        told = f"{left_out} of {len(read)} rows are left out, as a value is missing"
+        remarks = (*self._remarks, *([told] if left_out else []))
+        return replace(joined, names=Names(tuple(map(str, features.columns)), classes), remarks=remarks)
+
+    @property
+    def _remarks(self) -> tuple[str, ...]:
+        """Of how the file was read."""
+        return ()
+
+    def _chosen(self, frame: "pandas.DataFrame") -> "pandas.DataFrame":
+        """The columns that are wanted, the label last; rows are numbered from 0."""
+        if self.columns and self.label in self.columns:
+            raise InputError(f"`columns` has `{self.label}`, which is the label; leave it out there")
+        found = [*map(str, frame.columns)]
+        if self.label not in found:
+            raise InputError(
+                f"{self.path}: there is no column {self.label!r} to take labels from; it has {', '.join(found)}"
+            )
+        for name in self.columns or ():
+            if name not in found:
+                raise InputError(f"{self.path}: there is no column {name!r}; {nearest(name, found)}")
+        return frame.reset_index(drop=True)[
+            [*(self.columns or (n for n in frame.columns if n != self.label)), self.label]
+        ]
+
+    def _whole(self, frame: "pandas.DataFrame") -> "pandas.DataFrame":
+        """The rows that lack no value, by their numbers in the file."""
+        if self.when_missing == "refuse":
+            self._refuse_missing(frame)
+        whole = frame.dropna()
+        if len(whole) == 0:
+            raise InputError(f"{self.path}: every row lacks a value; say by `columns` which of them to learn from")
+        return whole
+
+    def _targets(self, column: "pandas.Series[Any]", task: Task) -> tuple[Array, tuple[str, ...]]:
+        """What is to be foretold of each row, and the classes' names where they are not numbers."""
+        return self._classes(column) if task.has_classes else (self._numeric(column), ())
 
     def _frame(self) -> "pandas.DataFrame":
         if not self.path.is_file():
@@ -99,8 +134,8 @@ class Table(Source):
         values = column.to_numpy()
         if self.class_names is None and values.dtype.kind in "biuf":
             self._refuse(column, (values < 0) | (values != np.floor(values)), "and a class is a whole number from 0")
-            return values, ()
-        texts = [str(value) for value in values]
+            return values.astype(np.int64), ()
+        texts = [str(value).strip() for value in values]
         names = self.class_names or tuple(sorted(set(texts)))
         numbers = {name: number for number, name in enumerate(names)}
         self._refuse(column, [text not in numbers for text in texts], "which is not in class_names")
@@ -111,21 +146,38 @@ class Table(Source):
         if len(missing):
             row, column = missing[0]
             raise InputError(
-                f"{self.path}: column {frame.columns[column]!r} has no value in {self._place(row)}; "
-                "fill it in or leave the row out"
+                f"{self.path}: column {frame.columns[column]!r} has no value in {self._place(row)}; fill it in, leave "
+                "the row out, or write `when_missing: drop` to leave out all such rows"
             )
 
     def _features(self, frame: "pandas.DataFrame") -> Array:
         """float32 (rows, columns); every column must be numeric and finite."""
-        for column in (frame[name] for name in frame.columns):
-            values = column.to_numpy()
-            if values.dtype.kind not in "biuf":
-                numbers = importlib.import_module("pandas").to_numeric(column.astype(str), errors="coerce")
-                self._refuse(column, numbers.isna(), "which is no number; correct it, or leave the row or column out")
+        columns = [self._numeric(frame[name]).astype(np.float32) for name in frame.columns]
+        return np.stack(columns, axis=1) if columns else np.empty((len(frame), 0), np.float32)
+
+    def _numeric(self, column: "pandas.Series[Any]") -> Array:
+        """The column's numbers; InputError for the first value that is none, or too large for float32."""
+        values = column.to_numpy()
+        if values.dtype.kind not in "biuf":
+            texts = column.astype(str)
+            numbers = self._as_numbers(texts)
+            wrong = np.flatnonzero(numbers.isna())
+            if len(wrong):
+                self._refuse(column, numbers.isna(), self._why_no_number(texts.iloc[wrong[0]]))
+            if not self._texts_may_be_numbers:
                 raise InputError(f"{self.path}: column {column.name!r} holds {values.dtype} and no numbers; convert it")
-            with np.errstate(over="ignore"):
-                self._refuse(column, ~np.isfinite(values.astype(np.float32)), "which is not finite as float32")
-        return frame.to_numpy(dtype=np.float32)
+            values = numbers.to_numpy(dtype=np.float64)
+        with np.errstate(over="ignore"):
+            self._refuse(column, ~np.isfinite(values.astype(np.float32)), "which is not finite as float32")
+        return values
+
+    def _as_numbers(self, texts: "pandas.Series[str]") -> "pandas.Series[Any]":
+        """float64, NaN for what is no number."""
+        return importlib.import_module("pandas").to_numeric(texts, errors="coerce")  # type: ignore[no-any-return]
+
+    def _why_no_number(self, text: str) -> str:
+        """What is wrong with it, and the way out."""
+        return "which is no number; correct it, or say by `columns` which columns to learn from"
 
     def _refuse(self, column: "pandas.Series[Any]", wrong: ArrayLike, why: str) -> None:
         """InputError that names the first value of the column that is wrong."""
@@ -133,56 +185,13 @@ class Table(Source):
         if len(rows):
             value = column.iloc[rows[0]]
             shown = repr(value) if isinstance(value, str) else str(value)
-            raise InputError(f"{self.path}: column {column.name!r} holds {shown} in {self._place(rows[0])}, {why}")
+            raise InputError(
+                f"{self.path}: column {column.name!r} holds {shown} in {self._place(column.index[rows[0]])}, {why}"
+            )
 
     def _place(self, row: int) -> str:
         """Where a row, counted from 0, is found by who looks for it."""
         return f"row {row + 1}"
-
-
-class Csv(Table):
-    """A comma-separated file with a header line; .gz is unpacked."""
-
-    name: Literal["csv"]
-    """A CSV file of your own."""
-
-    def _parse(self, pandas: Any) -> "pandas.DataFrame":
-        with warnings.catch_warnings():
-            # pandas only warns that it drops the surplus fields, or takes them for row names.
-            warnings.simplefilter("error", pandas.errors.ParserWarning)
-            try:
-                with self._open() as file:
-                    return pandas.read_csv(file, low_memory=False, index_col=False)  # type: ignore[no-any-return]
-            except pandas.errors.ParserWarning as error:
-                raise InputError(f"{self.path}: {self._surplus()}; give every column a name") from error
-
-    def _open(self) -> BinaryIO:
-        return cast(BinaryIO, Unpacked(self.path)) if self.path.suffix == ".gz" else self.path.open("rb")
-
-    def _surplus(self) -> str:
-        """Which row has more fields than the header has names."""
-        records = self._records()
-        _, header = next(records, (1, []))
-        found = ((line, len(fields)) for line, fields in records if len(fields) > len(header))
-        line, fields = next(found, (2, len(header) + 1))
-        return f"line {line} has {fields} fields and the header has {len(header)} names"
-
-    def _place(self, row: int) -> str:
-        """The line on which the row begins, as an editor counts them: the header is on the first that is not blank."""
-        line = row + 2
-        with suppress(ValueError):
-            line, _ = next(islice(self._records(), row + 1, None), (line, []))
-        return f"line {line}"
-
-    def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Every record but blank ones, the header first, and the line on which it begins."""
-        # csv.Error: a field of more than 128 kB
-        with suppress(csv.Error), io.TextIOWrapper(self._open(), encoding="utf-8-sig", newline="") as file:
-            reader, line = csv.reader(file), 1
-            for fields in reader:
-                if len(fields) > 1 or "".join(fields).strip():
-                    yield line, fields
-                line = reader.line_num + 1
 
 
 class Parquet(Table, OnDisk):
@@ -198,11 +207,14 @@ class Parquet(Table, OnDisk):
     def _by_row_groups(self, task: Task) -> Dataset:
         """The data set of which only the labels are in memory."""
         where, labels = str(self.path), self._frame()
+        if self.columns or self.when_missing == "drop":
+            raise InputError(
+                f"{where}: streamed, all rows and columns are taken; leave out `columns` and `when_missing`"
+            )
         if len(labels) == 0:
             raise InputError(f"{where}: there are no rows")
         self._refuse_missing(labels)
-        column = labels[self.label]
-        y, names = self._classes(column) if task.has_classes else (column.to_numpy(), ())
+        y, names = self._targets(labels[self.label], task)
         rows = self._row_groups()
         samples = Labelled(rows, task.targets(y, where, self.label), task)
         joined = dataset(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)

@@ -28,7 +28,7 @@ def user_model(settings: ModelSettings) -> Callable[[tuple[int, ...], int], Spli
             result = make(shape, classes, **settings.options)
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
                 f"model {name} cannot be made for {shape} and {classes} classes: {in_words(error)}"
             ) from error

@@ -1,0 +1,72 @@
+"""Who is told of a peer's events, by its own file and the federation's; nothing of it is anybody else's business."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.errors import InputError
+from peer.spec.peer import load_peer, load_spec
+from peer.spec.watching import Watching, watching
+
+WATCHED = "metrics: 9400\ntensorboard: true\ntracker: 'mine:track'\n"
+
+
+def spec_file(path: Path, more: str = "", peers: int = 3) -> Path:
+    ring = "".join(f'  - {{id: peer{n}, address: "127.0.0.1:{9000 + n}"}}\n' for n in range(peers))
+    (path / "federation.yaml").write_text(f"protocol: fibfl\n{more}ring:\n{ring}")
+    (path / "mine.py").write_text("def track(event): ...\n")
+    return path / "federation.yaml"
+
+
+def of_peer(path: Path, id: str, own: str = "") -> Watching:
+    (path / f"{id}.yaml").write_text(f"federation: federation.yaml\nid: {id}\n{own}")
+    return watching(*load_peer(path / f"{id}.yaml"))
+
+
+def test_it_changes_nothing_that_peers_agree_on(tmp_path: Path) -> None:
+    plain = load_spec(spec_file(tmp_path))
+    watched = load_spec(spec_file(tmp_path, WATCHED))
+    assert (watched.digest(), watched.agreement()) == (plain.digest(), plain.agreement())
+    assert plain.obstacle(watched.digests(), watched.rounds) is None
+    assert watched.own_code == ["mine:track"]  # it travels to other machines with the rest
+
+
+def test_each_peer_has_the_next_port(tmp_path: Path) -> None:
+    spec_file(tmp_path, WATCHED)
+    assert of_peer(tmp_path, "peer0") == Watching("127.0.0.1:9400", True, "mine:track")
+    assert of_peer(tmp_path, "peer2").metrics == "127.0.0.1:9402"
+
+
+def test_a_peers_own_file_goes_before(tmp_path: Path) -> None:
+    spec_file(tmp_path, WATCHED)
+    own = of_peer(tmp_path, "peer1", "metrics: 0.0.0.0:9500\ntensorboard: false\ntracker: 'mine:other'\n")
+    assert own == Watching("0.0.0.0:9500", False, "mine:other")
+
+
+def test_nothing_is_watched_unless_it_is_wanted(tmp_path: Path) -> None:
+    spec_file(tmp_path)
+    assert of_peer(tmp_path, "peer0") == Watching(None, False, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("65534", "`metrics` begins at port 65534 and 3 are needed; begin with 65533 at most"),
+        ("8999", "`metrics` of `peer1` would be at port 9000, where a peer listens; begin with another port"),
+        ("0.0.0.0:9002", "`metrics` of `peer0` would be at port 9002, where a peer listens"),
+        ("0", "`127.0.0.1:0` is no host:port"),
+        ("true", "`metrics`"),
+        ("everywhere", "`everywhere` is no host:port"),
+    ],
+)
+def test_ports_that_cannot_be(tmp_path: Path, value: str, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_spec(spec_file(tmp_path, f"metrics: {value}\n"))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("tracker", "track"), ("tracker", 3), ("tensorboard", "x")])
+def test_what_is_no_tracker(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"`{key}`"):
+        load_spec(spec_file(tmp_path, f"{key}: {value}\n"))

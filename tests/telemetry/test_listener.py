@@ -1,0 +1,87 @@
+"""Who is told of events hears them in order, and harms nobody but itself."""
+
+import time
+from collections.abc import Callable
+from threading import Event as Flag
+
+import pytest
+
+from peer.telemetry import listener
+from peer.telemetry.events import Done, Event, Resumed, Untold
+from peer.telemetry.listener import Listener, Subscriber
+
+
+class Hearing(Subscriber):
+    """Does with each event what it was given to do."""
+
+    name = "tracker `mine:track`"
+
+    def __init__(self, hear: Callable[[Event], None]) -> None:
+        self.heard: list[Event] = []
+        self.closed = False
+        self._hear = hear
+
+    def hear(self, event: Event) -> None:
+        self.heard.append(event)
+        self._hear(event)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+ROUNDS = [Resumed(round=number) for number in range(50)]
+
+
+def test_all_is_told_in_order_before_the_end() -> None:
+    subscriber, said = Hearing(lambda _event: time.sleep(0.001)), list[Event]()
+    told = Listener(subscriber, said.append)
+    for event in ROUNDS:
+        told.tell(event)
+    told.end()
+    assert subscriber.heard == ROUNDS
+    assert subscriber.closed
+    assert said == []
+
+
+@pytest.mark.parametrize("error", [ValueError("no disk"), SystemExit(3)], ids=["an error", "the end of the program"])
+def test_what_it_raises_is_said_once_with_the_line(error: BaseException) -> None:
+    def fail(event: Event) -> None:
+        if event == ROUNDS[2]:
+            raise error
+
+    subscriber, said = Hearing(fail), list[Event]()
+    told = Listener(subscriber, said.append)
+    for event in ROUNDS:
+        told.tell(event)
+    told.end()
+    told.tell(Done())
+    assert subscriber.heard == ROUNDS[:3]
+    assert subscriber.closed
+    (untold,) = said
+    assert isinstance(untold, Untold)
+    what = f"{type(error).__name__}: {error}"
+    assert f"tracker `mine:track` failed: {what} ({__file__}:" in str(untold)
+    assert str(untold).endswith("it is told nothing more, and the peer goes on")
+
+
+def test_who_falls_too_far_behind_is_told_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MOST_WAITING", 10)
+    free = Flag()
+    subscriber, said = Hearing(lambda _event: free.wait()), list[Event]()  # type: ignore[func-returns-value]
+    told = Listener(subscriber, said.append)
+    for event in ROUNDS:
+        told.tell(event)
+    assert [str(event).partition(";")[0] for event in said] == ["tracker `mine:track` is 10 events behind"]
+    free.set()
+    told.end()
+    assert len(subscriber.heard) <= 11
+
+
+def test_who_hangs_does_not_keep_a_peer_from_its_end() -> None:
+    free = Flag()
+    subscriber, said = Hearing(lambda _event: free.wait()), list[Event]()  # type: ignore[func-returns-value]
+    told = Listener(subscriber, said.append)
+    told.tell(Done())
+    told.end(patience=0.05)
+    assert ["within 0.05 s" in str(event) for event in said] == [True]
+    free.set()

@@ -1,0 +1,199 @@
+"""A peer's events as figures, parsed by the official parser."""
+
+import json
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from peer.errors import InputError
+from peer.network.membership.edges import LinkState
+from peer.runtime.lifecycle import State
+from peer.telemetry.events import (
+    SCHEMA,
+    Awaited,
+    BytesPassed,
+    Conflict,
+    Damaged,
+    Event,
+    FineTuned,
+    LinkChanged,
+    Refused,
+    RoundDone,
+    Started,
+    StateChanged,
+    ViewDecided,
+    Waiting,
+)
+from peer.telemetry.metrics import LINK_STATES, STATES, Metrics
+
+ROOT = Path(__file__).parent.parent.parent
+STARTED = Started(
+    schema=SCHEMA,
+    version="0.1.0",
+    id="peer0",
+    federation="digits",
+    protocol="fibfl",
+    rounds=9,
+    restarts=2,
+    members=("peer0", "peer1", "peer2"),
+)
+ROUND = RoundDone(
+    round=4,
+    accuracy={"matched": 0.9, "paper": None},
+    figures={"f1": 0.5},
+    validation={"f1": 0.25},
+    loss=0.125,
+    test_loss=None,
+    balanced=0.75,
+    seconds={"train": 2.0, "communicate": 0.5},
+    notes={"gamma": 0.5, "weights": [1.0, 2.0]},
+)
+LIFE: list[Event] = [
+    STARTED,
+    StateChanged(state="joining", round=-1),
+    LinkChanged(neighbour="peer1", state="up"),
+    LinkChanged(neighbour="peer2", state="down"),
+    Waiting(cause="join", awaited=(Awaited("peer2", None, "refused"),), others=1, sentence="waiting"),
+    StateChanged(state="training", round=4),
+    ROUND,
+    BytesPassed(round=4, sent={"peer1": 100}, received={"peer2": 40}),
+    BytesPassed(round=5, sent={"peer1": 20, "peer2": 1}, received={}),
+    Refused(caller="x", kind="federation", reason="another seed"),
+    Refused(caller="a stranger", kind="stranger", reason='said "nothing"\n'),
+    Refused(caller="a stranger", kind="stranger", reason="too many calls"),
+    Conflict(sender="peer1", round=3, step=1),
+    Damaged(round=2, reason="torn"),
+    ViewDecided(number=1, members=("peer0", "peer1"), first=5, planned=False, entrants=(), reason="peer2 lost"),
+]
+
+
+def samples(text: str) -> dict[str, float]:
+    """By name and labels, as a query has them."""
+
+    def all_of() -> Iterator[tuple[str, float]]:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+                yield sample.name + (f"{{{labels}}}" if labels else ""), sample.value
+
+    return dict(all_of())
+
+
+def told(metrics: Metrics) -> dict[str, float]:
+    return samples(generate_latest(metrics.registry).decode())
+
+
+@pytest.fixture
+def lived() -> Metrics:
+    metrics = Metrics()
+    for event in LIFE:
+        metrics.hear(event)
+    return metrics
+
+
+def test_the_figures_of_a_life(lived: Metrics) -> None:
+    found = told(lived)
+    about = 'dfl_info{federation="digits",peer="peer0",protocol="fibfl",version="0.1.0"}'
+    expected = {
+        about: 1,
+        "dfl_planned_rounds": 9,
+        "dfl_restarts_total": 2,
+        "dfl_round": 4,
+        "dfl_rounds_total": 1,
+        'dfl_peer_state{dfl_peer_state="training"}': 1,
+        'dfl_peer_state{dfl_peer_state="joining"}': 0,
+        'dfl_link_state{dfl_link_state="up",neighbour="peer1"}': 1,
+        'dfl_link_state{dfl_link_state="down",neighbour="peer2"}': 1,
+        'dfl_accuracy_ratio{test="matched"}': 0.9,
+        'dfl_accuracy_ratio{test="balanced"}': 0.75,
+        'dfl_figure{figure="f1",samples="test"}': 0.5,
+        'dfl_figure{figure="f1",samples="validation"}': 0.25,
+        'dfl_loss{samples="train"}': 0.125,
+        'dfl_note{note="gamma"}': 0.5,
+        'dfl_phase_seconds_total{phase="train"}': 2.0,
+        'dfl_sent_bytes_total{neighbour="peer1"}': 120,
+        'dfl_sent_bytes_total{neighbour="peer2"}': 1,
+        'dfl_received_bytes_total{neighbour="peer2"}': 40,
+        'dfl_refusals_total{reason="federation"}': 1,
+        'dfl_refusals_total{reason="stranger"}': 2,
+        'dfl_conflicts_total{neighbour="peer1"}': 1,
+        "dfl_damaged_checkpoints_total": 1,
+        'dfl_awaited_peers{cause="join"}': 2,
+        'dfl_awaited_peers{cause="stalled"}': 0,
+        "dfl_view_number": 1,
+        "dfl_view_members": 2,
+        'dfl_events_total{event="traffic"}': 2,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert not [name for name in found if "paper" in name or 'dfl_loss{samples="test"}' in name or "weights" in name]
+    assert found["process_resident_memory_bytes"] > 0
+
+
+def test_a_figure_that_is_not_known_now_stays(lived: Metrics) -> None:
+    lived.hear(RoundDone(round=5, loss=None))
+    lived.hear(FineTuned(accuracy={"matched": 0.95}, figures={}))
+    found = told(lived)
+    assert found['dfl_accuracy_ratio{test="matched"}'] == 0.95
+    assert found['dfl_loss{samples="train"}'] == 0.125
+    assert found["dfl_rounds_total"] == 2
+
+
+def test_peers_of_one_process_have_figures_of_their_own() -> None:
+    one, another = Metrics(), Metrics()
+    one.hear(ROUND)
+    assert (told(one)["dfl_rounds_total"], told(another)["dfl_rounds_total"]) == (1, 0)
+
+
+def test_all_states_are_known() -> None:
+    assert get_args(State) == STATES
+    assert get_args(LinkState) == LINK_STATES
+
+
+def test_it_answers_in_openmetrics_and_frees_its_port(lived: Metrics) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        here = taken.getsockname()
+        with pytest.raises(
+            InputError, match=r"^cannot serve metrics at 127\.0\.0\.1:\d+: address already in use; stop"
+        ):
+            Metrics().listen(here)
+    lived.listen(here)
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{here[1]}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+    )
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        kind, text = answer.headers["Content-Type"], answer.read().decode()
+    assert kind.startswith("application/openmetrics-text")
+    assert text.endswith("# EOF\n")
+    assert samples(text)["dfl_round"] == 4
+    lived.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(here, timeout=10)
+
+
+def names(page: str) -> set[str]:
+    """The figures of dfl and of the process that a text names."""
+    return set(re.findall(r"\b(?:dfl|process)_[a-z_]+\b", page))
+
+
+def test_the_dashboard_shows_what_there_is(lived: Metrics) -> None:
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "dfl.json").read_text())
+    shown = {target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())}
+    there = {name.partition("{")[0] for name in told(lived)}
+    assert len(shown) > 10
+    assert set().union(*map(names, shown)) - there - {"dfl_peer_state", "dfl_link_state"} == set()
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_all_figures_are_documented(lived: Metrics) -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    there = {name.partition("{")[0] for name in told(lived)}
+    missing = {name for name in there if name.startswith("dfl_") and not name.endswith("_created")} - names(page)
+    assert missing == set()
