@@ -1,0 +1,79 @@
+"""One cell of a study: its federation, and the directory that holds its files.
+
+DIR/cells/<digest>/federation.yaml   the spec as resolved     rounds.json    a row a round, and the code's commit
+DIR/cells/<digest>/log.txt           what its process said    summary.json   written last: with it the cell is finished
+DIR/cells/<digest>/run/              while it is computed
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from launcher.reports import summary_json
+from launcher.run_files import RunFiles
+from launcher.study.settings import Network
+from peer.files import write_atomically
+from peer.spec.federation import Spec
+
+Label = int | float | str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """labels: what it is of, in words, by key of the grid. directory: the study's."""
+
+    labels: Mapping[str, Label]
+    spec: Spec
+    network: Network
+    directory: Path
+
+    @cached_property
+    def key(self) -> str:
+        """The digest of all that its peers must agree on, which is the same for the same cell of another study file."""
+        return self.spec.digest()
+
+    @cached_property
+    def place(self) -> Path:
+        return self.directory / "cells" / (self.key if self.network == "memory" else f"{self.key}-{self.network}")
+
+    @property
+    def name(self) -> str:
+        return ", ".join(
+            f"{key} {label}" if isinstance(label, int | float) else label for key, label in self.labels.items()
+        )
+
+    @property
+    def files(self) -> "CellFiles":
+        return CellFiles(self.place)
+
+    @property
+    def finished(self) -> bool:
+        return summary_json.read(self.files.summary) is not None
+
+    @property
+    def command(self) -> str:
+        """Runs it once more, as real peers."""
+        return f"dfl-launch run {self.files.federation} --out runs/{self.spec.name}-{self.key[:12]} --device cpu"
+
+    def prepare(self) -> None:
+        """Its directory, with the spec in it."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.files.federation, self.spec.dump().encode())
+
+
+@dataclass(frozen=True)
+class CellFiles(RunFiles):
+    """The names in a cell's directory: a run's, and these."""
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def rounds(self) -> Path:
+        return self.path / "rounds.json"
+
+    @property
+    def said(self) -> Path:
+        return self.path / "log.txt"

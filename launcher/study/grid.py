@@ -1,0 +1,84 @@
+"""From study.yaml to its cells, each checked."""
+
+import json
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from launcher.study.cell import Cell
+from launcher.study.settings import StudySettings
+from peer.errors import InputError
+from peer.spec.document import Document, validate
+from peer.spec.federation import Spec
+from peer.spec.peer import put, resolve
+
+
+def read(path: Path) -> tuple[StudySettings, Document]:
+    document = Document.read(path)
+    return validate(StudySettings, document.content, document, {}), document
+
+
+def cells(settings: StudySettings, document: Document, directory: Path) -> list[Cell]:
+    """Every cell of the grid, to lie below `directory`; InputError says what is wrong with one, or which are equal."""
+    check_keys(settings, document)
+    named = {key: labels(key, values) for key, values in settings.grid.items()}
+    made: dict[Path, Cell] = {}
+    for chosen in product(*(zip(named[key], values, strict=True) for key, values in settings.grid.items())):
+        words = dict(zip(settings.grid, (label for label, _ in chosen), strict=True))
+        values = dict(zip(settings.grid, (value for _, value in chosen), strict=True))
+        cell = Cell(words, spec_of(settings, values, document), settings.network, directory)
+        if twin := made.get(cell.place):
+            raise InputError(
+                f"{document.path}: the cells {twin.name} and {cell.name} are the same; leave one of them out"
+            )
+        made[cell.place] = cell
+    return [*made.values()]
+
+
+def check_keys(settings: StudySettings, document: Document) -> None:
+    for block, keys in (("base", settings.base), ("grid", settings.grid)):
+        for key in keys:
+            if key.partition(".")[0] in ("ring", "name"):
+                way_out = "give `peers: 5`, say" if key.startswith("ring") else "all cells have the study's"
+                raise InputError(f"{document.where((block, key))}: `{key}` cannot be in `{block}`; {way_out}")
+    if "peers" not in settings.base.keys() | settings.grid.keys():
+        raise InputError(f"{document.path}: `peers` is missing; write `peers: [5]` into `grid`, say")
+
+
+def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Document) -> Spec:
+    """One cell's federation, resolved."""
+    content = {"name": settings.name, **settings.base}
+    try:
+        for key, value in values.items():
+            put(content, key, value)
+    except ValueError as error:
+        raise InputError(f"{document.path}: {error}, and `grid` cannot reach into one; write it whole") from None
+    peers = content.pop("peers")
+    if type(peers) is not int:
+        raise InputError(f"{document.path}: `peers` wants a number, such as 5 (given: {json.dumps(peers)})")
+    base = Document(document.path, content, document.tree.get("base") or {})
+    try:
+        return resolve(base, peers=peers)
+    except InputError as error:
+        where = ", ".join(f"{key} {label(value)}" for key, value in values.items())
+        raise InputError(f"{error} (in the cell {where})") from None
+
+
+def labels(key: str, values: list[Any]) -> list[int | float | str]:
+    """Each value in words; InputError where two are called the same."""
+    found = [label(value) for value in values]
+    if twice := next((one for one in found if found.count(one) > 1), None):
+        raise InputError(f"`grid` has {key} {twice} twice; leave one of them out")
+    return found
+
+
+def label(value: Any) -> int | float | str:
+    """`fibfl++ tau=0.3` for {name: fibfl++, tau: 0.3}; a number is its own."""
+    if isinstance(value, Mapping):
+        first = [str(value[key]) for key in ("name", "kind") if key in value]
+        rest = {key: f"({label(one)})" if isinstance(one, Mapping) else label(one) for key, one in value.items()}
+        return " ".join(first + [f"{key}={one}" for key, one in rest.items() if key not in ("name", "kind")])
+    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    return json.dumps(value)

@@ -1,0 +1,64 @@
+"""One HTML page of a study: its tables and figures, and how each cell is run again. No script, no network."""
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+
+from launcher.study.results import Row
+from launcher.study.tables import Table
+from launcher.study.written_tables import LEGEND, cells
+
+HEAD = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light">
+"""
+STYLE = """
+:root { color-scheme: light; }
+img { max-width: 100%; height: auto; }
+td, th { text-align: right; white-space: nowrap; padding: 2px 10px; }
+td:first-child, th:first-child { text-align: left; }
+pre { overflow-x: auto; }
+"""
+
+
+def page(name: str, rows: Sequence[Row], tables: Sequence[Table], pictures: Mapping[str, tuple[str, bytes]]) -> str:
+    """pictures: by name, a title and an SVG."""
+    # The colours of a picture are those of a light page.
+    style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8").split("@media (prefers", 1)
+    light = style[0] + style[-1].split("\n}\n", 1)[-1]
+    parts = [HEAD, f"<title>{safe(name)}</title><style>{light}{STYLE}</style></head><body><header>"]
+    parts += [f"<h1>{safe(name)}</h1><p>{_told(rows)}</p><p class='muted'>{safe(LEGEND)}</p></header><main>"]
+    parts += [_table(table) for table in tables]
+    for title, svg in pictures.values():
+        source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        parts.append(f"<figure><h2>{safe(title)}</h2><img alt='{safe(title)}' src='{source}'></figure>")
+    again = "\n".join(row["command"] for row in rows)
+    parts.append(
+        f"<section><details><summary>Each cell once more</summary><pre>{safe(again)}</pre></details></section>"
+    )
+    return "\n".join([*parts, "</main></body></html>\n"])
+
+
+def _told(rows: Sequence[Row]) -> str:
+    failed = [row for row in rows if row["failure"]]
+    said = f"{len(rows)} cells"
+    return said if not failed else f"{said}; {len(failed)} failed and are in no figure"
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{safe(column)}</th>" for column in ("", *table.columns))
+    lines = []
+    for name, entries in table.lines.items():
+        written = "".join(f"<td>{text}</td>" for text in cells(table, entries, safe, "<b>{}</b>"))
+        lines.append(f"<tr><td>{safe(name)}</td>{written}</tr>")
+    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f"<section><h2>{safe(table.title)}</h2><div class='scroll'>{body}</div></section>"
+
+
+def safe(text: str) -> str:
+    return html.escape(text)

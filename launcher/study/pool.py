@@ -1,0 +1,93 @@
+"""Processes for cells: one each, as many at once as there is room for."""
+
+import multiprocessing
+import sys
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+
+from launcher.study.cell import Cell
+from launcher.study.stopping import Stopping
+from launcher.study.worker import work
+from peer.errors import InputError
+from peer.runtime.resources import memory, whole_cores
+from peer.spec.member import MAX_PORT
+
+MEMORY = 1 << 30
+"""Bytes that a cell is given room for."""
+PATIENCE = 20.0
+"""Seconds for a cell's process to end when it is told to."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A cell that is finished, or why it is not."""
+
+    cell: Cell
+    failure: str = ""
+
+
+def room(cells: Sequence[Cell]) -> int:
+    """How many of these cells this machine carries at once."""
+    processes = max((len(cell.spec.ids) for cell in cells if cell.network == "grpc"), default=1)
+    free = memory()[1] // (MEMORY * processes)
+    return max(1, min(whole_cores() // processes, free))
+
+
+def ports(cells: Sequence[Cell], at_once: int, first: int) -> list[int]:
+    """The first port of each of the cells that run at once."""
+    each = max((len(cell.spec.ids) for cell in cells if cell.network == "grpc"), default=1)
+    last = first + each * at_once - 1
+    if not (first >= 1 and last <= MAX_PORT):
+        raise InputError(f"--port {first}: {at_once} cells of {each} peers need ports up to {last}; give a lower one")
+    return [first + each * number for number in range(at_once)]
+
+
+def computed(cells: Sequence[Cell], places: Sequence[int], stopping: Stopping) -> Generator[Ended, None, None]:
+    """Each cell when it has ended, until all have or the study is told to stop. places: the first port of each of the
+    processes that run at once."""
+    # A process made by fork of one that has torch loaded already begins at once; a Mac's libraries bear no fork.
+    context: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
+    if sys.platform == "linux":
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["launcher.study.worker"])
+    waiting, free, running = deque(cells), [*places], dict[BaseProcess, tuple[Cell, int]]()
+    try:
+        while waiting or running:
+            while waiting and free:
+                cell, port = waiting.popleft(), free.pop()
+                cell.prepare()
+                process = context.Process(target=work, args=(cell.place, cell.network, port))
+                process.start()
+                running[process] = cell, port
+            wait([stopping.descriptor, *(process.sentinel for process in running)])
+            if stopping.code:
+                return
+            for ended in [process for process in running if process.exitcode is not None]:
+                cell, port = running.pop(ended)
+                free.append(port)
+                yield Ended(cell, "" if cell.finished else why(cell, ended.exitcode))
+    finally:
+        end([*running])
+
+
+def end(running: Sequence[BaseProcess]) -> None:
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.join(PATIENCE)
+        process.kill()
+        process.join()
+
+
+def why(cell: Cell, code: int | None) -> str:
+    """The last that the process said, or what ended it."""
+    if code is not None and code < 0:
+        hint = "; the machine may have had no memory left" if code == -9 else ""
+        return f"its process was ended by signal {-code}{hint}"
+    said = cell.files.said.read_text(errors="replace").splitlines() if cell.files.said.exists() else []
+    lines = [line.strip(" |+-") for line in said]
+    return next((line for line in reversed(lines) if line), f"its process ended with {code}")

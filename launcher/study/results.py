@@ -1,0 +1,114 @@
+"""The tidy tables of a study: one row a cell, and one row a round of a cell."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from launcher.commands.compare import COMPARED, gained
+from launcher.headline import Headline
+from launcher.page.course import spread
+from launcher.page.tables import as_cell
+from launcher.reports import summary_json
+from launcher.reports.summary_json import Summary
+from launcher.study.cell import Cell
+from peer.reading import RECORDS, read_plain
+
+Row = dict[str, Any]
+
+
+def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
+    """A row a cell, in the grid's order. failures: by a cell's key, why it is not finished; its figures are None."""
+    known = {cell.key: summary for cell in cells if (summary := summary_json.read(cell.files.summary))}
+    alone = [cell for cell in cells if cell.spec.protocol.name == "solo" and cell.key in known]
+    made = []
+    for cell in cells:
+        summary = known.get(cell.key)
+        baseline = next((one for one in alone if one is not cell and goes_with(cell, one)), None)
+        figures = _figures(cell, summary, known[baseline.key] if baseline else None) if summary else {}
+        made.append({**_of(cell), "failure": failures.get(cell.key, ""), **figures})
+    columns = dict.fromkeys(name for row in made for name in row)
+    return [{name: row.get(name) for name in columns} for row in made]
+
+
+def _of(cell: Cell) -> Row:
+    """What the cell is."""
+    return {
+        **cell.labels,
+        "protocol": cell.labels.get("protocol", cell.spec.protocol.name),
+        "peers": len(cell.spec.ids),
+        "seed": cell.spec.seed,
+        "spec": cell.key,
+        "network": cell.network,
+        "command": cell.command,
+    }
+
+
+def goes_with(cell: Cell, alone: Cell) -> bool:
+    """Whether the peers alone train on the same data in the same way."""
+    ours, theirs = cell.spec.canonical(), alone.spec.canonical()
+    alike = all(ours.get(key) == theirs.get(key) for key in COMPARED)
+    return alike and cell.spec.protocol.local() == alone.spec.protocol.local()
+
+
+def _figures(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
+    headline = Headline.of(cell.spec)
+    together = {one.id: value for one in summary.per_peer if (value := headline.value(one)) is not None}
+    found = spread([*together.values()], headline)
+    before, after = summary.ring_cost.get("before"), summary.ring_cost.get("after")
+    return {
+        "figure": headline.words,
+        "rounds": summary.rounds,
+        **{name: found[name] for name in ("mean", "worst", "gini")},
+        "r50": summary.r50,
+        "plateau_sigma": summary.plateau_sigma,
+        **_gains(together, alone, headline),
+        "ring_cost_before": before,
+        "ring_cost_after": after,
+        "ring_saving": 1 - after / before if before and after is not None else None,
+        "tensor_bytes_sent": sum(one.tensor_bytes_sent for one in summary.per_peer),
+        "bytes_sent": sum(one.bytes_sent for one in summary.per_peer),
+        "seconds": summary.wall_seconds,
+        "commit": _rest(cell)["commit"],
+        "model_sha256": json.dumps({one.id: one.model_sha256 for one in summary.per_peer}),
+    }
+
+
+def _gains(together: Mapping[str, float], alone: Summary | None, headline: Headline) -> Row:
+    solo = {one.id: value for one in alone.per_peer if (value := headline.value(one)) is not None} if alone else {}
+    if not together or solo.keys() != together.keys():
+        return {"mcg": None, "cgs": None}
+    found = gained(together, solo, headline)
+    return {"mcg": found["mcg"], "cgs": found["cgs"]}
+
+
+def _rest(cell: Cell) -> dict[str, Any]:
+    """What its process left beside the summary."""
+    found: dict[str, Any] = json.loads(read_plain(cell.files.rounds, RECORDS))
+    return found
+
+
+def round_rows(cells: Sequence[Cell]) -> Iterator[Row]:
+    """A row a round of every finished cell: means over its peers."""
+    for cell in cells:
+        if cell.finished:
+            of = {name: value for name, value in _of(cell).items() if name not in ("command", "network")}
+            yield from ({**of, **row} for row in _rest(cell)["rounds"])
+
+
+def as_csv(made: Sequence[Row]) -> str:
+    """With an empty field for what is not known."""
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, [*made[0]], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in made)
+    return file.getvalue()
+
+
+def as_parquet(made: Sequence[Row]) -> bytes:
+    import pandas
+
+    file = io.BytesIO()
+    pandas.DataFrame.from_records([*made]).to_parquet(file, index=False)
+    return file.getvalue()

@@ -1,0 +1,100 @@
+"""Tables of a study: a row a protocol, a column a place in the rest of the grid; mean ± deviation over the seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from launcher.study.measures import MEASURES, Measure
+from launcher.study.results import Row
+
+SIGNIFICANT = 0.05
+BEST, NOT_WORSE = "best", "not worse"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Of the seeds of one method in one place. mark: BEST, NOT_WORSE or nothing; unknown: some seed has no value."""
+
+    values: Mapping[int, float]
+    unknown: int = 0
+    mark: str = ""
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values.values())
+
+
+@dataclass(frozen=True)
+class Table:
+    measure: Measure
+    title: str
+    columns: Sequence[str]
+    lines: Mapping[str, Sequence[Entry]]
+
+
+def tables(rows: Sequence[Row], axes: Sequence[str]) -> list[Table]:
+    """A table a measure of which anything is known. axes: the grid's keys."""
+    of = "protocol" if "protocol" in axes else next((axis for axis in axes if axis != "seed"), "protocol")
+    others = [axis for axis in axes if axis not in (of, "seed") and len({row[axis] for row in rows}) > 1]
+    figure = next((row["figure"] for row in rows if row.get("figure")), "")
+    made = []
+    for measure in MEASURES:
+        if any(row.get(measure.column) is not None for row in rows):
+            title = f"{measure.name} {figure}" if measure.column == "mean" else measure.name
+            made.append(_table(rows, of, others, measure, title))
+    return made
+
+
+def _table(rows: Sequence[Row], of: str, others: Sequence[str], measure: Measure, title: str) -> Table:
+    columns = list(dict.fromkeys(place(row, others) for row in rows))
+    names = list(dict.fromkeys(str(row[of]) for row in rows))
+    marked = {}
+    for column in columns:
+        here = [row for row in rows if place(row, others) == column]
+        entries = {name: _entry([row for row in here if str(row[of]) == name], measure.column) for name in names}
+        marked[column] = _marked(entries, measure)
+    return Table(measure, title, columns, {name: [marked[column][name] for column in columns] for name in names})
+
+
+def place(row: Row, axes: Sequence[str]) -> str:
+    """Where in the grid a row lies, in words; the axis is named where its value is but a number."""
+    said = [row[axis] if isinstance(row[axis], str) else f"{axis} {row[axis]}" for axis in axes]
+    return ", ".join(said) or "all"
+
+
+def _entry(rows: Sequence[Row], column: str) -> Entry:
+    values = {row["seed"]: row[column] for row in rows if row.get(column) is not None}
+    return Entry(values, len(rows) - len(values))
+
+
+def _marked(entries: Mapping[str, Entry], measure: Measure) -> dict[str, Entry]:
+    """With marks, where there are several to choose from."""
+    known = {name: entry for name, entry in entries.items() if entry.values and not entry.unknown}
+    if len(known) < 2 or not measure.better:
+        return {**entries}
+    choose = max if measure.better == "up" else min
+    best = choose(known.values(), key=lambda entry: entry.mean)
+    marks = {name: mark(entry, best) for name, entry in known.items()}
+    return {name: Entry(one.values, one.unknown, marks.get(name, "")) for name, one in entries.items()}
+
+
+def mark(entry: Entry, best: Entry) -> str:
+    """Whether it is the best, or not significantly worse: by a paired t-test over at least two seeds that both have."""
+    if entry.mean == best.mean:
+        return BEST
+    pairs = [entry.values[seed] - best.values[seed] for seed in sorted(entry.values.keys() & best.values.keys())]
+    if len(pairs) < 2 or stdev(pairs) == 0:
+        return ""
+    from scipy import stats
+
+    found: Any = stats.ttest_1samp(pairs, 0.0)
+    return NOT_WORSE if found.pvalue >= SIGNIFICANT else ""
+
+
+def shown(entry: Entry, measure: Measure) -> tuple[str, str]:
+    """The mean and the deviation as texts; the second is empty for one seed, both are where nothing is known."""
+    if not entry.values:
+        return "–", ""
+    values = [*entry.values.values()]
+    return measure.shown(fmean(values)), measure.shown(stdev(values)).removeprefix("+") if len(values) > 1 else ""

@@ -1,0 +1,97 @@
+"""What the process of one cell does: run its federation, and leave rows and a summary."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from launcher.commands.run import RunOptions, run
+from launcher.output import Output
+from launcher.page.course import rounds
+from launcher.page.told import Told
+from launcher.reports import summary_json
+from launcher.reports.summary import summarise
+from launcher.reports.summary_json import Summary
+from launcher.study.cell import CellFiles
+from launcher.study.commit import commit
+from launcher.study.settings import Network
+from peer.errors import FailedError, InputError
+from peer.files import lock, write_atomically
+from peer.runtime.in_process import run_in_process
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
+
+PATIENCE = 60.0
+"""Seconds for which the cell's process of a launcher that was killed may take to be gone."""
+
+
+def work(place: Path, network: Network, port: int) -> None:
+    """Computes the cell in `place`; on the network `grpc` its peers take the ports from `port` on. Exits with 1 where
+    it fails; the last line of log.txt says why."""
+    os.setsid()  # Ctrl-C is for the launcher to hear
+    files = CellFiles(place)
+    with files.said.open("wb") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    threading.Thread(target=end_with_launcher, daemon=True).start()
+    held = os.open(place, os.O_RDONLY)
+    if not lock(held, PATIENCE):
+        sys.exit("another process computes this cell; end it and start again")
+    why = ""
+    try:
+        compute(files, network, port)
+    except* (InputError, FailedError) as errors:
+        why = str(first(errors))
+    if why:
+        sys.exit(why)
+
+
+def compute(files: CellFiles, network: Network, port: int) -> None:
+    spec = load_spec(files.federation)
+    begun = time.monotonic()
+    if network == "memory":
+        shutil.rmtree(files.run, ignore_errors=True)
+        files.run.mkdir()
+        asyncio.run(run_in_process(spec, files.run))
+        summary = summarise(spec, files.run, wall_seconds=time.monotonic() - begun, restarts=0)
+    else:
+        summary = as_real_peers(placed(spec, port), files)
+    told = Told.read(spec, {id: files.run / id for id in spec.ids}, summary)
+    rows = [*rounds(told.chronicles, told.views, told.judged, told.headline)]
+    write_atomically(files.rounds, json.dumps({"commit": commit(), "rounds": rows}).encode())
+    shutil.rmtree(files.run)
+    files.said.unlink()
+    summary_json.write(files.summary, summary)
+
+
+def as_real_peers(spec: Spec, files: CellFiles) -> Summary:
+    ended = run(RunOptions(spec, files.run, device="cpu"), Output(quiet=True))
+    if ended.summary is None:
+        raise FailedError(ended.why or f"its run ended with {ended.code}")
+    return ended.summary
+
+
+def placed(spec: Spec, port: int) -> Spec:
+    """With the peers at ports of their own, so that several cells can run beside each other."""
+    ring = [one.model_copy(update={"address": f"127.0.0.1:{port + at}"}) for at, one in enumerate(spec.ring)]
+    return spec.model_copy(update={"ring": tuple(ring)})
+
+
+def end_with_launcher() -> None:
+    """A cell whose launcher was killed is nobody's."""
+    launcher = parent_process()
+    assert launcher is not None
+    wait([launcher.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    inner = errors.exceptions[0]
+    return first(inner) if isinstance(inner, BaseExceptionGroup) else inner

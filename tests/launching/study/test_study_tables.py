@@ -1,0 +1,58 @@
+"""Which entries of a study's tables are marked, and how they are written."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.study.grid import cells, label, read
+from launcher.study.tables import BEST, NOT_WORSE, Entry, mark, tables
+from launcher.study.written_tables import escaped, latex, markdown
+
+STUDIES = sorted((Path(__file__).parents[3] / "examples" / "studies").glob("*.yaml"))
+
+
+def rows(**values: list[float | None]) -> list[dict[str, object]]:
+    return [
+        {"protocol": name, "seed": seed, "figure": "matched accuracy", "mean": value}
+        for name, ones in values.items()
+        for seed, value in enumerate(ones)
+    ]
+
+
+def test_the_best_is_bold_and_what_is_not_worse_is_marked() -> None:
+    (table,) = tables(rows(best=[0.9, 0.8, 0.7], near=[0.8, 0.85, 0.65], far=[0.1, 0.0, -0.11]), ["protocol", "seed"])
+    assert [entry.mark for (entry,) in table.lines.values()] == [BEST, NOT_WORSE, ""]
+    text = markdown([table], "t")
+    assert "| best | **0.8000** ± 0.1000 |" in text
+    assert "| near | 0.7667 ± 0.1041† |" in text
+    assert r"best & \textbf{0.8000} $\pm$ 0.1000 \\" in latex([table], "t")
+
+
+def test_an_entry_with_a_seed_missing_is_told_and_not_marked() -> None:
+    (table,) = tables(rows(whole=[0.5, 0.6], part=[0.9, None], other=[0.4, 0.5]), ["protocol", "seed"])
+    text = markdown([table], "t")
+    assert "| part | 0.9000 (1 missing) |" in text
+    assert "| whole | **0.5500**" in text
+
+
+@pytest.mark.parametrize(("ones", "expected"), [([0.5], ""), ([0.4, 0.5], ""), ([0.61, 0.5], NOT_WORSE)])
+def test_one_seed_or_a_constant_difference_gives_no_test(ones: list[float], expected: str) -> None:
+    assert mark(Entry(dict(enumerate(ones))), Entry({0: 0.5, 1: 0.6})) == ("" if len(ones) == 1 else expected)
+
+
+def test_labels_say_what_was_written() -> None:
+    assert label({"name": "fibfl++", "tau": 0.3}) == "fibfl++ tau=0.3"
+    assert label({"kind": "iid"}) == "iid"
+    assert label({"name": "solo", "settings": {"epochs": 1}}) == "solo settings=(epochs=1)"
+    assert label(True) == "true"
+
+
+def test_latex_takes_no_text_for_a_command() -> None:
+    assert escaped(r"a_b & \c") == r"a\_b \& \textbackslash{}c"
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_ready_made_studies_are_accepted(file: Path) -> None:
+    settings, document = read(file)
+    assert f"dfl-launch study examples/studies/{file.name}" in file.read_text()
+    assert len(cells(settings, document, Path("studies"))) >= 40
