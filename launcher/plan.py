@@ -23,6 +23,7 @@ from peer.learning.training.settings import Training
 from peer.learning.training.trial import try_training
 from peer.plugins import in_words
 from peer.protocols.base import Protocol
+from peer.runtime.disk import FLOAT32
 from peer.runtime.dry_run import FLOAT64, KNOWN, DryRun
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
@@ -80,6 +81,7 @@ class Plan:
 
 def plan(spec: Spec) -> Plan:
     """Opens the data, deals what is common and builds the model; InputError where a peer would refuse to start."""
+    torch.set_num_threads(1)  # vectors are short here: threads would wait for one another most of the time
     own = {id: source for id in spec.ids if (source := own_data(id, spec))}
     datasets = {id: open_own(source, spec.data, spec.task) for id, source in own.items()}
     everything = {id: np.arange(len(dataset.train_targets)) for id, dataset in datasets.items()}
@@ -162,14 +164,14 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     for id in ids:
         dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
         try:
-            setup = await dry_run.set_up(spec.init)
+            setup = await dry_run.set_up(spec.init) + standardising(made)
             found[id] = [
                 setup,
                 *[await dry_run.count(number) + more for number, more in zip(rounds, figures, strict=True)],
             ]
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _check_awaited(spec.protocol.name, dry_run)
             if ":" not in spec.protocol.name:
                 raise
@@ -182,6 +184,15 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
             _check_kept(spec.protocol, dry_run)
     _check_alike(spec.protocol.name, calls)
     return found
+
+
+def standardising(made: Plan) -> int:
+    """Bytes that a peer sends so that columns can be standardised together."""
+    spec, peers = made.spec, len(made.spec.ids)
+    if spec.data.standardize != "federation":
+        return 0
+    (columns,) = made.datasets[spec.ids[0]].shape
+    return 2 * (2 * (peers - 1) * 2 * int(columns) * FLOAT32 // peers)
 
 
 def _check_awaited(protocol: str, dry_run: DryRun) -> None:

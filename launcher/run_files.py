@@ -1,7 +1,7 @@
 """Where everything of a run lies: the one place that knows the names in its directory.
 
 DIR/federation.yaml   the spec as resolved      DIR/<id>.yaml   one peer's config, to start it by hand
-DIR/<id>/             one peer's files          DIR/summary.json
+DIR/<id>/             one peer's files          DIR/summary.json, and report.html for people
 DIR/.launcher.json    what the launches so far have taken
 DIR/.engine.json      what started the peers, and how, for `dfl-launch attach`
 DIR/.place.json       which run this is, for engines whose peers keep their files elsewhere
@@ -25,6 +25,10 @@ class RunFiles:
     @property
     def summary(self) -> Path:
         return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
 
     @property
     def totals(self) -> Path:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from rich import box
-from rich.console import Console, JustifyMethod
+from rich.console import Console, ConsoleOptions, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +16,17 @@ TEXTS = ("peer", "state", "waits for")
 WHOLE = "peer"
 """The column that is never cut: where there is no room at all, it goes on in a next line."""
 UNBOUNDED = 10_000
+
+
+class Head(box.Box):
+    """A line below the heading and nothing else, of letters where the console knows no lines."""
+
+    def substitute(self, options: ConsoleOptions, safe: bool = True) -> box.Box:
+        return PLAIN_HEAD if options.ascii_only else self
+
+
+HEAD = Head(str(box.SIMPLE_HEAD))
+PLAIN_HEAD = box.Box(str(box.SIMPLE_HEAD).replace("─", "-"), ascii=True)
 
 
 def fitting(rows: Sequence[Row], expendable: Sequence[str], console: Console, elastic: str | None = None) -> Table:
@@ -36,7 +47,7 @@ def fitting(rows: Sequence[Row], expendable: Sequence[str], console: Console, el
 
 
 def _table(rows: Sequence[Row], names: Sequence[str], elastic: str | None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=HEAD, pad_edge=False)
     for name in names:
         width = max(len(name), *(len(_first(row[name])) for row in rows)) if name == elastic else None
         justify: JustifyMethod = "left" if name in TEXTS else "right"

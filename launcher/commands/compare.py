@@ -1,6 +1,5 @@
 """What collaborating gained: a run beside one of the same peers alone (MCG and CGS: CYCle's)."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ import numpy as np
 import safetensors
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from rich.console import Console
 from safetensors import SafetensorError
 
 from launcher.headline import Headline
+from launcher.output import Output
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
 from launcher.written_spec import WrittenSpec
@@ -28,7 +27,7 @@ COMPARED = ("data", "model", "task", "training", "seed", "init", "ring", "rounds
 """Keys in which the two runs must be alike."""
 
 
-def compare(run: Path, alone: Path, as_json: bool, console: Console) -> None:
+def compare(run: Path, alone: Path, output: Output) -> None:
     """Print what the run in `run` gained over the one in `alone`; InputError if they do not go together."""
     ours, theirs = _spec(run), _spec(alone)
     if theirs.keys.protocol.name != "solo":
@@ -47,11 +46,10 @@ def compare(run: Path, alone: Path, as_json: bool, console: Console) -> None:
         gains["lost"] = summary.outside
     if training is None:
         gains["not_compared"] = f"local training (`like`): {ours.keys.protocol.name} is code of your own"
-    if as_json:
-        console.print_json(json.dumps({"test": headline.test, "figure": headline.name} | gains), ensure_ascii=True)
-        return
-    for line in lines(gains, headline):
-        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    if output.as_json:
+        output.document({"test": headline.test, "figure": headline.name} | gains)
+    else:
+        output.say(*map(printable, lines(gains, headline)))
 
 
 def gained(together: Mapping[str, float], solo: Mapping[str, float], headline: Headline) -> dict[str, Any]:

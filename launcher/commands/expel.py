@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
-from rich.console import Console
-
 from launcher.certificates import certificate_files
 from launcher.commands import orders
+from launcher.output import Output
 from launcher.views import told_in_a_line
 from peer.errors import FailedError, InputError
 from peer.network.transport.asking import PeerStatus, StatusClient
@@ -30,7 +29,7 @@ def expel(
     by: Sequence[str],
     certs: Path | None,
     tls: tuple[Path, Path, Path] | None,
-    console: Console,
+    output: Output,
 ) -> int:
     """FailedError where it is not voted out: too few consent, or it cannot be."""
     orders.check(spec, [id, *by], "be voted out")
@@ -38,7 +37,7 @@ def expel(
         raise InputError(f"{id} cannot consent that it is voted out itself; leave it out of --by, or use `leave`")
     consenting = _consenting(spec, id, by, certs, tls)
     said = asyncio.run(_expel(spec, id, consenting))
-    console.print(said, markup=False, highlight=False, soft_wrap=True)
+    output.say(said)
     return 0
 
 

@@ -4,9 +4,8 @@ import asyncio
 from contextlib import aclosing
 from pathlib import Path
 
-from rich.console import Console
-
 from launcher.commands import orders
+from launcher.output import Output
 from launcher.views import told_in_a_line
 from peer.errors import FailedError
 from peer.network.transport.asking import PeerStatus, StatusClient
@@ -19,11 +18,11 @@ LAST_LOOKS = 10
 """Times that the others are asked what was decided, a second apart, when the one that leaves has ended."""
 
 
-def leave(spec: Spec, id: str, certs: Path | None, tls: tuple[Path, Path, Path] | None, console: Console) -> int:
+def leave(spec: Spec, id: str, certs: Path | None, tls: tuple[Path, Path, Path] | None, output: Output) -> int:
     """FailedError says why it stays."""
     orders.check(spec, [id], "leave")
     said = asyncio.run(_leave(spec, id, orders.own_certificate(id, certs, tls)))
-    console.print(said, markup=False, highlight=False, soft_wrap=True)
+    output.say(said)
     return 0
 
 

@@ -1,24 +1,23 @@
 """`dfl-launch protocols`: every protocol with its paper, what it sends where, and its parameters."""
 
-import json
 from typing import Any
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from launcher.output import Output
+from launcher.table import HEAD
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 
 NOTHING = "nothing"
 
 
-def show(as_json: bool, console: Console) -> None:
+def show(output: Output) -> None:
     entries = [describe(name, protocol_class(name)) for name in PROTOCOLS]
-    if as_json:
-        print(json.dumps(entries, indent=2), file=console.file)
+    if output.as_json:
+        output.document(entries)
     else:
-        console.print(table(entries))
+        output.console.print(table(entries))
 
 
 def describe(name: str, protocol: type[Protocol]) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def kind(field: dict[str, Any]) -> str:
 
 
 def table(entries: list[dict[str, Any]]) -> Table:
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = Table(box=HEAD, pad_edge=False)
     for heading in ("name", "paper", "edges", "leaves the peer", "min. peers"):
         shown.add_column(heading)
     for entry in entries:

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from launcher.dashboard.address import Address
+from launcher.dashboard.dashboard import Dashboard, opened
 from launcher.engines.base import Engine, Run
 from launcher.engines.chosen import engine
 from launcher.formatting import plural
 from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.terminal import Display, display
+from launcher.output import Output
 from launcher.reports import console as recap
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise
+from launcher.reports.summary_json import Summary
+from launcher.run_files import RunFiles
 from launcher.supervision import record
 from launcher.supervision.losses import Bearable
 from launcher.supervision.restart import STOPPED, WRONG_INPUT, Policy
@@ -25,7 +28,7 @@ from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.stop import Stop
 from launcher.supervision.supervisor import Supervisor
 from launcher.supervision.totals import Totals
-from peer.errors import InputError
+from peer.errors import FailedError, InputError
 from peer.spec.behaviour import in_words
 from peer.spec.federation import Spec
 from peer.tasks import background
@@ -45,18 +48,39 @@ class RunOptions:
     device: str | None = None
     certs: Path | None = None
     engine: Engine[Any] = field(default_factory=lambda: engine("local", {}))
+    dashboard: Address | None = None
 
 
-def run(options: RunOptions, console: Console) -> int:
-    """Runs the federation; returns the exit code. Nothing is created where it is 2, or InputError is raised."""
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: its exit code, and its summary if it has come to its end, or else why not."""
+
+    code: int
+    summary: Summary | None = None
+    why: str = ""
+
+    def told(self, output: Output) -> int:
+        """The exit code. The summary is told as data, and the reason to those who have not seen it on a screen."""
+        if self.summary and output.as_json:
+            output.text(summary_json.dump(self.summary))
+        elif self.why and (output.as_json or output.quiet):
+            output.failure(self.why, self.code)
+        return self.code
+
+
+def run(options: RunOptions, output: Output) -> Ended:
+    """Runs the federation. Nothing is created where the exit code is 2, or InputError is raised."""
     spec = options.engine.place(options.spec)
     directory = RunDirectory(options.out or default_directory(spec))
     try:
         run = Run(spec, directory.files, options.device or "auto", options.certs)
-        if not prepare(directory, run, options, console):
-            return 0
-        run = replace(run, lock=directory.peers_lock)
-        return asyncio.run(launch(options.engine, run, directory, console))
+        with opened(options.dashboard) as dashboard:
+            if finished := prepare(directory, run, options):
+                recap.show(finished, spec, directory.path, output.console)
+                output.say("This run is finished; --fresh runs it again.")
+                return Ended(0, finished)
+            run = replace(run, lock=directory.peers_lock)
+            return asyncio.run(launch(options.engine, run, directory, output, dashboard))
     finally:
         directory.release()
 
@@ -67,8 +91,8 @@ def default_directory(spec: Spec) -> Path:
     return Path("runs") / spec.name
 
 
-def prepare(directory: RunDirectory, run: Run, options: RunOptions, console: Console) -> bool:
-    """Makes the directory ready for the peers; False if the run there is finished already."""
+def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary | None:
+    """Makes the directory ready for the peers; the summary if the run there is finished already."""
     spec = run.spec
     directory.check()
     if directory.is_run():
@@ -77,9 +101,7 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions, console: Con
         if not options.fresh:
             directory.compare(spec)
             if finished := directory.finished(spec.rounds):
-                recap.show(finished, spec, directory.path, console)
-                console.print("This run is finished; --fresh runs it again.", highlight=False)
-                return False
+                return finished
     options.engine.check(run)
     directory.claim()
     if options.fresh:
@@ -87,16 +109,36 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions, console: Con
         directory.discard()
     directory.write(spec, {id: options.engine.config(run, id) for id in spec.ids})
     record.write(options.engine, run)
-    return True
+    return None
 
 
-async def launch(engine: Engine[Any], run: Run, directory: RunDirectory, console: Console) -> int:
+async def launch(
+    engine: Engine[Any], run: Run, directory: RunDirectory, output: Output, dashboard: Dashboard | None = None
+) -> Ended:
     """Starts the peers, or takes up those that run, watches over them to the end and sums up."""
-    begun, spec, files = time.monotonic(), run.spec, run.files
+    spec, files = run.spec, run.files
     federation = Federation(files.path, spec.ids, spec.rounds, Headline.of(spec))
-    federation.forget_past()
+    if dashboard is None:
+        federation.forget_past()
+        return await supervise(engine, run, directory, output, federation)
+    from launcher.dashboard.ending import ending  # or every start would wait for it
+    from launcher.dashboard.feed import Feed
+
+    output.say(f"dashboard: {dashboard.url}")
+    async with dashboard.showing(Feed(spec, federation), output.say) as feed:
+        federation.forget_past()
+        ended = await supervise(engine, run, directory, output, federation)
+        feed.end(ended.why or "The run has finished.", ending(spec, files, ended.summary) if feed.is_watched else None)
+    return ended
+
+
+async def supervise(
+    engine: Engine[Any], run: Run, directory: RunDirectory, output: Output, federation: Federation
+) -> Ended:
+    """What `launch` says, of a federation that has heard of the past."""
+    begun, spec, files = time.monotonic(), run.spec, run.files
     stop = Stop(engine.outlives_launcher)
-    with closing(federation), stop.listening(), display(console) as screen:
+    with closing(federation), stop.listening(), display(output.console) as screen:
         introduce(spec, files.path, screen)
         async with engine.deploy(replace(run, say=screen.say)) as deployment:
             policy = Policy.of(spec, limit=0 if engine.restarts_peers else Policy.limit)
@@ -112,19 +154,21 @@ async def launch(engine: Engine[Any], run: Run, directory: RunDirectory, console
     codes = [code for code in supervisor.codes.values() if code not in (0, *STOPPED)]
     if WRONG_INPUT in codes and not supervisor.restarts and not ended:
         directory.withdraw()  # what is wrong only a peer could find
-        return WRONG_INPUT
+        return Ended(WRONG_INPUT, why=supervisor.why)
     totals = Totals.read(files.totals).plus(time.monotonic() - begun, supervisor.restarts)
     totals.write(files.totals)
     if ended:
         way_on = f"The peers go on: `dfl-launch attach {files.path}` takes them up." if stop.leaves else RESUME
-        console.print(way_on, highlight=False, soft_wrap=True)  # or nobody could copy the command
-        return stop.code
+        output.say(way_on)
+        return Ended(stop.code, why=way_on)
     if codes and not supervisor.finished:
-        return 1
+        report_on(spec, files, None, output)
+        return Ended(1, why=supervisor.why)
     summary = summarise(spec, files.path, wall_seconds=totals.wall_seconds, restarts=totals.restarts)
     summary_json.write(files.summary, summary)
-    recap.show(summary, spec, files.path, console)
-    return 0
+    recap.show(summary, spec, files.path, output.console)
+    report_on(spec, files, summary, output)
+    return Ended(0, summary)
 
 
 RESUME = "Stopped; the same command resumes the run."
@@ -136,6 +180,18 @@ def introduce(spec: Spec, path: Path, screen: Display) -> None:
         screen.say(f"the data drift: {drift}")
     if spec.behaviour:
         screen.say(str(Misbehaving(peers=in_words(spec.behaviour))))
+
+
+def report_on(spec: Spec, files: RunFiles, summary: Summary | None, output: Output) -> None:
+    """Writes report.html; a run is none the worse where that cannot be."""
+    from launcher.commands.report import after_run  # or every start would wait for it
+
+    try:
+        after_run(spec, files, summary)
+    except (InputError, FailedError) as error:
+        output.say(f"no report: {error}")
+    else:
+        output.say(f"report: {files.report}")
 
 
 async def watch(federation: Federation, screen: Display) -> None:

@@ -1,15 +1,12 @@
 """`dfl-launch status`: what the peers of a federation say of themselves, wherever and by whomever they were started."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +14,8 @@ from launcher.certificates import any_certificate
 from launcher.formatting import quantity
 from launcher.headline import Headline
 from launcher.monitor.status_feed import in_trouble
+from launcher.output import Output
+from launcher.table import HEAD
 from peer.network.transport.asking import SHUT_AT_ONCE, Answer, PeerStatus, StatusClient
 from peer.network.transport.tls import Certificates, Chain
 from peer.spec.federation import Spec
@@ -37,15 +36,15 @@ def client(spec: Spec, chain: Chain | None) -> StatusClient:
     return StatusClient(spec.name, spec.addresses, chain)
 
 
-def status(spec: Spec, chain: Chain | None, as_json: bool, console: Console) -> int:
+def status(spec: Spec, chain: Chain | None, output: Output) -> int:
     """Asks every peer that can be asked once; 1 if one of them does not answer."""
     answers = asyncio.run(ask(spec, chain))
-    if as_json:
-        print(json.dumps(plain(spec, answers), indent=2), file=console.file)
+    if output.as_json:
+        output.document(plain(spec, answers))
     else:
-        console.print(table(spec, answers))
+        output.console.print(table(spec, answers))
         if not chain and (hint := encrypted(answers)):
-            console.print(hint, markup=False, highlight=False, soft_wrap=True)
+            output.say(hint)
     return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
 
 
@@ -74,7 +73,7 @@ def plain(spec: Spec, answers: Mapping[str, Answer]) -> dict[str, Any]:
 
 def table(spec: Spec, answers: Mapping[str, Answer]) -> Table:
     """A row a peer; what is the matter goes on in a next line where there is no room."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(box=HEAD, pad_edge=False)
     made.add_column("peer", overflow="fold", min_width=min(LONG_ID, max(map(len, spec.ids))))
     for name in ("state", "round", Headline.of(spec).name, "sent"):
         made.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
+from launcher.output import Output
 from launcher.reports import console as recap
 from launcher.reports import summary_json
 from launcher.reports.collected import Collected
@@ -22,11 +21,11 @@ def summarise(directories: Sequence[Path], code: Path | None) -> tuple[Collected
     return collected, collected.summarise(_spent(directories))
 
 
-def show(collected: Collected, summary: Summary, as_json: bool, console: Console) -> None:
-    if as_json:
-        print(summary_json.dump(summary), end="", file=console.file)
+def show(collected: Collected, summary: Summary, output: Output) -> None:
+    if output.as_json:
+        output.text(summary_json.dump(summary))
     else:
-        recap.report(summary, collected.spec, console)
+        recap.report(summary, collected.spec, output.console)
 
 
 def check_out(out: Path) -> None:

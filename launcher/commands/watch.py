@@ -3,14 +3,18 @@
 import asyncio
 import signal
 import time
+from collections.abc import Coroutine
 from contextlib import aclosing
 
 from rich.console import Console
 
 from launcher.commands.status import client, encrypted
+from launcher.dashboard.dashboard import Dashboard
 from launcher.headline import Headline
 from launcher.monitor.asked_federation import AskedFederation
-from launcher.monitor.terminal import Display, display, picture
+from launcher.monitor.picture import picture
+from launcher.monitor.terminal import Display, display
+from launcher.output import Output
 from peer.network.transport.asking import Answer, StatusClient
 from peer.network.transport.tls import Chain
 from peer.spec.federation import Spec
@@ -22,23 +26,40 @@ STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 """The exit code after each signal that ends the view; the peers go on."""
 
 
-def watch(spec: Spec, chain: Chain | None, console: Console) -> int:
+def watch(spec: Spec, chain: Chain | None, output: Output, dashboard: Dashboard | None = None) -> int:
     """Shows the peers until all have finished: 0. 1 if some were lost from sight, 130 after Ctrl-C."""
     unasked = [member.id for member in spec.ring if not member.address]
     federation = AskedFederation(spec.ids, spec.rounds, Headline.of(spec), unasked)
-    code = asyncio.run(_watch(federation, spec, chain, console))
+    watching = _watch(federation, spec, chain, output.console)
+    code = asyncio.run(_beside(dashboard, spec, federation, output, watching) if dashboard else watching)
     if code is not None:
-        console.print("The peers go on.", highlight=False)
+        output.say("The peers go on.")
         return code
-    console.print(picture(federation, console))
+    output.console.print(picture(federation, output.console))
     if outside := federation.outside:
-        said = f"Lost, and the others went on without: {', '.join(outside)}."
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        output.say(f"Lost, and the others went on without: {', '.join(outside)}.")
     if lost := federation.unfinished:
         said = f"Nobody answers any more. It was not seen that {', '.join(lost)} finished: `dfl-launch summary` tells."
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        output.say(said)
         return 1
     return 0
+
+
+async def _beside(
+    dashboard: Dashboard,
+    spec: Spec,
+    federation: AskedFederation,
+    output: Output,
+    watching: Coroutine[None, None, int | None],
+) -> int | None:
+    """What is watched, on a page, too."""
+    from launcher.dashboard.feed import Feed  # or every `watch` would wait for it
+
+    output.say(f"dashboard: {dashboard.url}")
+    async with dashboard.showing(Feed(spec, federation), output.say) as feed:
+        code = await watching
+        feed.end("Nobody answers any more, or all have finished." if code is None else "Nobody watches any more.")
+    return code
 
 
 async def _watch(federation: AskedFederation, spec: Spec, chain: Chain | None, console: Console) -> int | None:

@@ -101,10 +101,8 @@ class Engine(ABC, Generic[S]):
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
         """What stands in the peer's config, as plain YAML; paths are as the peer sees them, relative to the config."""
-        address = run.spec.addresses[id]
-        config: dict[str, object] = {"federation": "federation.yaml", "id": id}
-        config |= {"listen": address} if address else {}
-        config |= {"device": run.device, "out": id}
+        # Without `listen`: where peers are reached stands in the spec alone, and changes for all of them at once.
+        config: dict[str, object] = {"federation": "federation.yaml", "id": id, "device": run.device, "out": id}
         if run.certs:
             config["tls"] = {name: str(path) for name, path in certificate_files(run.certs, id).items()}
         return config

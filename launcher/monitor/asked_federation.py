@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from launcher.headline import Headline, mean
 from launcher.monitor.federation_view import FederationView
+from launcher.monitor.peer_view import PeerView
 from launcher.monitor.status_feed import events
 from peer.network.transport.asking import Answer, PeerStatus
 from peer.telemetry.events import Event, LinkChanged, StateChanged, ViewDecided
@@ -100,13 +101,21 @@ class AskedFederation(FederationView):
 
     def _events(self, id: str, status: PeerStatus, now: float) -> Sequence[Event]:
         """Of a view it is told who is not in it; whether it was planned, and why, nobody says here."""
-        told = events(status, self.peers[id], self.headline, now)
         if status.view <= self.peers[id].view:
-            return told
+            return events(status, self.peers[id], self.headline, now)
+        told = events(status, PeerView(id), self.headline, now)
         members = tuple(id for id in self.peers if id not in status.outside)
         there = [one for one in told if not (isinstance(one, LinkChanged) and one.state == "joining")]
         return [
-            ViewDecided(number=status.view, members=members, first=status.first, planned=False, entrants=(), reason=""),
+            ViewDecided(
+                number=status.view,
+                members=members,
+                first=status.first,
+                planned=False,
+                entrants=(),
+                reason="",
+                time=now,
+            ),
             StateChanged(state="joining", round=status.round, time=now),
             *there,
         ]

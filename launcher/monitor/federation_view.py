@@ -1,13 +1,13 @@
 """All peers of a run, as the launcher sees them: by the events that it hears of them, whoever brings these."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from launcher.headline import Headline, mean
-from launcher.monitor.peer_view import ENDED, PeerView
+from launcher.monitor.peer_view import ENDED, SILENT, PeerView
 from launcher.monitor.tail import Tail
 from launcher.views import Views, change, told
-from peer.telemetry.events import Event, LinkChanged, StoppedEarly, ViewDecided, read_event
+from peer.telemetry.events import Event, LinkChanged, RoundDone, StoppedEarly, ViewDecided, read_event
 from peer.telemetry.results import objects
 from peer.text import printable
 from peer.views.view import View
@@ -23,7 +23,10 @@ class FederationView:
 
     def __init__(self, ids: Sequence[str], rounds: int, headline: Headline):
         self.rounds, self.headline, self.ending = rounds, headline, False
+        self._most = rounds
         self.peers = {id: PeerView(id) for id in ids}
+        self.listeners: list[Callable[[Sequence[News]], None]] = []
+        """Who else is told of the news."""
         self._later: list[View] = []
         """The views after the first of which somebody has told."""
         self._since: tuple[float, int] | None = None
@@ -37,7 +40,9 @@ class FederationView:
 
     def take_in(self, news: Iterable[News]) -> list[str]:
         """Takes in some news; what a person should be told of them."""
-        news = [*news]
+        news = [(id, event) for id, event in news if self._is_possible(event)]
+        for listener in self.listeners:
+            listener(news)
         changes = self._take_views([event for _, event in news if isinstance(event, ViewDecided)])
         # All are heard before any line is chosen: who has finished may be told later.
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].hear(event))]
@@ -87,6 +92,15 @@ class FederationView:
             self.rounds = new[0].round
         return [printable(str(event)) for event in new[:1]]
 
+    def _is_possible(self, event: Event) -> bool:
+        """Whether it can be of this federation: who writes it may have been taken over."""
+        match event:
+            case RoundDone():
+                return event.round <= self._most
+            case ViewDecided():
+                return {*event.members} <= self.peers.keys()
+        return True
+
     def _expected(self, id: str, event: Event) -> bool:
         """Whether it is a link that goes down because one of its two ends has finished, or is in another view."""
         if not isinstance(event, LinkChanged):
@@ -114,11 +128,7 @@ class FederationView:
 
     def doubted(self, id: str) -> list[str]:
         """The neighbours that do not hear the peer now."""
-        return [
-            other.id
-            for other in self.peers.values()
-            if other.links.get(id) in ("suspected", "down") and other.state not in ENDED
-        ]
+        return [other.id for other in self.peers.values() if other.links.get(id) in SILENT and other.state not in ENDED]
 
     def seconds_left(self, now: float) -> float | None:
         """An estimate from the rounds completed under this eye; None before there are any."""

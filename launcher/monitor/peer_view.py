@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from launcher.headline import Headline
 from peer.telemetry.events import (
+    SCHEMA,
     Awaited,
     Cause,
     CertificatesChanged,
@@ -22,7 +23,9 @@ from peer.telemetry.events import (
     Resumed,
     Returning,
     RoundDone,
+    Started,
     StateChanged,
+    Untold,
     ViewDecided,
     Waiting,
 )
@@ -31,6 +34,8 @@ PATIENT = 5.0
 """Seconds that a peer may wait for another before a person is told."""
 ENDED = ("done", "left", "failed", "stopped", "restarting", "no answer")
 """States in which there is no process, or none that anybody can ask."""
+SILENT = ("suspected", "down")
+"""States of a link at whose other end nobody is heard."""
 
 
 @dataclass
@@ -141,7 +146,9 @@ class PeerView:
                 return None  # as all do: the change of view was told
             case Resumed() | Refused():
                 return f"{self.id} {event}"
-            case Lost() | Left() | CertificatesChanged() | Damaged() | Conflict() | Regressed():
+            case Started() if event.schema > SCHEMA:
+                return f"{self.id} tells events of version {event.schema}, newer than {SCHEMA}: some are not shown"
+            case Lost() | Left() | CertificatesChanged() | Damaged() | Conflict() | Regressed() | Untold():
                 return f"{self.id}: {event}"
         return None
 

@@ -1,6 +1,7 @@
 """What peers say of themselves as the events that they would have written: the live view knows no difference."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from launcher.headline import Headline
 from launcher.monitor.peer_view import PeerView
@@ -24,20 +25,26 @@ def completed(status: PeerStatus) -> int:
 def events(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> list[Event]:
     """What has happened to a peer since it was `before`, as far as its status tells it. `now` in unix seconds."""
     return [
-        StateChanged(state=status.state, round=status.round, time=now),
-        *_links(status, before),
+        *_state(status, before, now),
+        *_links(status, before, now),
         *_waits(status, before, now),
-        *_rounds(status, headline, now),
+        *_rounds(status, before, headline, now),
     ]
 
 
-def _links(status: PeerStatus, before: PeerView) -> Sequence[Event]:
+def _state(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
+    """Said again, it would be another start of a peer that joins."""
+    known = (before.state, before.round) == (status.state, status.round)
+    return [] if known else [StateChanged(state=status.state, round=status.round, time=now)]
+
+
+def _links(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
     """A link that has never been up is no news; one that is not told of any more is over."""
     told = [one for one in status.neighbours if one.state != "joining" or one.id in before.links]
     over = before.links.keys() - {one.id for one in status.neighbours}
     return [
-        *(LinkChanged(neighbour=one.id, state=one.state, reason=one.reason) for one in told),
-        *(LinkChanged(neighbour=id, state="left") for id in sorted(over)),
+        *(LinkChanged(neighbour=one.id, state=one.state, reason=one.reason, time=now) for one in told),
+        *(LinkChanged(neighbour=id, state="left", time=now) for id in sorted(over)),
     ]
 
 
@@ -49,8 +56,10 @@ def _waits(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
     return [*told, Waiting(cause=cause, awaited=awaited, sentence="", time=now)]
 
 
-def _rounds(status: PeerStatus, headline: Headline, now: float) -> Sequence[Event]:
+def _rounds(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> Sequence[Event]:
     """Only the last round: of those in between nobody was asked."""
     if not (done := completed(status)):
         return []
-    return [RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent, time=now)]
+    told = RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent, time=now)
+    known = before.history.get(done)
+    return [] if known and replace(known, time=now) == told else [told]

@@ -115,6 +115,10 @@ def verdict(privacy: Privacy) -> list[str]:
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
     said += f"; Definitions met: {', '.join(met) or 'none'}"
     trusted = [f"  on trust, {one['vector']} ({quantity(one['bytes'])}): {one['why']}" for one in privacy["on_trust"]]
+    trusted += [
+        f"  of the data, {name} ({quantity(size)}): of all peers together, before round 1"
+        for name, size in privacy.get("of_data", {}).items()
+    ]
     undecided = ", ".join(name for name, holds in privacy["definitions"].items() if holds is None)
     if undecided and (unknown := privacy.get("unknown")):
         said += f"; not known without the whole audits of {', '.join(unknown)}: {undecided}"

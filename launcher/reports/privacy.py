@@ -20,6 +20,7 @@ An audit that is not there proves nothing either way. Of a run whose peers' audi
 be denied and not proven: then it is None.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from launcher.reports.definitions import fit_on_a_ring, server_free
@@ -28,6 +29,7 @@ from launcher.reports.summary_json import Privacy
 from launcher.reports.trust import Promise
 from launcher.reports.violations import mismatches, missing, undeclared
 from launcher.views import Views
+from peer.spec.federation import MEANS, VARIANCES
 
 
 def privacy(views: Views, audits: Mapping[str, Audit], promise: Promise, unfinished: Collection[str] = ()) -> Privacy:
@@ -79,4 +81,15 @@ def privacy(views: Views, audits: Mapping[str, Audit], promise: Promise, unfinis
             ),
         },
     }
+    if of_data := sent_of_data(audits):
+        proof["of_data"] = of_data
     return {**proof, "unknown": unknown} if unknown else proof
+
+
+def sent_of_data(audits: Mapping[str, Audit]) -> dict[str, int]:
+    """Bytes by vector of what peers found of their columns: sums over samples, made into means on their way."""
+    sent = Counter[str]()
+    for _, _, entry in entries(audits, "sent"):
+        if entry["vector"] in (MEANS, VARIANCES):
+            sent[entry["vector"]] += entry["bytes"]
+    return dict(sorted(sent.items()))

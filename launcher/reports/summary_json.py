@@ -56,6 +56,8 @@ class Privacy(TypedDict):
     violations: list[Violation]
     on_trust: list[Trusted]
     definitions: dict[str, bool | None]
+    of_data: NotRequired[dict[str, int]]
+    """Bytes that all peers together sent of what is found of columns (`standardize: federation`), by vector."""
     unknown: NotRequired[list[str]]
     """Peers whose audits are not there, or not to the end; written if there are any."""
 
@@ -104,7 +106,7 @@ class Summary:
     gini: float | None
     r50: int | None
     plateau_sigma: float | None
-    history: tuple[dict[str, float | None], ...]
+    history: tuple[dict[str, int | float | None], ...]
     ring_cost: dict[str, float | None]
     restarts: int
     per_peer: Annotated[tuple[PeerSummary, ...], Field(min_length=1)]

@@ -140,6 +140,7 @@ class RunDirectory:
     def discard(self) -> None:
         """Removes what a run wrote; anything else in the directory stays."""
         self.files.summary.unlink(missing_ok=True)
+        self.files.report.unlink(missing_ok=True)
         self.files.totals.unlink(missing_ok=True)
         self.files.engine.unlink(missing_ok=True)
         self.files.place.unlink(missing_ok=True)

@@ -36,6 +36,7 @@ class Supervisor:
     bearable: Bearable = field(default_factory=Bearable)
     codes: dict[str, int] = field(default_factory=dict, init=False)
     restarts: int = field(default=0, init=False)
+    _failures: list[str] = field(default_factory=list, init=False)
     _running: dict[str, Process] = field(default_factory=dict, init=False)
 
     async def run(self, ids: Sequence[str], stop: Stop) -> None:
@@ -73,6 +74,11 @@ class Supervisor:
         wrong = any(self.codes[id] == WRONG_INPUT and not self.federation.peers[id].restarts for id in failed)
         return not wrong and self.bearable.without(failed, self.federation.view)
 
+    @property
+    def why(self) -> str:
+        """Why peers have failed for good, in one sentence."""
+        return "; ".join(self._failures)
+
     async def _keep(self, id: str) -> None:
         """One peer, from its first start to the end that is not followed by another."""
         view, restarts = self.federation.peers[id], Restarts(self.policy)
@@ -108,13 +114,14 @@ class Supervisor:
             view.end("failed")
             so = "; the others go on without it" if self._goes_on() else ", so the run ends"
             self.say(f"{self._obituary(id, code)}\n{id} is not started again{so}")
+            last = view.failure or " ".join(last_lines(self.files.log(id), 1))
+            self._failures.append(f"{id} {end(code)}" + (f": {last}" if last else ""))
 
     def _obituary(self, id: str, code: int) -> str:
-        cause = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         last = "".join(f"\n    {line}" for line in last_lines(self.files.log(id), LOG_LINES))
         refused = code == WRONG_INPUT and not self.restarts  # then nothing is left of a run that has just begun
         where = "its last words" if refused else f"the end of {self.files.log(id)}"
-        return f"{id} {cause}; {where}:{last or ' (empty)'}"
+        return f"{id} {end(code)}; {where}:{last or ' (empty)'}"
 
     async def _end(self, hurry: asyncio.Event) -> None:
         """Ends whoever still runs: asks them to, and after the grace or in a hurry SIGKILL."""
@@ -138,6 +145,11 @@ class Supervisor:
         for id, process in self._running.items():
             with suppress(FailedError):
                 self.codes[id] = await process.wait()
+
+
+def end(code: int) -> str:
+    """What became of a process, by its exit code."""
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
 
 
 def signal_name(number: int) -> str:

@@ -20,8 +20,8 @@ from launcher.engines.base import Run
 from launcher.engines.local.engine import LocalEngine, LocalSettings
 from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
+from launcher.monitor.picture import picture
 from launcher.monitor.tail import Tail, last_lines
-from launcher.monitor.terminal import picture
 from launcher.reports import console as recap
 from launcher.reports import summary_json
 from launcher.reports.audits import audits

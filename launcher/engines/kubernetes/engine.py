@@ -1,7 +1,7 @@
 """Peers in the pods of a Kubernetes cluster."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from launcher.engines.base import Deployment, Engine, Run
@@ -25,10 +25,6 @@ class KubernetesEngine(Engine[KubernetesSettings]):
 
     def check(self, run: Run) -> None:
         preflight.check(run, self.settings)
-
-    def config(self, run: Run, id: str) -> Mapping[str, object]:
-        """As on this machine; what a pod reads is made when the cluster is asked for it."""
-        return {key: value for key, value in super().config(run, id).items() if key != "listen"}
 
     def clear(self, run: Run) -> None:
         if known(run):

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from launcher.certificates import certificate_files
 from launcher.engines.base import Run
+from launcher.engines.local.holder import holder
 from launcher.plan import Plan, plan
 from peer.errors import InputError
 from peer.learning.device import choose_device
@@ -16,6 +17,9 @@ from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, check_plaintext
 from peer.spec.recorded_views import recorded_views
 from peer.spec.resources import given
+from peer.telemetry.metrics import client
+from peer.telemetry.tensorboard import writer_class
+from peer.telemetry.tracker import load_tracker
 
 
 def check_device(device: str) -> None:
@@ -31,11 +35,26 @@ def check_addresses(spec: Spec) -> None:
     """Whether every peer could listen at its address on this machine now."""
     for member in spec.ring:
         if member.address and (why := why_taken(member.address)):
+            if who := holder(member.address):
+                why += f" ({who})"
             raise InputError(
                 f"{member.id} cannot listen at {member.address}: {why}; `dfl-launch run` starts every peer on this "
                 "machine: end what uses the address, or give the peers others (under `ring`, or with --peers another "
                 "first --port)"
             )
+
+
+def check_watching(spec: Spec) -> None:
+    """Whether every peer could serve its metrics here now, and what else is told of events is there."""
+    if spec.metrics:
+        client()
+    for id, address in spec.metrics_addresses.items():
+        if why := why_taken(address):
+            raise InputError(f"{id} cannot serve metrics at {address}: {why}; choose other ports in `metrics`")
+    if spec.tensorboard:
+        writer_class()
+    if spec.tracker:
+        load_tracker(spec.tracker)
 
 
 def check_certificates(spec: Spec, certs: Path | None) -> None:
@@ -68,5 +87,6 @@ def check(run: Run) -> None:
         check_plaintext(PeerConfig(federation=Path("federation.yaml"), id=spec.ids[0]), spec)
     check_certificates(spec, run.certs)
     check_addresses(spec)
+    check_watching(spec)
     check_resources(spec, out)
     check_room(plan(spec), out)

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from launcher.engines.base import Deployment, Engine, Run
@@ -41,10 +41,6 @@ class SlurmEngine(Engine[SlurmSettings]):
             )
         queue.check_job(*self._job(run))
         check_room(plan(run.spec), run.files.path)
-
-    def config(self, run: Run, id: str) -> Mapping[str, object]:
-        """Without `listen`: only the job knows where."""
-        return {key: value for key, value in super().config(run, id).items() if key != "listen"}
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:

@@ -7,9 +7,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_
 
 from peer.errors import InputError
 from peer.settings import Settings, Wanted
-from peer.spec.document import Document, Location, validate
-from peer.spec.member import Address, Id
-from peer.spec.peer import FIRST_PORT, MAX_PORT
+from peer.spec.document import Document, validate
+from peer.spec.known_keys import Location
+from peer.spec.member import MAX_PORT, Address, Id
+from peer.spec.peer import FIRST_PORT
 
 ADDRESS: TypeAdapter[str] = TypeAdapter(Address)
 

@@ -9,8 +9,7 @@ from launcher.engines.ssh.hosts import Host
 from peer.errors import InputError, nearest
 from peer.network.transport.addresses import is_loopback
 from peer.spec.federation import Spec
-from peer.spec.member import Member
-from peer.spec.peer import MAX_PORT
+from peer.spec.member import MAX_PORT, Member
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from launcher.commands import run as local
 from launcher.engines.local.engine import LocalSettings
+from launcher.output import Output
 from launcher.supervision.restart import Policy
 from peer.spec.peer import load_spec
 
@@ -31,10 +32,11 @@ def run(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(fresh: bool = False, seed: int = 42, port: int = 7700, **behaviours: str) -> tuple[int, str]:
         monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
         with (tmp_path / "screen").open("w") as screen:
-            console = Console(file=screen, width=120)
+            output = Output()
+            output.console = Console(file=screen, width=120)
             spec = load_spec(small, peers=3, seed=seed, port=port)
             order = local.RunOptions(spec, tmp_path / "out", fresh=fresh, engine=FakeEngine(LocalSettings()))
-            code = local.run(order, console)
+            code = local.run(order, output).code
         return code, (tmp_path / "screen").read_text()
 
     return run

@@ -95,7 +95,9 @@ def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: st
         if behaviour == "crashes" or (behaviour == "crashes once" and first_start and round == 2):
             print("about to crash", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        checkpoint.write_text(str(round))
+        # As a real one does: SIGTERM may come between a file's truncation and its content.
+        (out / "checkpoint.part").write_text(str(round))
+        (out / "checkpoint.part").replace(checkpoint)
         events.say("round", **record)
     finish(id, spec, out, history)
     events.say("done")

@@ -178,7 +178,10 @@ def test_address_in_use_creates_nothing(
         port = taken.getsockname()[1]
         ring = ", ".join(f"{{id: p{n}, address: '127.0.0.1:{port if n == 1 else 9000 + n}'}}" for n in range(3))
         assert main(["run", str(federation), "--set", f"ring=[{ring}]"]) == 2
-    assert f"p1 cannot listen at 127.0.0.1:{port}: address already in use" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"p1 cannot listen at 127.0.0.1:{port}: address already in use (" in said
+    assert f", process {os.getpid()}); " in said
+    assert "--port" in said
     assert os.listdir(tmp_path) == ["small.yaml"]
 
 

@@ -12,12 +12,12 @@ from subprocess import PIPE
 import pytest
 from fake_runs import HERE, Run, starts, summary
 from interpreter import Command, Commands
-from rich.console import Console
 
 from launcher import cli
 from launcher.commands import run as local
 from launcher.engines.local import preflight
 from launcher.monitor.federation_view import Federation
+from launcher.output import Output
 from launcher.supervision import run_directory
 from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.supervisor import signal_name
@@ -47,7 +47,6 @@ def test_every_peer_can_be_started_by_hand(run: Run, tmp_path: Path) -> None:
         """\
         federation: federation.yaml
         id: peer1
-        listen: 127.0.0.1:7701
         device: auto
         out: peer1
         """
@@ -73,7 +72,9 @@ def test_signals_have_names_or_numbers() -> None:
 def test_peer_that_crashes_again_and_again_ends_the_run(run: Run, tmp_path: Path) -> None:
     code, text = run(peer1="crashes", peer2="hangs")
     assert code == 1
-    assert text.rstrip().endswith("peer1 is not started again, so the run ends")
+    *_, why, where = text.splitlines()
+    assert why.endswith("peer1 is not started again, so the run ends")
+    assert where == f"report: {tmp_path}/out/report.html"
     assert starts(tmp_path, "peer1") == 3
     assert not (tmp_path / "out" / "summary.json").exists()
     # What is left is a run to resume.
@@ -116,10 +117,10 @@ def test_wrong_input_of_a_resumed_peer_leaves_the_run(run: Run, tmp_path: Path) 
 
 def test_a_run_goes_on_at_other_addresses(run: Run, tmp_path: Path) -> None:
     assert run(peer1="crashes", peer2="hangs")[0] == 1
-    assert run(port=9400)[0] == 0
+    code, text = run(port=9400)
+    assert code == 0, text
     spec = load_spec(tmp_path / "out" / "federation.yaml")
     assert [member.address for member in spec.ring] == [f"127.0.0.1:{9400 + n}" for n in range(3)]
-    assert "listen: 127.0.0.1:9401\n" in (tmp_path / "out" / "peer1.yaml").read_text()
     code, text = run(port=9500)
     assert (code, "This run is finished" in text) == (0, True)
 
@@ -220,7 +221,7 @@ def test_unusable_output_creates_nothing(tmp_path: Path, small: Path, place: str
     (tmp_path / "foreign" / "thesis.tex").touch()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="--out"):
-        local.run(local.RunOptions(load_spec(small, peers=3), tmp_path / place), Console(quiet=True))
+        local.run(local.RunOptions(load_spec(small, peers=3), tmp_path / place), Output(quiet=True))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -241,6 +242,23 @@ def test_address_in_use(tmp_path: Path, small: Path) -> None:
         ring = (spec.ring[0].model_copy(update={"address": address}), *spec.ring[1:])
         with pytest.raises(InputError, match=f"peer0 cannot listen at {address}: address already in use"):
             preflight.check_addresses(spec.model_copy(update={"ring": ring}))
+
+
+def test_metrics_that_cannot_be_served(small: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        spec = load_spec(small, peers=3).model_copy(update={"metrics": address})
+        with pytest.raises(
+            InputError, match=f"peer0 cannot serve metrics at {address}: address already in use; choose"
+        ):
+            preflight.check_watching(spec)
+
+
+def test_a_tracker_that_is_not_there(small: Path) -> None:
+    with pytest.raises(InputError, match="no module `absent`"):
+        preflight.check_watching(load_spec(small, peers=3, overrides=["tracker=absent:track"]))
 
 
 LAUNCH = textwrap.dedent(

@@ -108,3 +108,12 @@ def test_of_a_peer_that_nobody_can_ask_its_neighbours_tell() -> None:
     seen.hear(dict.fromkeys("ab", "connection refused"), 2.0)
     assert seen.gone(2.0)
     assert not seen.unfinished
+
+
+def test_listeners_are_told_each_thing_once() -> None:
+    seen, told = federation(), list[str]()
+    seen.listeners.append(lambda news: told.extend(f"{id} {event.name} {event.time:g}" for id, event in news))
+    for now in (1.0, 2.0):
+        seen.hear({"a": status("a", "joining", 2)}, now)
+    assert [one for one in told if "state" in one or "round" in one] == ["a state 1", "a round 1"]
+    assert not [one for one in told if one.endswith(" 0")], "each has its time"

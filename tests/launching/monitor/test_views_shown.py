@@ -9,7 +9,7 @@ from rich.console import Console
 from launcher.headline import Headline
 from launcher.monitor.asked_federation import SILENCE, AskedFederation
 from launcher.monitor.federation_view import FederationView, News
-from launcher.monitor.terminal import picture
+from launcher.monitor.picture import picture
 from peer.network.transport.asking import Link, PeerStatus
 from peer.telemetry.events import (
     Awaited,
@@ -89,7 +89,9 @@ def test_who_is_lost_waits_for_nobody_and_is_waited_for_by_nobody() -> None:
     assert not seen.peers["a"].waiting
     table = drawn(seen)
     assert "lost" in next(line for line in table.splitlines() if line.strip().startswith("c"))
-    assert "3 peers, 1 lost, round 2/9" in table
+    assert "round 2/9" in table
+    assert "3 peers, 1 lost, mean matched accuracy" in table
+    assert table.rstrip().endswith("view 1")
 
 
 def drawn(seen: FederationView) -> str:

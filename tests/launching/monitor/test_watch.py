@@ -3,6 +3,7 @@
 import io
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from rich.console import Console
 from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.peer_view import PeerView
+from launcher.monitor.picture import choose, picture
 from launcher.monitor.tail import Tail, last_lines
-from launcher.monitor.terminal import choose, display, picture
-from peer.telemetry.events import Event, RoundDone, read_event
+from launcher.monitor.terminal import display
+from peer.telemetry.events import SCHEMA, Event, RoundDone, Started, Untold, read_event
 from peer.telemetry.results import history, objects
 
 MATCHED = Headline.accuracy("matched")
@@ -33,6 +35,18 @@ def test_lines_appear_when_they_are_whole(tmp_path: Path) -> None:
         file.write(b"o\n\nthree\n")
         assert tail.lines() == [b"two", b"", b"three"]
     tail.close()
+
+
+def test_events_of_a_newer_version_are_shown_as_far_as_they_are_known() -> None:
+    peer = PeerView("peer0")
+    started = Started(schema=SCHEMA, version="1.0", id="peer0", federation="f", protocol="fibfl", rounds=3)
+    assert peer.hear(started) is None
+    newer = f"peer0 tells events of version {SCHEMA + 1}, newer than {SCHEMA}: some are not shown"
+    assert peer.hear(replace(started, schema=SCHEMA + 1)) == newer
+
+
+def test_a_person_is_told_that_a_tracker_has_failed() -> None:
+    assert PeerView("peer0").hear(Untold(sentence="metrics failed")) == "peer0: metrics failed"
 
 
 def test_rotated_file_is_read_to_its_end_first(tmp_path: Path) -> None:
@@ -351,8 +365,9 @@ def test_a_hundred_peers_fit_on_the_screen_the_interesting_ones_first(tmp_path: 
     console.file.close()
     text = (tmp_path / "screen").read_text()
     assert len(text.splitlines()) <= 23
-    assert "and 83 more peers: 83 training" in text
-    assert "100 peers, round 3/9" in text
+    assert "and 85 more peers: 85 training" in text
+    assert "round 3/9" in text
+    assert "100 peers, mean matched accuracy" in text
 
 
 def test_few_peers_stay_in_ring_order(tmp_path: Path) -> None:
@@ -374,7 +389,7 @@ def test_a_late_message_is_no_trouble_while_somebody_trains() -> None:
 def test_the_live_table_is_drawn_below_what_is_said(tmp_path: Path) -> None:
     federation = Federation(tmp_path, ["peer0", "peer1"], 3, MATCHED)
     terminal = io.StringIO()
-    with display(Console(force_terminal=True, width=100, height=24, file=terminal)) as screen:
+    with display(Console(force_terminal=True, width=100, height=24, file=terminal, _environ={})) as screen:
         screen.show(federation)
         screen.say("peer1 starts [again]")
         federation.peers["peer1"].hear(told(event="state", state="training", round=2))

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from launcher.headline import Headline
 from launcher.monitor.federation_view import FederationView
-from launcher.monitor.terminal import choose, federation_line, row
+from launcher.monitor.picture import choose, federation_line, row
 from launcher.reports import console as recap
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise

@@ -1,0 +1,196 @@
+"""The command line of dfl-launch: every command, its arguments, and what is called for it."""
+
+import argparse
+from importlib.metadata import version
+from pathlib import Path
+
+from launcher import entry_points
+from launcher.commands.new import KINDS
+from launcher.completion import SHELLS
+from launcher.engines.names import ENGINES
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="dfl-launch", description="Starts and watches federations of peers.", allow_abbrev=False
+    )
+    top.add_argument("--version", action="version", version=f"dfl {version('dfl')}")
+    top.set_defaults(json=False, quiet=False)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a federation, here or on other machines", allow_abbrev=False)
+    spec_arguments(run)
+    run.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
+    run.add_argument("--fresh", action="store_true", help="discard the run that is in the directory")
+    run.add_argument("--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers")
+    run.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
+    run.add_argument("--on", choices=[*ENGINES], default="local", help="what runs the peers (default: local)")
+    option_arguments(run, "a setting of what runs the peers, such as memory=4g")
+    run.add_argument("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
+    run.add_argument("--install", action="store_true", help="install dfl there; short for --option install=true")
+    quiet_argument(run)
+    run.add_argument("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
+    dashboard_argument(run)
+    run.set_defaults(command=entry_points.run_federation)
+
+    status = commands.add_parser("status", help="ask the peers of a federation what they do", allow_abbrev=False)
+    spec_arguments(status)
+    certificate_arguments(status)
+    status.add_argument("--json", action="store_true", help="as JSON")
+    status.set_defaults(command=entry_points.ask_peers)
+
+    watch = commands.add_parser("watch", help="watch peers that run already, to their end", allow_abbrev=False)
+    spec_arguments(watch)
+    certificate_arguments(watch)
+    quiet_argument(watch)
+    watch.set_defaults(command=entry_points.watch_peers)
+
+    dashboard = commands.add_parser("dashboard", help="watch peers that run already on a page", allow_abbrev=False)
+    spec_arguments(dashboard)
+    certificate_arguments(dashboard)
+    dashboard.add_argument("--at", metavar="HOST:PORT", help="where to (default: 127.0.0.1 and a free port)")
+    dashboard.set_defaults(command=entry_points.show_peers)
+
+    leave = commands.add_parser("leave", help="have a peer leave, so that nobody waits for it", allow_abbrev=False)
+    spec_arguments(leave)
+    leave.add_argument("peer", metavar="PEER", help="the id of the one that is to leave")
+    certificate_arguments(leave)
+    leave.set_defaults(command=entry_points.have_leave)
+
+    expel = commands.add_parser("expel", help="consent that a peer is voted out", allow_abbrev=False)
+    spec_arguments(expel)
+    expel.add_argument("peer", metavar="PEER", help="the id of the one that is to be voted out")
+    whose = "who consents (default: all others whose certificates are there)"
+    expel.add_argument("--by", nargs="+", default=[], metavar="ID", help=whose)
+    certificate_arguments(expel)
+    expel.set_defaults(command=entry_points.vote_out)
+
+    attach = commands.add_parser("attach", help="go on with peers whose launcher is gone", allow_abbrev=False)
+    attach.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
+    quiet_argument(attach)
+    attach.add_argument("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
+    dashboard_argument(attach)
+    attach.set_defaults(command=entry_points.attach_to_run)
+
+    check = commands.add_parser("check", help="say what a federation needs, without running it", allow_abbrev=False)
+    spec_arguments(check)
+    quiet_argument(check)
+    check.add_argument("--json", action="store_true", help="as JSON")
+    check.set_defaults(command=entry_points.check_federation)
+
+    compose = commands.add_parser("compose", help="write a federation's docker-compose.yml", allow_abbrev=False)
+    spec_arguments(compose)
+    compose.add_argument(
+        "--out",
+        type=Path,
+        default=Path("docker-compose.yml"),
+        metavar="FILE",
+        help="where to (default: docker-compose.yml)",
+    )
+    compose.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
+    compose.add_argument("--build", type=Path, metavar="DIR", help="let Compose build the image from this checkout")
+    chosen = "image (default: dfl), memory (2g), cpus (all), gpus (none), pids (512) or restarts (5)"
+    option_arguments(compose, f"of every container: {chosen}")
+    compose.set_defaults(command=entry_points.compose_federation)
+
+    certs = commands.add_parser("certs", help="make a CA and a certificate for every peer", allow_abbrev=False)
+    spec_arguments(certs)
+    certs.add_argument("--out", type=Path, default=Path("certs"), metavar="DIR", help="where to (default: certs)")
+    certs.add_argument("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
+    certs.set_defaults(command=entry_points.make_certs)
+
+    manifests = commands.add_parser("manifests", help="write a federation for Kubernetes", allow_abbrev=False)
+    spec_arguments(manifests)
+    manifests.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; replaces earlier ones")
+    manifests.add_argument("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
+    manifests.add_argument("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
+    manifests.set_defaults(command=entry_points.write_manifests)
+
+    compare = commands.add_parser("compare", help="what a run gained over the same peers alone", allow_abbrev=False)
+    compare.add_argument("run", type=Path, metavar="DIR", help="a finished run")
+    compare.add_argument("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
+    compare.add_argument("--json", action="store_true", help="as JSON")
+    compare.set_defaults(command=entry_points.compare_runs)
+
+    summary = commands.add_parser("summary", help="sum up a run from its peers' directories", allow_abbrev=False)
+    summary.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a peer's, or one that holds peers'")
+    summary.add_argument("--json", action="store_true", help="as JSON, like a run's summary.json")
+    summary.add_argument("--out", type=Path, metavar="FILE", help="write it there, as JSON")
+    summary.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
+    summary.set_defaults(command=entry_points.sum_up)
+
+    report = commands.add_parser("report", help="write a page that shows or compares runs", allow_abbrev=False)
+    report.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds peers'")
+    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
+    for name, what in (("csv", "the tables, for other programs"), ("png", "the figures"), ("svg", "the figures")):
+        report.add_argument(f"--{name}", action="store_true", help=f"{what}, as {name.upper()} beside it, in a folder")
+    report.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
+    report.set_defaults(command=entry_points.write_report)
+
+    study = commands.add_parser("study", help="run a grid of federations, and write their tables", allow_abbrev=False)
+    study.add_argument("file", type=Path, metavar="study.yaml", help="the grid; see docs/studies.md")
+    study.add_argument("--out", type=Path, metavar="DIR", help="the study's directory (default: studies/<name>)")
+    study.add_argument(
+        "--at-once", type=int, metavar="N", help="cells at once (default: as many as this machine carries)"
+    )
+    study.add_argument("--port", type=int, metavar="P", help="the first port, with `network: grpc` (default: 7700)")
+    quiet_argument(study)
+    study.set_defaults(command=entry_points.run_study)
+
+    protocols = commands.add_parser("protocols", help="list the protocols", allow_abbrev=False)
+    protocols.add_argument("--json", action="store_true", help="as JSON, with every parameter")
+    protocols.set_defaults(command=entry_points.list_protocols)
+
+    new = commands.add_parser("new", help="write a starting file of your own, with its test", allow_abbrev=False)
+    new.add_argument("kind", choices=KINDS, help="what it is to be")
+    new.add_argument("name", metavar="NAME", help="of the module, such as my_ring")
+    new.add_argument("--out", type=Path, default=Path("."), metavar="DIR", help="where to (default: here)")
+    new.set_defaults(command=entry_points.write_new)
+
+    completion = commands.add_parser("completion", help="let a shell complete this command line", allow_abbrev=False)
+    completion.add_argument("shell", choices=SHELLS, help="which; eval what is printed, in its start file")
+    completion.set_defaults(command=entry_points.write_completion)
+    return top
+
+
+def quiet_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--quiet", action="store_true", help="say nothing but what went wrong")
+
+
+def dashboard_argument(command: argparse.ArgumentParser) -> None:
+    what = "show the run as a live page (default: 127.0.0.1 and a free port)"
+    command.add_argument("--dashboard", nargs="?", const="", metavar="HOST:PORT", help=what)
+
+
+def spec_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("federation", type=Path, metavar="federation.yaml")
+    command.add_argument("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
+    command.add_argument("--port", type=int, metavar="P", help="their first port (default: 7700)")
+    command.add_argument("--seed", type=int, metavar="S", help="in place of the spec's seed")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="in place of one of the spec's values, such as protocol.gamma=0.3; may be given again",
+    )
+
+
+def option_arguments(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="options",
+        help=f"{what}; may be given again",
+    )
+
+
+def certificate_arguments(command: argparse.ArgumentParser) -> None:
+    either = command.add_mutually_exclusive_group()
+    either.add_argument("--certs", type=Path, metavar="DIR", help="ask with a certificate that `certs` made there")
+    either.add_argument(
+        "--tls", type=Path, nargs=3, metavar=("CA", "CERT", "KEY"), help="ask with this certificate of the federation"
+    )

@@ -1,0 +1,59 @@
+"""`dfl-launch new`: a protocol, a model or a data set of one's own to begin with, its test, and a federation of it."""
+
+import keyword
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+from peer.errors import InputError
+from peer.files import why_unwritable
+
+KINDS = ("protocol", "model", "data")
+WRITTEN = {"code.py": "{}.py", "test.py": "test_{}.py", "federation.yaml": "{}.yaml"}
+"""Under which name each template is written."""
+PEERS = 4
+
+
+def new(kind: str, name: str, out: Path) -> list[str]:
+    """Writes the files; lines that say which, and what to type next. InputError where one of them cannot be."""
+    check_name(name)
+    paths = {template: out / written.format(name) for template, written in WRITTEN.items()}
+    if there := next((path for path in paths.values() if path.exists()), None):
+        raise InputError(f"{there} is there already, and nothing was written; choose another name, or --out DIR")
+    check_free(name)
+    if unwritable := why_unwritable(out):
+        raise InputError(f"{unwritable}; choose another directory with --out")
+    out.mkdir(parents=True, exist_ok=True)
+    class_name = "".join(word.capitalize() for word in name.split("_"))
+    for template, path in paths.items():
+        text = files("launcher").joinpath("templates", kind, f"{template}.template").read_text(encoding="utf-8")
+        with path.open("x", encoding="utf-8") as file:  # nothing is written through a link, or over what has come since
+            file.write(Template(text).substitute(name=name, Name=class_name, peers=PEERS))
+    code, test, federation = paths.values()
+    return [
+        f"{code}, {test}, {federation}: change the first one, then",
+        f"  dfl-launch check {federation} --peers {PEERS}",
+        f"  python -m pytest {test}",
+        f"  dfl-launch run {federation} --peers {PEERS}",
+    ]
+
+
+def check_name(name: str) -> None:
+    """InputError unless a module, and a class, can be called so."""
+    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or not name.strip("_"):
+        raise InputError(f"`{name}` cannot name a module; take letters, digits and _, such as my_ring")
+    if name != name.lower():
+        raise InputError(f"`{name}` has capital letters, which some disks do not tell apart; write {name.lower()}")
+
+
+def check_free(name: str) -> None:
+    """InputError where the name stands for something else already."""
+    from peer.learning.data.sources import SOURCES
+    from peer.learning.model.zoo import MODELS
+    from peer.protocols.registry import PROTOCOLS
+
+    if name in {*PROTOCOLS, *MODELS, *SOURCES}:
+        raise InputError(f"`{name}` comes with this project; choose another name, such as my_{name}")
+    if find_spec(name):
+        raise InputError(f"`{name}` is an installed module, which would be taken for yours; choose another name")

@@ -1,0 +1,125 @@
+"""`dfl-launch report`: one page that shows a run, or compares several; and its tables and figures as files."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.commands.summary import check_out, summarise
+from launcher.page.document import Document, together
+from launcher.page.figures import figures
+from launcher.page.figures.palette import look
+from launcher.page.html import page
+from launcher.page.library import check, library, picture
+from launcher.page.making import document_of
+from launcher.page.tables import as_csv
+from launcher.page.told import Told
+from launcher.reports import summary_json
+from launcher.reports.collected import Collected
+from launcher.reports.summary_json import Summary
+from launcher.run_files import RunFiles
+from peer.errors import FailedError, InputError
+from peer.files import write_atomically
+from peer.spec.federation import Spec
+
+PRIVATE = 0o600
+"""It tells what else stands only in peers' own directories."""
+PICTURES = ("png", "svg")
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What the command line asks for. also: of "csv", "png" and "svg"."""
+
+    directories: Sequence[Path]
+    out: Path | None = None
+    also: frozenset[str] = frozenset()
+    code: Path | None = None
+
+
+def report(options: ReportOptions) -> list[Path]:
+    """Writes the page, and what else is wanted; the paths of all. InputError before anything is written."""
+    directories = options.directories
+    out = options.out or (directories[0] / "report.html" if len(directories) == 1 else Path("report.html"))
+    check()
+    documents = [
+        document_of(told(place, options.code), label)
+        for place, label in zip(directories, labels(directories), strict=True)
+    ]
+    check_out(out)
+    document = documents[0] if len(documents) == 1 else compared(documents)
+    write_atomically(out, page(document, library()).encode(), permissions=PRIVATE)
+    return [out, *_beside(document, out, options.also)]
+
+
+def after_run(spec: Spec, files: RunFiles, summary: Summary | None) -> None:
+    """The page of a run that a launcher has watched; InputError, or FailedError, where it cannot be."""
+    check()
+    document = document_of(Told.read(spec, {id: files.out(id) for id in spec.ids}, summary), files.path.name)
+    write_atomically(files.report, page(document, library()).encode(), permissions=PRIVATE)
+
+
+def told(place: Path, code: Path | None) -> Told:
+    """What there is of the run in a directory. InputError where there is none."""
+    collected = Collected.find([place], code)
+    return Told.read(collected.spec, collected.places, _written(place, collected.spec) or _summed_up(place, code))
+
+
+def _written(place: Path, spec: Spec) -> Summary | None:
+    """As its launcher has summed it up, if it was this run, and of this length."""
+    summary = summary_json.read(RunFiles(place).summary)
+    if summary and (summary.name, summary.protocol, summary.seed) == (spec.name, spec.protocol.name, spec.seed):
+        return summary if summary.rounds == spec.rounds or summary.stopped_early else None
+    return None
+
+
+def _summed_up(place: Path, code: Path | None) -> Summary | None:
+    try:
+        return summarise([place], code)[1]
+    except FailedError:
+        return None  # nobody has finished
+
+
+def labels(directories: Sequence[Path]) -> list[str]:
+    """A name for each run: its directory's, or the whole path where two have the same; InputError for one twice."""
+    places = [place.resolve() for place in directories]
+    for at, place in enumerate(places):
+        if place in places[:at]:
+            raise InputError(f"{directories[at]} is given twice; give each run once")
+    names = [place.name for place in places]
+    return [name if names.count(name) == 1 else str(given) for name, given in zip(names, directories, strict=True)]
+
+
+def compared(documents: Sequence[Document]) -> Document:
+    """One of all runs; InputError where they are judged by different figures."""
+    runs = [run for one in documents for run in one.runs]
+    first = runs[0]
+    if other := next((run for run in runs if run.figure != first.figure), None):
+        raise InputError(
+            f"{first.label} is judged by {first.figure} and {other.label} by {other.figure}; compare runs of one task"
+        )
+    return together(documents, f"{len(runs)} runs compared")
+
+
+def _beside(document: Document, out: Path, also: frozenset[str]) -> Iterator[Path]:
+    """What is written into the folder named like the page."""
+    folder = out.with_suffix("") if out.suffix else out.with_name(f"{out.name}-files")
+    contents = (
+        {f"{name}.csv": text.encode(errors="backslashreplace") for name, text in as_csv(document).items()}
+        if "csv" in also
+        else {}
+    )
+    for kind in [kind for kind in PICTURES if kind in also]:
+        for figure in figures(document):
+            contents[f"{figure.name}.{kind}"] = picture(figure.filled(document), look("light"), kind)
+    if contents:
+        _make(folder)
+    for name, content in contents.items():
+        write_atomically(folder / name, content, permissions=PRIVATE)
+        yield folder / name
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise FailedError(f"cannot make {folder}: {error.strerror}; choose another page with --out") from None

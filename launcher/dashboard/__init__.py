@@ -1,0 +1,1 @@
+"""A run, or peers that run already, as a live page."""

@@ -1,0 +1,128 @@
+"""The server of the page: beside a launcher in its loop, and never in its way."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from socket import socket
+from typing import TYPE_CHECKING
+
+from launcher.dashboard.address import Address
+from launcher.page.library import library
+from peer.errors import InputError
+from peer.text import one_line
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+    from launcher.dashboard.feed import Feed
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+MOST = 100
+"""Connections at a time; more are shut."""
+SILENCE = 5
+"""Seconds in which a connection must have asked for something."""
+LAST = 2
+"""Seconds that browsers have at the end to take what is still to be told."""
+WAY_OUT = "it needs starlette and uvicorn; install them with: pip install -c constraints.txt 'dfl[dashboard]'"
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """An address that is taken, from `opened` to the end. charts: the script that draws them."""
+
+    address: Address
+    listening: socket
+    token: str
+    charts: str
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}/?token={self.token}"
+
+    @asynccontextmanager
+    async def showing(self, feed: "Feed", say: Callable[[str], None]) -> AsyncIterator["Feed"]:
+        """Serves the page beside a block. What goes wrong with it ends the page alone, and is said."""
+        from launcher.dashboard.site import site
+
+        names = (*LOOPBACK, self.address.host.lower()) if self.address.is_loopback else ()
+        server = _server(site(feed, self.charts, self.token, names))
+        serving = asyncio.create_task(server.serve(sockets=[self.listening]))
+        feeding = asyncio.create_task(feed.run())
+        for task in (serving, feeding):
+            task.add_done_callback(lambda task: _account(task, feed, say))
+        try:
+            yield feed
+        finally:
+            feeding.cancel()
+            feed.end("The launcher has ended.")
+            feed.detach()
+            server.should_exit = True
+            await asyncio.wait((serving, feeding), timeout=2 * LAST)
+            serving.cancel()
+
+
+@contextmanager
+def opened(address: Address | None) -> Iterator[Dashboard | None]:
+    """Takes the address, if one is wanted. InputError where that, or the page, cannot be."""
+    if address is None:
+        yield None
+        return
+    if not all(map(find_spec, ("starlette", "uvicorn"))):
+        raise InputError(f"{address.option}: {WAY_OUT}")
+    charts = library()
+    with address.taken() as listening:
+        at = replace(address, port=listening.getsockname()[1])
+        yield Dashboard(at, listening, secrets.token_urlsafe(16), charts)
+
+
+def _server(app: "ASGIApp") -> "uvicorn.Server":
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """None: they are the launcher's."""
+            yield
+
+    return Server(
+        uvicorn.Config(
+            app,
+            http=patient_for_a_while(),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MOST,
+            timeout_graceful_shutdown=LAST,
+        )
+    )
+
+
+def patient_for_a_while() -> "type[asyncio.Protocol]":
+    """uvicorn's own, but who says nothing, or is one too many, does not keep a descriptor of the launcher's."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > MOST:
+                transport.abort()
+            self.loop.call_later(SILENCE, lambda: None if self.cycle else transport.abort())
+
+    return Protocol
+
+
+def _account(task: "asyncio.Task[None]", feed: "Feed", say: Callable[[str], None]) -> None:
+    """What has gone wrong with the page."""
+    if not task.cancelled() and (error := task.exception()):
+        said = f"the dashboard has failed, and the run goes on: {one_line(f'{type(error).__name__}: {error}')}"
+        say(said)
+        feed.detach()
+        feed.end(said)

@@ -1,0 +1,135 @@
+"use strict";
+// Keeps the page as the launcher says that things are (launcher/dashboard/stream.py); page.js draws all but the ring.
+
+const MOST_NAMES = 24;
+const SILENCE = 30000; // milliseconds: the launcher says something every 10 s
+const peers = new Map();
+let order = [];
+let source = null;
+let heard = Date.now();
+
+// The token goes from the address, where it would be seen and copied; the browser keeps it in a cookie.
+history.replaceState(null, "", location.pathname);
+
+function shape(tag, marks, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(marks)) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function tell(text, kind) {
+  const line = document.getElementById("live");
+  if (line.textContent !== text) line.textContent = text;
+  line.className = kind;
+  document.getElementById("now").classList.toggle("lost", kind === "lost");
+}
+
+// The empty ring and list, in the order in which the peers sit.
+function arrange(news) {
+  order = news.order;
+  const far = 150, spread = (2 * Math.PI) / order.length;
+  const size = Math.max(3, Math.min(24, 0.38 * spread * far));
+  const place = (id, radius) => {
+    const angle = order.indexOf(id) * spread;
+    return [320 + radius * Math.sin(angle), 225 - radius * Math.cos(angle)];
+  };
+  const broken = new Set(news.broken.map(String));
+  const lines = news.pairs.map((pair) => {
+    const [[x1, y1], [x2, y2]] = pair.map((id) => place(id, far));
+    return shape("line", { x1, y1, x2, y2, class: broken.has(String(pair)) ? "broken" : "" });
+  });
+  const seats = order.map((id) => {
+    const [x, y] = place(id, far), [nameX, nameY] = place(id, far + size + 12);
+    const side = Math.abs(nameX - 320) < 20 ? "middle" : nameX > 320 ? "start" : "end";
+    const seat = shape("g", { "data-peer": id });
+    seat.append(shape("title", {}), shape("circle", { cx: x, cy: y, r: size }));
+    if (size >= 8) seat.append(shape("text", { x, y, class: "sign", "font-size": size }));
+    if (order.length <= MOST_NAMES) {
+      const shift = nameY < 60 ? -14 : nameY > 390 ? 6 : 0; // above and below the ring, not on it
+      seat.append(shape("text", { x: nameX, y: nameY + shift, "text-anchor": side }, id));
+      seat.append(shape("text", { x: nameX, y: nameY + shift + 15, "text-anchor": side, class: "words" }));
+    }
+    return seat;
+  });
+  document.getElementById("circle").replaceChildren(...lines, ...seats);
+  const rows = order.map((id) => {
+    const row = make("tr");
+    row.dataset.peer = id;
+    row.append(make("td", id, "text"), make("td", null, "text"), make("td"), make("td"), make("td"));
+    row.children[1].append(make("span", "", "sign"), make("span", "", "words"));
+    return row;
+  });
+  document.getElementById("doing").replaceChildren(...rows);
+  order.forEach((id) => peers.has(id) && seat(peers.get(id)));
+}
+
+const brief = (words) => (words.length > 24 ? `${words.slice(0, 23)}…` : words);
+
+function seat(one) {
+  const [place, row] = document.querySelectorAll(`[data-peer="${CSS.escape(one.peer)}"]`);
+  place.setAttribute("class", one.tone);
+  row.className = one.tone;
+  place.querySelector("title").textContent = `${one.peer} ${one.words}, round ${one.round}`;
+  const put = (found, text) => found && (found.textContent = text);
+  for (const each of [place, row]) put(each.querySelector(".sign"), one.sign);
+  put(place.querySelector(".words"), brief(one.words));
+  put(row.querySelector(".words"), one.words);
+  [one.round, one.figure, one.restarts || ""].forEach((text, at) => put(row.children[at + 2], text));
+}
+
+function hear(news) {
+  for (const one of news.peers ?? []) peers.set(one.peer, one);
+  if (news.order) arrange(news);
+  else (news.peers ?? []).forEach(seat);
+  if (news.said) document.getElementById("said").textContent = news.said;
+}
+
+// While one document is drawn only the newest of those that come is kept.
+let waiting = null, busy = false;
+async function renew(next) {
+  waiting = next;
+  if (busy) return;
+  busy = true;
+  while (waiting) {
+    const { document: doc, figures: charts } = waiting;
+    waiting = null;
+    await draw(doc, charts);
+    document.getElementById("figure-name").textContent = doc.runs[0].figure;
+    document.body.dataset.round = doc.runs[0].completed;
+  }
+  busy = false;
+}
+
+function connect() {
+  source?.close();
+  source = new EventSource("events");
+  const listen = (name, then) => source.addEventListener(name, (event) => {
+    heard = Date.now();
+    if (name !== "ended") tell("Live.", "on");
+    then(JSON.parse(event.data));
+  });
+  listen("now", hear);
+  listen("document", renew);
+  listen("beat", () => {});
+  listen("ended", ({ said }) => {
+    source.close();
+    clearInterval(watchman);
+    tell(said, "over");
+  });
+  source.addEventListener("error", () => {
+    const over = source.readyState === EventSource.CLOSED;
+    tell(over ? "The launcher does not let this page in any more: open the address that it printed last."
+      : "The connection to the launcher is lost, and what is shown is old. Trying again.", "lost");
+    if (over) clearInterval(watchman);
+  });
+}
+
+const watchman = setInterval(() => {
+  if (Date.now() - heard < SILENCE) return;
+  tell("Nothing was heard from the launcher for a while, and what is shown is old. Trying again.", "lost");
+  heard = Date.now();
+  connect();
+}, 5000);
+
+connect();

@@ -1,0 +1,125 @@
+"""What a person sees of a federation at one moment: a line a peer, and how far all are."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil, inf
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from launcher.formatting import duration, plural, quantity
+from launcher.monitor.federation_view import OUTSIDE, FederationView
+from launcher.monitor.peer_view import ENDED, PeerView
+from launcher.table import Row, fitting
+from peer.text import number, printable
+
+ROUND_ABOUT = 9
+"""Lines that the table's frame, its heading and the federation's own lines take at most."""
+LONGEST_STATE = len("communicating")
+"""So wide is the column always: others shall not come and go with the states."""
+
+
+def picture(federation: FederationView, console: Console) -> RenderableType:
+    """The table of as many peers as find room and the federation's lines below it."""
+    shown, hidden = choose(federation, room(federation, console))
+    rows = [row(federation, peer) for peer in shown]
+    # Left out in this order where the terminal is too narrow for all.
+    expendable = ("train/comm/eval", "sent", "loss", "restarts", "round", federation.headline.name, "waits for")
+    lines: list[RenderableType] = [fitting(rows, expendable, console, elastic="waits for")]
+    if hidden:
+        states = Counter(federation.doing(peer.id) for peer in hidden)
+        counted = printable(", ".join(f"{count} {state}" for state, count in states.most_common()))
+        lines.append(Text(f"and {plural(len(hidden), 'more peer')}: {counted}", style="dim"))
+    return Group(*lines, progress(federation), Text(federation_line(federation), style="bold"))
+
+
+def room(federation: FederationView, console: Console) -> int:
+    """For how many peers there is: an id that is too long for a line goes on in the next."""
+    beside = max(console.width - LONGEST_STATE - len("   "), 1)
+    lines = max(ceil(len(id) / beside) for id in federation.peers)
+    return (console.height - ROUND_ABOUT) // lines
+
+
+def progress(federation: FederationView) -> Table:
+    """A bar of the rounds that all have completed; beside it how many these are, and the time that is left."""
+    left = federation.seconds_left(time.monotonic())
+    words = f"round {federation.round}/{federation.rounds}" + (f", {duration(left)} left" if left is not None else "")
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(ratio=1)
+    grid.add_column(no_wrap=True)
+    grid.add_row(ProgressBar(total=federation.rounds, completed=federation.round), Text(words, style="bold"))
+    return grid
+
+
+def federation_line(federation: FederationView) -> str:
+    """How many there are, how good, and what has happened to them."""
+    done = federation.round
+    lost = sum(federation.doing(id) in OUTSIDE for id in federation.peers)
+    restarts = sum(peer.restarts for peer in federation.peers.values())
+    words = [
+        plural(len(federation.peers), "peer") + (f", {lost} lost" if lost else ""),
+        f"mean {federation.headline.words} {number(federation.mean_figure(done))}",
+    ]
+    words += [plural(restarts, "restart")] if restarts else []
+    words += [f"view {federation.view.number}"] if federation.view.number else []
+    return ", ".join(words)
+
+
+def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Sequence[PeerView]]:
+    """All peers in ring order if there is room; else those in trouble, then the slowest, then the worst."""
+    peers = list(federation.peers.values())
+    if len(peers) <= rows:
+        return peers, []
+
+    def interest(peer: PeerView) -> tuple[bool, bool, bool, int, float]:
+        trouble = (peer.state in ENDED and peer.state not in ("done", "left")) or federation.doing(peer.id) in OUTSIDE
+        figure = peer.figure(federation.headline)
+        goodness = inf if figure is None else figure if federation.headline.figure.better == "up" else -figure
+        doubted, waits = bool(federation.doubted(peer.id)), bool(peer.waiting)
+        return (not trouble, not doubted, not waits, peer.completed, goodness)
+
+    peers.sort(key=interest)
+    return peers[: max(rows, 1)], peers[max(rows, 1) :]
+
+
+def row(federation: FederationView, peer: PeerView) -> Row:
+    doubted = federation.doubted(peer.id)
+    doing = federation.doing(peer.id)
+    named = "silent" if doubted and doing not in (*ENDED, *OUTSIDE) else doing
+    style = STYLES.get(named, "")
+    state = Text(named.ljust(LONGEST_STATE), style=style)
+    restarted = any(one.restarts for one in federation.peers.values())
+    spent = [peer.seconds(activity) for activity in ("train", "communicate", "evaluate")]
+    split = "/".join(f"{100 * one / sum(spent):.0f}" for one in spent) + " %" if sum(spent) else ""
+    return {
+        "peer": peer.id,
+        "state": state,
+        **({"restarts": str(peer.restarts)} if restarted else {}),
+        "round": f"{peer.round or peer.completed}/{federation.rounds}",
+        federation.headline.name: number(peer.figure(federation.headline)),
+        "loss": number(peer.last.loss if peer.last else None),
+        "sent": quantity(peer.last.bytes_sent if peer.last else None),
+        "train/comm/eval": split,
+        "waits for": Text("" if doing in OUTSIDE else ", ".join(peer.waiting), style="yellow"),
+    }
+
+
+STYLES = {
+    "silent": "bold red",
+    "lost": "bold red",
+    "expelled": "bold red",
+    "left": "yellow",
+    "returning": "yellow",
+    "training": "cyan",
+    "communicating": "magenta",
+    "evaluating": "blue",
+    "serving": "green",
+    "done": "green",
+    "failed": "bold red",
+    "no answer": "bold red",
+    "stopped": "yellow",
+    "restarting": "bold yellow",
+}

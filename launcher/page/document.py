@@ -1,0 +1,116 @@
+"""What the page of a run shows, as plain JSON: the one document from which it draws itself, once or again and again.
+
+A run's facts and sentences are in `runs`, made ready to be read. What is drawn and what goes into CSV files are
+`tables` of rows, each with the name of its run; so a page of several runs is one of longer tables.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil
+from typing import Any, Literal
+
+VERSION = 1
+MOST_POINTS = 20_000
+"""Rows of `peer_rounds` in a page."""
+Row = dict[str, Any]
+"""Values of one line of a table by column: numbers, texts, None."""
+State = Literal["finished", "unfinished", "failed"]
+Verdict = Literal["kept", "broken", "open"]
+TABLES = ("rounds", "peer_rounds", "peers", "seconds", "edges", "moments", "ring", "neighbours")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One number to be seen first. value: as it stands in summary.json; shown: as a person reads it."""
+
+    key: str
+    name: str
+    value: float | None
+    shown: str
+    note: str = ""
+    better: Literal["up", "down", ""] = ""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One of the paper's promises in plain words, and whether it held; None: not known."""
+
+    name: str
+    words: str
+    holds: bool | None
+
+
+@dataclass(frozen=True)
+class PrivacyWords:
+    """The proof of privacy for a person. sentences: what was found; violations: each in a line."""
+
+    verdict: Verdict
+    title: str
+    sentences: Sequence[str]
+    definitions: Sequence[Definition]
+    violations: Sequence[str]
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """One run. label: its name in tables and legends. figure: the one by which models are judged, in words."""
+
+    label: str
+    name: str
+    protocol: str
+    seed: int
+    peers: int
+    rounds: int
+    completed: int
+    state: State
+    told: str
+    """What became of it, in a sentence."""
+    figure: str
+    better: Literal["up", "down"]
+    cards: Sequence[Card]
+    privacy: PrivacyWords | None
+    notes: Sequence[str] = ()
+    """Sentences about changes of view, peers that misbehave, peers that are missing."""
+    ring_cost: Sequence[float | None] = (None, None)
+    """Before and after ordering."""
+    moments_left_out: int = 0
+    classes: Sequence[str] = ()
+    """As the ring shows them, in their order."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One run or several."""
+
+    title: str
+    runs: Sequence[RunPart]
+    tables: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in TABLES})
+    version: int = VERSION
+
+    def dump(self) -> str:
+        return as_text(asdict(self))
+
+    def thinned(self) -> "Document":
+        """With no more than is drawn: of very many rounds of peers every second or third one, and the last."""
+        rows = self.tables["peer_rounds"]
+        every = ceil(len(rows) / MOST_POINTS)
+        last = max((row["round"] for row in rows), default=0)
+        kept = [row for row in rows if row["round"] % every == 0 or row["round"] in (1, last)] if every > 1 else rows
+        peers = [{name: value for name, value in row.items() if name != "classes"} for row in self.tables["peers"]]
+        return replace(self, tables=self.tables | {"peer_rounds": kept, "peers": peers})
+
+
+def as_text(content: object) -> str:
+    """JSON that may stand within a page: no text in it can end the element, whoever has chosen it."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def together(documents: Sequence[Document], title: str) -> Document:
+    """One document of all their runs."""
+    tables: dict[str, list[Row]] = {name: [] for name in TABLES}
+    for one in documents:
+        for name in TABLES:
+            tables[name] += one.tables[name]
+    return Document(title, [run for one in documents for run in one.runs], tables)

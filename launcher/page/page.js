@@ -1,0 +1,187 @@
+"use strict";
+// Draws the page from one document (launcher/page/document.py), and again whenever it is given another.
+// Whatever a document says is put in as text, never as markup.
+
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+let { figures, looks } = read("figures");
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const MOST_ROWS = 1000;
+let shown = read("document");
+
+function make(tag, text, kind) {
+  const element = document.createElement(tag);
+  if (text !== undefined && text !== null) element.textContent = text;
+  if (kind) element.className = kind;
+  return element;
+}
+
+function fill(id, ...children) {
+  const place = document.getElementById(id);
+  place.replaceChildren(...children);
+  place.hidden = children.length === 0;
+}
+
+function head(doc) {
+  const lines = [make("h1", doc.title)];
+  if (doc.runs.length === 1) {
+    const [run] = doc.runs;
+    lines.push(make("p", `${run.protocol}, ${run.peers} peers, seed ${run.seed}`, "muted"), make("p", run.told, run.state));
+  } else {
+    const unfinished = doc.runs.filter((run) => run.state !== "finished");
+    lines.push(...unfinished.map((run) => make("p", `${run.label}: ${run.told}`, run.state)));
+  }
+  fill("head", ...lines);
+}
+
+function card(one) {
+  const made = make("div", null, "card");
+  made.dataset.key = one.key;
+  if (one.value !== null) made.dataset.value = one.value;
+  made.append(make("span", one.name), make("b", one.shown), make("span", one.note));
+  return made;
+}
+
+function privacy(proof) {
+  const promises = make("ul");
+  for (const one of proof.definitions) {
+    const item = make("li", `${one.words} (Definition ${one.name})`, { true: "kept", false: "broken", null: "open" }[one.holds]);
+    promises.append(item);
+  }
+  const violations = proof.violations.map((line) => make("p", line, "broken"));
+  const told = proof.sentences.map((line) => make("p", line, "muted"));
+  fill("privacy", make("h2", "Privacy"), make("p", proof.title, `verdict ${proof.verdict}`), promises, ...violations, ...told);
+}
+
+// columns: [title, (row) => cell, is it text?]; a cell may be [text, class].
+function table(id, columns, rows) {
+  const place = document.getElementById(id);
+  place.hidden = rows.length === 0;
+  const line = (cells, tag) => {
+    const made = make("tr");
+    cells.forEach((cell, at) => {
+      const [text, kind] = Array.isArray(cell) ? cell : [cell, ""];
+      made.append(make(tag, text ?? "–", `${columns[at][2] ? "text" : ""} ${kind}`.trim()));
+    });
+    return made;
+  };
+  const body = rows.slice(0, MOST_ROWS).map((row) => line(columns.map(([, cell]) => cell(row)), "td"));
+  const more = rows.length > MOST_ROWS ? [make("caption", `The first ${MOST_ROWS} of ${rows.length}.`)] : [];
+  place.querySelector("table").replaceChildren(...more, line(columns.map(([title]) => title), "th"), ...body);
+}
+
+function bytes(size) {
+  const unit = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  for (; Math.abs(size) >= 1000 && at < unit.length - 1; at++) size /= 1000;
+  return `${at ? size.toFixed(1) : size} ${unit[at]}`;
+}
+
+const fixed = (value, digits) => (value === null || value === undefined ? null : value.toFixed(digits));
+
+function tables(doc) {
+  const one = doc.runs.length === 1;
+  const [run] = doc.runs;
+  table("sent", [["from", (row) => row.from, true], ["to", (row) => row.to, true], ["what", (row) => row.vector, true],
+    ["bytes", (row) => bytes(row.bytes + row.number_bytes)]], one ? doc.tables.edges : []);
+  table("happened", [["second", (row) => fixed(row.begin, 1)], ["until", (row) => fixed(row.end, 1)],
+    ["peer", (row) => row.peer, true], ["kind", (row) => row.kind, true], ["what", (row) => [row.text, "long"], true]],
+    one ? doc.tables.moments : []);
+  table("peers", [["peer", (row) => row.peer, true], ["samples", (row) => row.samples], [run.figure, (row) => fixed(row.value, 4)],
+    ["sent", (row) => bytes(row.bytes_sent)], ["train s", (row) => fixed(row.train_seconds, 1)],
+    ["communicate s", (row) => fixed(row.communicate_seconds, 1)], ["starts", (row) => row.starts]],
+    one ? doc.tables.peers : []);
+  compare(doc);
+}
+
+// The runs beside each other: the best of each column in bold.
+function compare(doc) {
+  const keys = [...new Set(doc.runs.flatMap((run) => run.cards.map((one) => one.key)))];
+  const find = (run, key) => run.cards.find((one) => one.key === key);
+  const best = new Map(keys.map((key) => {
+    const known = doc.runs.map((run) => find(run, key)).filter((one) => one && one.value !== null);
+    const better = known[0]?.better === "up" ? Math.max : Math.min;
+    return [key, known.length > 1 ? better(...known.map((one) => one.value)) : null];
+  }));
+  const columns = keys.map((key) => {
+    const name = doc.runs.map((run) => find(run, key)).find(Boolean).name;
+    const cell = (run) => {
+      const one = find(run, key);
+      return one ? [one.shown, best.get(key) !== null && one.value === best.get(key) ? "best" : ""] : null;
+    };
+    return [name, cell];
+  });
+  table("runs", [["run", (run) => run.label, true], ["protocol", (run) => run.protocol, true], ["seed", (run) => run.seed],
+    ["rounds", (run) => (run.state === "finished" ? run.completed : `${run.completed} of ${run.rounds}`)], ...columns,
+    ["privacy", (run) => (run.privacy ? { kept: "all three met", open: "no violation", broken: "VIOLATION" }[run.privacy.verdict] : null), true]],
+    doc.runs.length > 1 ? doc.runs : []);
+}
+
+// By the figure's name. A chart that is as it was is given its new rows, which is quicker than to make it again.
+const views = new Map();
+
+async function charts(doc) {
+  const config = looks[dark.matches ? "dark" : "light"];
+  for (const one of figures) {
+    const data = Object.fromEntries(one.tables.map((name) => [name, doc.tables[name]]));
+    const place = document.querySelector(`#${one.name} .chart`);
+    const made = JSON.stringify([one.chart, config]);
+    const known = views.get(one.name);
+    if (known?.made === made && known.place === place) {
+      for (const [name, rows] of Object.entries(data)) known.view.data(name, rows);
+      await known.view.runAsync();
+      continue;
+    }
+    known?.view.finalize();
+    const chart = { width: "container", autosize: { type: "fit-x", contains: "padding" }, ...one.chart, datasets: data };
+    // `ast`: expressions are interpreted, as the page's own policy forbids code made of text.
+    // Warnings are of empty tables, which are no fault (logLevel 1: errors alone).
+    const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config };
+    const { view } = await vegaEmbed(place, chart, options);
+    views.set(one.name, { view, made, place });
+  }
+  document.body.dataset.drawn = "true";
+}
+
+function frame(one) {
+  const known = document.getElementById(one.name);
+  const made = known ?? make("figure");
+  if (!known) made.append(make("h2"), make("figcaption"), make("div", null, "chart"));
+  made.id = one.name;
+  made.className = one.wide ? "wide" : "";
+  made.querySelector("h2").textContent = one.title;
+  made.querySelector("figcaption").textContent = one.caption;
+  return made;
+}
+
+function frames() {
+  for (const id of ["first", "second"]) {
+    const place = document.getElementById(id);
+    const wanted = figures.filter((one) => Boolean(one.late) === (id === "second")).map(frame);
+    const same = wanted.length === place.children.length && wanted.every((one, at) => one === place.children[at]);
+    if (!same) place.replaceChildren(...wanted);
+  }
+}
+
+let drawing = Promise.resolve();
+
+// others: the figures of this document, where they are not those that the page came with.
+function draw(doc, others) {
+  shown = doc;
+  figures = others ?? figures;
+  frames();
+  head(doc);
+  const [run] = doc.runs;
+  const one = doc.runs.length === 1;
+  fill("cards", ...(one ? run.cards.map(card) : []));
+  fill("notes", ...doc.runs.flatMap((each) => each.notes.map((note) => make("li", one ? note : `${each.label}: ${note}`))));
+  if (one && run.privacy) privacy(run.privacy);
+  tables(doc);
+  if (one && run.moments_left_out) {
+    document.querySelector("#timeline figcaption")?.append(` Of what happened, ${run.moments_left_out} later moments are left out.`);
+  }
+  drawing = drawing.then(() => charts(doc));
+  return drawing;
+}
+
+draw(shown);
+dark.addEventListener("change", () => draw(shown));

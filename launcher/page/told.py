@@ -1,0 +1,83 @@
+"""What there is of a run: its spec, its peers' directories, and its summary once somebody has finished."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from launcher.headline import Headline
+from launcher.page.chronicle import Chronicle
+from launcher.reports.audits import audits
+from launcher.reports.decided import decided
+from launcher.reports.flows import Audit
+from launcher.reports.privacy import privacy
+from launcher.reports.summary import promise
+from launcher.reports.summary_json import Privacy, Summary
+from launcher.views import Views
+from peer.errors import FailedError
+from peer.spec.federation import Spec
+from peer.telemetry.events import RingOrdered
+
+
+@dataclass(frozen=True)
+class Told:
+    """What there is of a run. places: the peers' directories by id; summary: None before anybody has finished."""
+
+    spec: Spec
+    places: Mapping[str, Path]
+    summary: Summary | None
+    chronicles: Mapping[str, Chronicle]
+    audits: Mapping[str, Audit]
+
+    @classmethod
+    def read(cls, spec: Spec, places: Mapping[str, Path], summary: Summary | None) -> Self:
+        """By the peers' own files."""
+        found = {id: Chronicle.read(id, places[id]) for id in spec.ids if id in places}
+        return cls(spec, places, summary, found, audits(places))
+
+    @cached_property
+    def headline(self) -> Headline:
+        return Headline.of(self.spec)
+
+    @cached_property
+    def views(self) -> Views:
+        return decided(self.spec, self.places, self.summary.rounds if self.summary else self.spec.rounds)
+
+    @property
+    def judged(self) -> list[str]:
+        """Who counts in means: all who have finished, or all."""
+        return [one.id for one in self.summary.per_peer] if self.summary else [*self.spec.ids]
+
+    @property
+    def completed(self) -> int:
+        """The last round that all present members have behind them."""
+        members = self.views.spans[-1].view.members if self.views.spans else self.spec.ids
+        told = [self.chronicles[id].completed for id in members if id in self.chronicles]
+        return self.summary.rounds if self.summary else min(told, default=0)
+
+    @property
+    def orders(self) -> list[RingOrdered]:
+        """Each time that the ring was ordered, as one peer after the other tells of it."""
+        return [one for chronicle in self.chronicles.values() for one in chronicle.orders]
+
+    @property
+    def ring_cost(self) -> tuple[float | None, float | None]:
+        """Before and after ordering; None where nobody has ordered it."""
+        if self.summary:
+            return self.summary.ring_cost.get("before"), self.summary.ring_cost.get("after")
+        return (self.orders[0].cost_before, self.orders[-1].cost_after) if self.orders else (None, None)
+
+    @property
+    def whole(self) -> bool:
+        return self.summary is not None and not self.summary.missing
+
+    @property
+    def proof(self) -> Privacy | None:
+        """None where nothing can be said: of code of somebody's own, before it has left a model."""
+        if self.summary:
+            return self.summary.privacy
+        try:
+            return privacy(self.views, self.audits, promise(self.spec, self.places), self.spec.ids)
+        except FailedError:
+            return None

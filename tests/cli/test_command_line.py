@@ -1,0 +1,100 @@
+"""What programs and shells rely on: data alone on stdout, silence on request, versions and completion at once."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from cases import content
+
+from launcher.cli import main as launch
+from peer.cli import main as peer
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Path:
+    file = tmp_path / "fed.yaml"
+    file.write_text(json.dumps(content()))
+    return file
+
+
+@pytest.mark.parametrize("main", [launch, peer], ids=["dfl-launch", "dfl-peer"])
+def test_the_version_is_the_packages(main: object, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])  # type: ignore[operator]
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"dfl {version('dfl')}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["run", "--help"], ["completion", "bash"]])
+def test_what_needs_no_training_does_not_import_what_does(arguments: list[str]) -> None:
+    look = (
+        "import sys; from launcher.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'numpy', 'grpc', 'pydantic'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", look, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_check_as_data(federation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch(["check", str(federation), "--json"]) == 0
+    printed = capsys.readouterr()
+    needs = json.loads(printed.out)
+    assert (needs["protocol"], needs["peers"], needs["rounds"], needs["lacking"]) == ("fibfl", 3, 2, [])
+    assert needs["model"] == {"name": "mlp", "extractor": 116_352, "head": 1_290, "model": 117_642}
+    assert [one["id"] for one in needs["per_peer"]] == ["peer0", "peer1", "peer2"]
+    a_round = 2 * 4 * 116_352
+    assert needs["bytes"] == {"a_round": a_round, "in_all": 3 * 2 * a_round}
+    assert needs["per_peer"][0]["sends"] == {"start": 0, "a_round": a_round, "at_most": a_round}
+    assert printed.err == ""
+
+
+def test_check_in_silence(federation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch(["check", str(federation), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert launch(["check", str(federation), "--quiet", "--set", "rounds=0"]) == 2
+    assert capsys.readouterr().err.startswith("dfl-launch: ")
+
+
+@pytest.mark.parametrize("command", ["check", "run", "status"])
+def test_an_error_as_data(federation: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch([command, str(federation), "--json", "--set", "roundz=1"]) == 2
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert told["exit_code"] == 2
+    assert "did you mean `rounds`?" in told["error"]
+    assert printed.err == f"dfl-launch: {told['error']}\n"
+    assert [path.name for path in federation.parent.iterdir()] == ["fed.yaml"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_a_shell_is_to_evaluate(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("argcomplete")
+    assert launch(["completion", shell]) == 0
+    assert "dfl-launch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("dfl-launch sta", {"status"}),
+        ("dfl-launch run --on s", {"ssh", "slurm"}),
+        ("dfl-launch leave fed.yaml ", {"peer0", "peer1", "peer2"}),
+        ("dfl-launch expel fed.yaml peer0 --by ", {"peer0", "peer1", "peer2"}),
+        ("dfl-launch leave fed.yaml --peers 2 p", {"peer0", "peer1", "peer2"}),
+        ("dfl-launch leave nothing.yaml p", set()),
+    ],
+)
+def test_how_a_line_may_go_on(federation: Path, line: str, expected: set[str]) -> None:
+    """As bash asks: it sets what it has so far, and reads from descriptor 8."""
+    pytest.importorskip("argcomplete")
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+    answer = federation.parent / "answer"
+    command = [sys.executable, "-m", "launcher.cli"]
+    environment = os.environ | asked | {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    subprocess.run(command, env=environment, cwd=federation.parent, check=True, stderr=subprocess.DEVNULL)
+    assert {word.strip() for word in answer.read_text().split("\n")} - {""} == expected

@@ -1,0 +1,167 @@
+"""The live page of real peers in Chromium: one of them is killed and comes back, and the page shows it; nothing leaves
+the page but what its launcher answers."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from headless import chromium
+from real_peers import Build, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.timeout(400)
+PATIENCE = 150.0
+"""Seconds: a machine may be busy."""
+REMEMBER = """() => {
+    window.seen = {};
+    const note = () => document.querySelectorAll("#doing tr").forEach((row) => {
+        const said = row.querySelector(".sign").textContent + " " + row.querySelector(".words").textContent;
+        const all = (window.seen[row.dataset.peer] ??= []);
+        if (all.at(-1) !== said) all.push(said);
+    });
+    const all = { subtree: true, childList: true, characterData: true };
+    new MutationObserver(note).observe(document.getElementById("now"), all);
+    note();
+}"""
+"""Keeps all that the page has said of each peer, so that nothing that is soon over is missed."""
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[str], "Page"]]:
+    """opened(url): the page, drawn. In the end it must have said nothing, and asked nobody else."""
+    said: list[str] = []
+    places: list[str] = []
+
+    def heard(request: Any) -> None:
+        if not any(request.url.startswith(place) for place in places):
+            said.append(f"asked for {request.url}")
+
+    with chromium() as browser:
+
+        def opened(url: str) -> "Page":
+            places.append(url.partition("?")[0])
+            page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+            page.set_default_timeout(1000 * PATIENCE)
+            page.on("console", lambda message: said.append(message.text))
+            page.on("pageerror", lambda error: said.append(str(error)))
+            page.on("request", heard)
+            page.goto(url)
+            page.wait_for_selector("body[data-drawn]")
+            page.evaluate(REMEMBER)
+            return page
+
+        yield opened
+    assert said == []
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """launched(*words): dfl-launch, whose words go to `said` in tmp_path; killed at the end if it still runs."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def launched(*words: object) -> subprocess.Popen[bytes]:
+        with (tmp_path / "said").open("wb") as said:
+            command = [sys.executable, "-u", "-m", "launcher.cli", *map(str, words)]
+            made.append(subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT))
+        return made[-1]
+
+    yield launched
+    for one in made:
+        if one.poll() is None:
+            one.kill()
+            one.wait()
+    print((tmp_path / "said").read_text())
+
+
+def url(said: Path) -> str:
+    found = until(lambda: re.search(r"^dashboard: (\S+)$", said.read_text(), re.MULTILINE), PATIENCE, "an address")
+    return found[1]
+
+
+def seen(page: "Page", peer: str) -> list[str]:
+    words: list[str] = page.evaluate("(peer) => window.seen[peer] ?? []", peer)
+    return words
+
+
+def shows(page: "Page", what: str, looks: Callable[[], bool]) -> None:
+    """Returns when it does; the page works on while this waits."""
+
+    def look() -> bool:
+        page.wait_for_timeout(50)
+        return looks()
+
+    until(look, PATIENCE, f"the page shows {what}")
+
+
+def listener(launcher: subprocess.Popen[bytes], port: int) -> psutil.Process:
+    """The peer of that launcher that listens there."""
+    for one in psutil.Process(launcher.pid).children(recursive=True):
+        if any(at.status == psutil.CONN_LISTEN and at.laddr.port == port for at in one.net_connections("tcp")):
+            return one
+    raise AssertionError(f"nobody listens at {port}")
+
+
+def test_a_peer_is_killed_and_comes_back(
+    opened: Callable[[str], "Page"], launched: Callable[..., Any], ports: Callable[[int], list[int]], tmp_path: Path
+) -> None:
+    places = ports(4)
+    ring = [{"id": f"peer{number}", "address": f"127.0.0.1:{port}"} for number, port in enumerate(places)]
+    data = {"name": "digits", "limit": 400, "partition": {"kind": "dirichlet", "alpha": 0.5}}
+    content = {"name": "live", "rounds": 30, "protocol": "fibfl", "data": data, "ring": ring}
+    (tmp_path / "federation.yaml").write_text(json.dumps(content))
+    launcher = launched("run", tmp_path / "federation.yaml", "--out", tmp_path / "out", "--dashboard")
+    page = opened(url(tmp_path / "said"))
+    assert "token" not in page.url, "it does not stay where it is seen"
+    shows(page, "a round", lambda: int(page.evaluate("document.body.dataset.round ?? 0")) >= 2)
+    assert page.locator("#circle g").count() == page.locator("#doing tr").count() == 4
+    assert page.locator("#circle line").count() == 4
+    assert page.locator("#privacy").inner_text().count("nothing is proven while the run goes on") == 1
+    listener(launcher, places[1]).send_signal(signal.SIGKILL)
+    shows(page, "the crash", lambda: any("has crashed" in words for words in seen(page, "peer1")))
+    page.screenshot(path=tmp_path / "crashed.png", full_page=True)
+
+    def back() -> bool:
+        words = seen(page, "peer1")
+        crash = next(at for at, one in enumerate(words) if "has crashed" in one)
+        return any("sends and receives" in one or "trains" in one for one in words[crash:])
+
+    shows(page, "the peer at work again", back)
+    assert page.locator('#doing tr[data-peer="peer1"] td').last.inner_text() == "1"
+    shows(page, "the end", lambda: page.locator("#live").inner_text() == "The run has finished.")
+    assert launcher.wait(PATIENCE) == 0
+    assert {one.split(" ", 1)[1] for id in ("peer0", "peer2", "peer3") for one in seen(page, id)[-1:]} == {
+        "has finished"
+    }
+    page.wait_for_selector("#privacy li.kept")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert page.locator("#privacy li.kept").count() == 3
+    mean = page.locator('.card[data-key="mean"]').get_attribute("data-value")
+    assert float(mean or "") == summary["mean_accuracy"]["matched"]
+    rows = page.locator("#peers tr").all_inner_texts()[1:]
+    assert [row.split("\t")[-1] for row in rows] == ["1", "2", "1", "1"], "starts"
+    page.screenshot(path=tmp_path / "finished.png", full_page=True)
+
+
+def test_peers_that_somebody_else_started(
+    opened: Callable[[str], "Page"], launched: Callable[..., Any], federation: Build, tmp_path: Path
+) -> None:
+    made = federation("fibfl", peers=3, rounds=40)
+    launched("dashboard", made.directory / "federation.yaml")
+    page = opened(url(tmp_path / "said"))
+    shows(page, "that nobody answers", lambda: "? does not answer" in seen(page, "peer0"))
+    made.start()
+    shows(page, "a round", lambda: int(page.evaluate("document.body.dataset.round ?? 0")) >= 2)
+    made.peers["peer2"].signal(signal.SIGKILL)
+    shows(page, "a peer that is gone", lambda: "? does not answer" in seen(page, "peer2")[1:])
+    made.start("peer2")
+    shows(page, "who is back", lambda: not any("not" in words for words in seen(page, "peer2")[-1:]))
+    shows(page, "the end", lambda: page.locator("#live").inner_text().endswith("or all have finished."))

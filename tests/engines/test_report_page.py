@@ -1,0 +1,148 @@
+"""A run's page in Chromium, at the width of a phone and of a desk, in light and dark: what a reader sees, and that
+nothing leaves it. Its pictures stay in `report-pages` among the temporary files of the test, as pytest keeps them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from headless import chromium
+from report_pages import federate, say
+
+from launcher.cli import main
+from peer.text import number
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PATIENCE = 90_000
+"""Milliseconds: a machine may be busy."""
+WIDTHS = {"phone": 390, "desk": 1280}
+HOSTILE = "</script><img src=http://127.0.0.1:9/x onerror=document.title='broken'>"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose peers say what nobody should."""
+    made = federate(tmp_path_factory.mktemp("shown") / "run")
+    say(
+        made / "peer1",
+        {"time": 1, "event": "refused", "caller": HOSTILE, "reason": HOSTILE},
+        {"time": 2, "event": "failed", "message": HOSTILE},
+    )
+    assert main(["report", str(made)]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return federate(tmp_path_factory.mktemp("shown") / "other", {"name": "fedavg", "epochs": 1}, seed=3)
+
+
+@pytest.fixture(scope="module")
+def browser(run: Path, other: Path) -> Iterator["Browser"]:
+    """After the runs: it occupies this thread's event loop."""
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(browser: "Browser") -> Iterator[Any]:
+    """opened(file, width, shade): the page, drawn; in the end it must have said and asked for nothing."""
+    said: list[str] = []
+    pages: list[Page] = []
+
+    def heard(request: Any) -> None:
+        if not request.url.startswith("file:"):
+            said.append(f"asked for {request.url}")
+
+    def opened(file: Path, width: int, shade: str = "light") -> "Page":
+        context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=shade)
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", heard)
+        page.goto(file.as_uri())
+        page.wait_for_selector("body[data-drawn]")
+        pages.append(page)
+        return page
+
+    yield opened
+    for page in pages:
+        page.context.close()
+    assert said == []
+
+
+@pytest.mark.parametrize("shade", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_shows_the_summary(run: Path, opened: Any, width: str, shade: str, tmp_path: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    page = opened(run / "report.html", WIDTHS[width], shade)
+    pictures = tmp_path / "report-pages"
+    pictures.mkdir()
+    page.screenshot(path=pictures / f"{width}-{shade}.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") == WIDTHS[width], "nothing sticks out"
+    shown = {
+        "mean": summary["mean_accuracy"]["matched"],
+        "worst": summary["worst_accuracy"],
+        "gini": summary["gini"],
+    }
+    for key, value in shown.items():
+        card = page.locator(f'.card[data-key="{key}"]')
+        assert card.locator("b").text_content() == number(value)
+        assert float(card.get_attribute("data-value") or "") == value
+    rows = page.locator("#peers tr").all_inner_texts()[1:]
+    assert [row.split("\t")[:3] for row in rows] == [
+        [peer["id"], str(peer["samples"]), number(peer["accuracy"]["matched"])] for peer in summary["per_peer"]
+    ]
+    assert page.locator("#privacy li.kept").count() == 3
+    assert page.locator("figure svg").count() == page.locator("figure").count() == 8
+    for id in ("ring-before", "ring-after"):
+        assert {*page.locator(f"#{id} svg text").all_text_contents()} >= {peer["id"] for peer in summary["per_peer"]}
+
+
+def test_what_peers_say_does_nothing(run: Path, opened: Any) -> None:
+    page = opened(run / "report.html", 1280)
+    page.locator("#happened summary").click()
+    assert page.locator("#happened td", has_text="onerror=").count() >= 2
+    assert page.title() == "small"
+    assert page.locator("img").count() == 0
+
+
+def test_it_forbids_itself_the_network(run: Path, opened: Any, browser: "Browser") -> None:
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE)
+    refused: list[str] = []
+    page.on("console", lambda message: refused.append(message.text))
+    page.goto((run / "report.html").as_uri())
+    page.wait_for_selector("body[data-drawn]")
+    assert page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'came', () => 'refused')") == "refused"
+    assert any("Content Security Policy" in line for line in refused)
+    page.close()
+
+
+def test_it_draws_itself_again_from_another_document(run: Path, opened: Any) -> None:
+    page = opened(run / "report.html", 390)
+    page.evaluate(
+        """async () => {
+            const next = structuredClone(shown);
+            next.runs[0].cards[0].shown = "0.1234";
+            next.tables.rounds = next.tables.rounds.slice(0, 1);
+            await draw(next);
+        }"""
+    )
+    assert page.locator('.card[data-key="mean"] b').text_content() == "0.1234"
+    assert page.locator("figure svg").count() == 8
+
+
+def test_runs_stand_beside_each_other(run: Path, other: Path, opened: Any, tmp_path: Path) -> None:
+    out = tmp_path / "both.html"
+    assert main(["report", str(run), str(other), "--out", str(out)]) == 0
+    page = opened(out, 390)
+    summaries = [json.loads((place / "summary.json").read_text()) for place in (run, other)]
+    best = max(one["mean_accuracy"]["matched"] for one in summaries)
+    assert number(best) in page.locator("#runs td.best").all_text_contents()
+    assert page.locator("#runs tr").count() == 3
+    assert page.locator("figure svg").count() == 4

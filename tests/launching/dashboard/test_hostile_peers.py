@@ -1,0 +1,56 @@
+"""What one peer writes can neither stop the launcher nor its page."""
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from launcher.dashboard.address import Address
+from launcher.dashboard.dashboard import opened
+from launcher.dashboard.feed import Feed
+from launcher.headline import Headline
+from launcher.monitor.federation_view import FederationView
+from peer.spec.peer import load_spec
+from peer.telemetry.events import read_event
+
+LINES = [
+    {"event": "round", "time": 1, "round": 10**15, "accuracy": {"matched": 0.5}},
+    {"event": "round", "time": 1, "round": 999_999, "accuracy": {"matched": 0.5}},
+    {"event": "view", "time": 1, "number": 99, "members": ["peer9"], "first": 10**12},
+    {"event": "view", "time": 1, "number": 99, "members": ["peer9"], "first": 3},
+    {"event": "ring", "time": 1, "order": [], "cost_before": 1.0, "cost_after": 1.0},
+    {"event": "ring", "time": 1, "order": ["peer0"] * 5, "cost_before": float("nan"), "cost_after": 1.0},
+    {"event": "ring", "time": 1e11, "order": ["peer0"] * 1000 + ["peer1", "peer2"], "cost_before": 1, "cost_after": 1},
+]
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    (tmp_path / "federation.yaml").write_text("protocol: fibfl\nrounds: 4\n")
+    spec = load_spec(tmp_path / "federation.yaml", peers=3)
+    return Feed(spec, FederationView(spec.ids, spec.rounds, Headline.of(spec)))
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_of_a_peers_leaves_the_view_as_it_was(line: dict[str, object], feed: Feed) -> None:
+    if event := read_event(line):
+        feed.federation.take([("peer0", event)], time.time())
+        feed.look(0.0)
+    assert feed.federation.round == 0
+    assert [peer.id for peer in feed.federation.present] == ["peer0", "peer1", "peer2"]
+    assert feed.federation.peers["peer0"].figure(feed.federation.headline) is None
+    feed.end("over")
+    assert feed.ended == "over"
+
+
+async def test_who_says_nothing_keeps_no_connection(feed: Feed) -> None:
+    with opened(Address()) as dashboard:
+        assert dashboard
+        async with dashboard.showing(feed, pytest.fail):
+            reader, writer = await asyncio.open_connection(dashboard.address.host, dashboard.address.port)
+            with suppress(ConnectionResetError):
+                async with asyncio.timeout(30):
+                    assert await reader.read() == b""
+            writer.close()

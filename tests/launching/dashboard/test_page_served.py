@@ -1,0 +1,262 @@
+"""The live page over real sockets: who is let in, what a browser is told, and that nobody makes the run wait."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from launcher.cli import main
+from launcher.dashboard import dashboard as room
+from launcher.dashboard import feed as feed_room
+from launcher.dashboard.address import Address
+from launcher.dashboard.dashboard import Dashboard, opened
+from launcher.dashboard.feed import Feed
+from launcher.headline import Headline
+from launcher.monitor.federation_view import FederationView
+from peer.errors import InputError
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
+from peer.telemetry.events import LinkChanged, RoundDone, StateChanged, ViewDecided
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Spec:
+    (tmp_path / "fed.yaml").write_text("name: small\nrounds: 3\nprotocol: fibfl\ndata: digits\n")
+    return load_spec(tmp_path / "fed.yaml", peers=3)
+
+
+@pytest.fixture
+def view(spec: Spec) -> FederationView:
+    return FederationView(spec.ids, spec.rounds, Headline.of(spec))
+
+
+@pytest.fixture
+def feed(spec: Spec, view: FederationView) -> Feed:
+    return Feed(spec, view)
+
+
+Serves = Callable[..., Any]
+
+
+@pytest.fixture
+def serves(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> Serves:
+    monkeypatch.setattr(room, "library", lambda: "window.vegaEmbed = null;")
+
+    @asynccontextmanager
+    async def serves(address: Address = Address()) -> AsyncIterator[tuple[Dashboard, httpx.AsyncClient]]:  # noqa: B008
+        with opened(address) as made:
+            assert made
+            async with made.showing(feed, pytest.fail), httpx.AsyncClient(timeout=20) as client:
+                yield made, client
+
+    return serves
+
+
+def bare(made: Dashboard) -> str:
+    return f"http://127.0.0.1:{made.address.port}/"
+
+
+async def told(lines: AsyncIterator[str]) -> tuple[str, Any]:
+    """The next event: its name and what it says."""
+    name = (await anext(lines)).removeprefix("event: ")
+    data = json.loads((await anext(lines)).removeprefix("data: "))
+    assert await anext(lines) == ""
+    return name, data
+
+
+async def told_of(lines: AsyncIterator[str], name: str) -> Any:
+    while True:
+        one, data = await told(lines)
+        if one == name:
+            return data
+
+
+async def test_only_the_token_lets_in(serves: Serves) -> None:
+    async with serves() as (made, client):
+        for path in ("", "?token=", "?token=wrong", "?token=é", "events", "elsewhere"):
+            assert (await client.get(bare(made) + path)).status_code == 403
+        answer = await client.get(made.url)
+        assert answer.status_code == 200
+        assert "HttpOnly; Path=/; SameSite=strict" in answer.headers["set-cookie"]
+        assert "access-control-allow-origin" not in answer.headers
+        assert (await client.get(bare(made))).status_code == 200, "by the cookie"
+        assert (await client.get(bare(made) + "elsewhere")).status_code == 404
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            assert (await client.request(method, bare(made))).status_code == 405
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "[", "127.0.0.1.evil.example"])
+async def test_no_other_name_leads_to_loopback(serves: Serves, host: str) -> None:
+    async with serves() as (made, client):
+        assert (await client.get(made.url, headers={"Host": host})).status_code in (400, 421)
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:9"])
+async def test_a_tunnel_may_have_another_port(serves: Serves, host: str) -> None:
+    async with serves() as (made, client):
+        assert (await client.get(made.url, headers={"Host": host})).status_code == 200
+
+
+async def test_beyond_loopback_any_name_of_the_machine_does(serves: Serves) -> None:
+    async with serves(Address("0.0.0.0", 0)) as (made, client):
+        address = f"{bare(made)}?token={made.token}"
+        assert (await client.get(address, headers={"Host": "node17:8080"})).status_code == 200
+        client.cookies.clear()
+        assert (await client.get(bare(made))).status_code == 403
+
+
+async def test_a_browser_is_told_all_and_then_what_changes(serves: Serves, view: FederationView) -> None:
+    async with serves() as (made, client), client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.aiter_lines()
+        first = await told_of(lines, "now")
+        assert first["order"] == ["peer0", "peer1", "peer2"]
+        assert {one["words"] for one in first["peers"]} == {"starts"}
+        view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+        second = await told_of(lines, "now")
+        assert [(one["peer"], one["sign"], one["words"]) for one in second["peers"]] == [("peer1", "▲", "trains")]
+        assert "order" not in second
+        view.take([("peer0", LinkChanged(neighbour="peer1", state="down", time=2.0))], 2.0)
+        third = await told_of(lines, "now")
+        assert third["broken"] == [["peer0", "peer1"]]
+        assert third["peers"][0]["words"] == "is not heard by peer0"
+
+
+async def test_a_document_follows_what_peers_tell(serves: Serves, view: FederationView, spec: Spec) -> None:
+    async with serves() as (made, client), client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
+        lines = answer.aiter_lines()
+        await told_of(lines, "now")
+        rounds = [(id, RoundDone(round=1, loss=0.5, accuracy={"matched": 0.25}, time=3.0)) for id in spec.ids]
+        view.take(rounds, 3.0)
+        while not (rows := (await told_of(lines, "document"))["document"]["tables"]["rounds"]):
+            pass
+        assert [(row["round"], row["mean"]) for row in rows] == [(1, 0.25)]
+
+
+async def test_the_end_is_told_last(serves: Serves, feed: Feed) -> None:
+    async with httpx.AsyncClient(timeout=20) as other:
+        async with serves() as (made, _):
+            stream = other.stream("GET", f"{bare(made)}events?token={made.token}")
+            answer = await stream.__aenter__()
+            lines = answer.aiter_lines()
+            await told_of(lines, "now")
+            feed.end("The run has finished.")
+            assert await told_of(lines, "ended") == {"said": "The run has finished."}
+            assert [line async for line in lines] == []
+            await stream.__aexit__(None, None, None)
+        with pytest.raises(httpx.ConnectError):
+            await other.get(bare(made))
+
+
+async def test_a_browser_that_takes_nothing_makes_nobody_wait(
+    serves: Serves, feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "LAST", 0.2)
+    monkeypatch.setattr(feed_room, "as_json", lambda document: json.dumps("x" * 8_000_000))
+    async with serves() as (made, client):
+        stuck = [socket.create_connection(("127.0.0.1", made.address.port)) for _ in range(5)]
+        for one in stuck:
+            one.sendall(f"GET /events?token={made.token} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            one.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(one, 1) == b"H", "and nothing of what follows"
+        async with client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
+            lines = answer.aiter_lines()
+            await told_of(lines, "now")
+            view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+            assert (await told_of(lines, "now"))["peers"][0]["words"] == "trains"
+    for one in stuck:
+        one.close()
+
+
+async def test_what_goes_wrong_with_the_page_ends_the_page_alone(
+    feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "library", lambda: "")
+    said: list[str] = []
+
+    def broken(clock: float) -> None:
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(feed, "look", broken)
+    with opened(Address()) as made:
+        assert made
+        async with made.showing(feed, said.append):
+            await feed.following.wait()
+            view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+    assert said == [feed.ended] == ["the dashboard has failed, and the run goes on: RuntimeError: no more"]
+
+
+async def test_nothing_is_drawn_while_nobody_watches(serves: Serves, feed: Feed, view: FederationView) -> None:
+    async with serves():
+        view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+        while feed.now.peers.get("peer1", {}).get("words") != "trains":
+            await feed.following.wait()
+        assert feed.drawings == 0
+
+
+def test_who_is_lost_is_shown_so(feed: Feed, view: FederationView) -> None:
+    decided = ViewDecided(
+        number=1, members=("peer0", "peer2"), first=2, planned=False, entrants=(), reason="silence", time=5.0
+    )
+    view.take([("peer0", decided)], 5.0)
+    feed.look(5.0)
+    lost = feed.now.peers["peer1"]
+    assert (lost["sign"], lost["tone"]) == ("✗", "bad")
+    assert lost["words"] == "is lost, and the others go on without it"
+    assert "view 1" in feed.now.said
+
+
+async def test_documents_are_rare(feed: Feed, view: FederationView) -> None:
+    for clock, drawings in ((10.0, 1), (11.0, 1), (12.5, 2), (20.0, 3)):
+        view.take([("peer1", StateChanged(state="training", round=int(clock), time=clock))], clock)
+        feed.look(clock)
+        await feed.draw(clock)
+        assert feed.drawings == drawings
+    await feed.draw(30.0)
+    assert feed.drawings == 3, "nothing is new"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("", "127.0.0.1:0"), ("8080", "127.0.0.1:8080"), ("0.0.0.0:80", "0.0.0.0:80"), ("[::1]:80", "[::1]:80")],
+)
+def test_addresses(text: str, read: str) -> None:
+    assert str(Address.read(text, "--dashboard")) == read
+
+
+@pytest.mark.parametrize("text", ["fed.yaml", ":", "a:b", "127.0.0.1", "x:99999", "http://x:1", "::1:80"])
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(InputError, match=r"--dashboard .*: give HOST:PORT"):
+        Address.read(text, "--dashboard")
+
+
+def test_a_port_in_use_is_wrong_input_before_anything_is_made(
+    spec: Spec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Address().taken() as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        out = tmp_path / "out"
+        run = ["run", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(out), "--dashboard", at]
+        assert main(run) == 2
+        assert f"--dashboard {at}: Address already in use" in capsys.readouterr().err
+        assert main(["dashboard", str(tmp_path / "fed.yaml"), "--peers", "3", "--at", at]) == 2
+        assert f"--at {at}: Address already in use" in capsys.readouterr().err
+        assert main([*run[:-1], "--quiet"]) == 2
+        assert "--quiet would hide" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_missing_package_is_said_before_anything_is_made(
+    spec: Spec, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "find_spec", lambda name: None)
+    run = ["run", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(tmp_path / "out"), "--dashboard"]
+    assert main(run) == 2
+    assert "--dashboard: it needs starlette and uvicorn; install them with" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,93 @@
+"""A peer's life as its events tell it, and the clock of a run."""
+
+from typing import Any
+
+from launcher.page.chronicle import Chronicle
+from launcher.page.clock import Clock
+from launcher.page.timeline import moments
+from launcher.views import Views, told
+from peer.telemetry.events import ViewDecided, read_event
+
+
+def heard(*lines: tuple[float, str, dict[str, Any]], id: str = "peer0") -> Chronicle:
+    """Of (time, event, its fields)."""
+    found = Chronicle(id)
+    for time, name, fields in lines:
+        event = read_event({"time": time, "event": name, **fields})
+        assert event, name
+        found.hear(event)
+    return found
+
+
+def joins(time: float) -> tuple[float, str, dict[str, Any]]:
+    return time, "state", {"state": "joining", "round": 0}
+
+
+def done(time: float, number: int) -> tuple[float, str, dict[str, Any]]:
+    return time, "round", {"round": number}
+
+
+def waits(time: float, *ids: str) -> tuple[float, str, dict[str, Any]]:
+    awaited = [{"id": id, "address": None, "reason": "silent"} for id in ids]
+    return time, "waiting", {"sentence": "", "cause": "staleness", "for": awaited}
+
+
+VIEW = {"number": 1, "members": ["peer0", "peer1"], "first": 2, "planned": False, "entrants": [], "reason": "silence"}
+
+
+def test_a_peer_that_is_killed_and_resumes_has_two_lives() -> None:
+    one = heard(joins(10), done(12, 1), (20, "resumed", {"round": 1}), joins(20.1), done(22, 2), (23, "done", {}))
+    assert [(life.start, life.end) for life in one.lives] == [(10, 12), (20, 23)]
+    assert one.completed == 2
+    assert one.ended == 23
+
+
+def test_a_start_is_told_once() -> None:
+    said = {"schema": 1, "version": "1", "id": "peer0", "federation": "f", "protocol": "fibfl", "rounds": 3}
+    first, again = (10, "started", said), (20, "started", said)
+    one = heard(first, joins(10.1), done(12, 1), again, (20.1, "resumed", {"round": 1}), joins(20.2), done(22, 2))
+    assert [(life.start, life.end) for life in one.lives] == [(10, 12), (20, 22)]
+    assert [moment.text for moment in one.moments if moment.text == "started again"] == ["started again"]
+    moved = heard(first, joins(10.1), (13, "view", VIEW), again, joins(20.2))
+    assert len(moved.lives) == 2, "a process that died on its way into the next view"
+
+
+def test_the_next_view_is_no_new_life_and_makes_rounds_void() -> None:
+    one = heard(joins(10), done(11, 1), done(12, 2), (13, "view", VIEW), (13.1, "resumed", {"round": 1}), joins(13.2))
+    assert [(life.start, life.end) for life in one.lives] == [(10, 13.2)]
+    assert [*one.history] == [1]
+    assert one.all_moments == []
+
+
+def test_a_wait_lasts_until_nobody_is_waited_for() -> None:
+    one = heard(joins(10), waits(11, "peer1"), waits(15, "peer1"), waits(17, "peer2"), waits(18))
+    assert [(wait.start, wait.end) for wait in one.all_moments] == [(11, 17), (17, 18)]
+    last = heard(joins(10), waits(11, "peer1"), done(14, 1))
+    assert [(wait.start, wait.end) for wait in last.all_moments] == [(11, 14)]
+
+
+def test_silence_counts_unless_the_other_has_finished() -> None:
+    down = {"neighbour": "peer1", "state": "down"}
+    up = {"neighbour": "peer1", "state": "up"}
+    peers = {
+        "peer0": heard(joins(10), (12, "link", down), (15, "link", up), (20.2, "link", down), (22, "done", {})),
+        "peer1": heard(joins(10), (20, "done", {}), id="peer1"),
+    }
+    silent = [row for row in moments(peers, Views(("peer0", "peer1"), 3)) if row["kind"] == "not heard"]
+    assert [(row["peer"], row["begin"], row["end"]) for row in silent] == [("peer0", 2, 5)]
+
+
+def test_a_change_of_view_is_told_once() -> None:
+    event = read_event({"time": 13, "event": "view", **VIEW})
+    assert isinstance(event, ViewDecided)
+    ids = ("peer0", "peer1", "peer2")
+    peers = {id: heard(joins(10), (13 + at, "view", VIEW), id=id) for at, id in enumerate(ids[:2])}
+    (row,) = [row for row in moments(peers, Views(ids, 3, (told(event),))) if row["kind"] == "change of view"]
+    assert row["begin"] == 3
+    assert row["text"] == "view 1 from round 2 on: peer2 lost (silence)"
+
+
+def test_the_clock_stands_while_nobody_runs() -> None:
+    clock = Clock([(100, 110), (105, 120), (123, 130), (90_000, 90_010)])
+    assert [clock.seconds(time) for time in (90, 100, 121, 130, 500, 90_000, 90_004)] == [0, 0, 21, 30, 30, 30, 34]
+    assert clock.pauses == [30]

@@ -1,0 +1,225 @@
+"""`dfl-launch report` of whole, stopped, foreign, hostile and several runs."""
+
+import csv
+import json
+import shutil
+import stat
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_pages import cards, document, federate, say
+
+from launcher.cli import main
+from launcher.page import library, making
+from launcher.page.document import MOST_POINTS, TABLES, Document
+from launcher.page.figures.palette import look
+
+HOSTILE = "</script><script>alert(1)</script><!-- & ' \u2028"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return federate(tmp_path_factory.mktemp("finished") / "run")
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy to be spoilt."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def reported(*arguments: Path | str) -> dict[str, Any]:
+    """The document of the page that the command writes, and names first."""
+    assert main(["report", *map(str, arguments)]) == 0
+    given = [str(argument) for argument in arguments]
+    out = Path(given[given.index("--out") + 1]) if "--out" in given else Path(given[0]) / "report.html"
+    return document(out)
+
+
+def refused(capfd: pytest.CaptureFixture[str], *arguments: Path | str) -> str:
+    assert main(["report", *map(str, arguments)]) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+def test_its_numbers_are_those_of_the_summary(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    made = reported(run)
+    (one,) = made["runs"]
+    assert stat.S_IMODE((run / "report.html").stat().st_mode) == 0o600
+    assert cards(one) == {
+        "mean": summary["mean_accuracy"]["matched"],
+        "worst": summary["worst_accuracy"],
+        "gini": summary["gini"],
+        "wall_seconds": summary["wall_seconds"],
+        "bytes_sent": sum(peer["bytes_sent"] for peer in summary["per_peer"]),
+        "head_bytes_sent": summary["privacy"]["head_bytes_sent"],
+    }
+    assert one["state"] == "finished"
+    assert one["ring_cost"] == [summary["ring_cost"]["before"], summary["ring_cost"]["after"]]
+    tables = made["tables"]
+    assert [(row["round"], row["mean"]) for row in tables["rounds"]] == [
+        (row["round"], row["matched"]) for row in summary["history"]
+    ]
+    for row, peer in zip(tables["peers"], summary["per_peer"], strict=True):
+        assert (row["peer"], row["samples"], row["value"]) == (peer["id"], peer["samples"], peer["accuracy"]["matched"])
+        assert (row["bytes_sent"], row["model_sha256"]) == (peer["bytes_sent"], peer["model_sha256"])
+        assert row["train_seconds"] == pytest.approx(peer["seconds"]["train"], abs=1e-3)
+    assert {(row["from"], row["to"]) for row in tables["edges"]} == {*map(tuple, summary["privacy"]["edges_used"])}
+    assert [one["holds"] for one in one["privacy"]["definitions"]] == [*summary["privacy"]["definitions"].values()]
+
+
+def test_the_ring_shows_the_classes_before_and_after_it_was_ordered(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    rows = reported(run)["tables"]["ring"]
+    for when, order in (("before", [f"peer{n}" for n in range(4)]), ("after", summary["ring"])):
+        seated = [row for row in rows if row["when"] == when]
+        assert list(dict.fromkeys(row["peer"] for row in seated)) == order
+        for id in order:
+            assert sum(row["share"] for row in seated if row["peer"] == id) == pytest.approx(1)
+            assert len([row for row in seated if row["peer"] == id and row["label"]]) == 1
+
+
+def test_a_run_that_was_stopped_is_shown_as_far_as_it_came(run: Path) -> None:
+    """There is no summary, and no result."""
+    whole = reported(run)
+    (run / "summary.json").unlink()
+    for place in run.glob("peer*/"):
+        (place / "result.json").unlink()
+    events = (run / "peer1" / "events.jsonl").read_text().splitlines()
+    end = next(at for at, line in enumerate(events) if '"round", "round": 3' in line)
+    (run / "peer1" / "events.jsonl").write_text("\n".join(events[:end]) + '\n{"time": 17\n')
+    made = reported(run)
+    (one,) = made["runs"]
+    assert (one["state"], one["completed"], one["rounds"]) == ("unfinished", 2, 3)
+    assert [row["round"] for row in made["tables"]["rounds"]] == [1, 2]
+    assert cards(one)["mean"] == made["tables"]["rounds"][-1]["mean"]
+    assert one["privacy"]["verdict"] == "open"
+    assert one["ring_cost"] == whole["runs"][0]["ring_cost"]
+    say(run / "peer1", {"time": 2e9, "event": "failed", "message": "peer0 never came"})
+    (one,) = reported(run)["runs"]
+    assert (one["state"], one["told"]) == ("failed", "Failed after 2 of 3 rounds. peer1: peer0 never came")
+
+
+def test_peers_from_other_hosts_make_the_same_page(run: Path, tmp_path: Path) -> None:
+    whole = reported(run)
+    for name, id in (("north", "peer1"), ("south", "peer0"), ("east", "peer3"), ("west", "peer2")):
+        shutil.copytree(run / id, tmp_path / "sites" / name)
+    made = reported(tmp_path / "sites", "--out", tmp_path / "sites.html")
+    for name in ("rounds", "peer_rounds", "edges", "ring"):
+        assert made["tables"][name] == [row | {"run": "sites"} for row in whole["tables"][name]]
+    shutil.rmtree(tmp_path / "sites" / "east")
+    (one,) = reported(tmp_path / "sites", "--out", tmp_path / "sites.html")["runs"]
+    assert one["state"] == "unfinished"
+    assert "Nothing is known of peer3: no directory of theirs was given" in one["notes"]
+
+
+def test_what_peers_say_stays_text(run: Path) -> None:
+    say(
+        run / "peer2",
+        {"time": 1e9, "event": "data", "round": 9, "samples": 3, "classes": {HOSTILE: 1.0}},
+        {"time": 1e9, "event": "refused", "caller": HOSTILE, "reason": HOSTILE},
+    )
+    for place in run.glob("peer*/"):
+        lines = (place / "events.jsonl").read_text().splitlines()
+        spoilt = [line.replace('"classes": {"0"', '"classes": {' + json.dumps(HOSTILE)) for line in lines]
+        (place / "events.jsonl").write_text("\n".join(spoilt) + "\n")
+    made = reported(run)
+    assert HOSTILE in made["runs"][0]["classes"]
+    assert any("<script>alert(1)" in row["text"] for row in made["tables"]["moments"])
+    page = (run / "report.html").read_text()
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 4
+
+
+def test_no_number_that_is_none_gets_into_the_page(run: Path) -> None:
+    """A model may diverge, and a file may say anything."""
+    odd = {"time": 1e9, "event": "round", "round": 4, "loss": float("nan"), "test_loss": float("inf")}
+    say(run / "peer0", odd, {**odd, "time": float("inf")}, {"time": 1e9, "event": "waiting"})
+    row = reported(run)["tables"]["peer_rounds"][3]
+    assert (row["peer"], row["round"], row["train_loss"], row["test_loss"]) == ("peer0", 4, None, None)
+
+
+def test_runs_are_compared(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    other = federate(tmp_path / "other", "fedavg", seed=7)
+    made = reported(run, other, "--out", tmp_path / "both.html", "--csv")
+    assert [(one["label"], one["protocol"], one["seed"]) for one in made["runs"]] == [
+        ("run", "fibfl++", 42),
+        ("other", "fedavg", 7),
+    ]
+    assert {row["run"] for row in made["tables"]["rounds"]} == {"run", "other"}
+    with (tmp_path / "both" / "rounds.csv").open(newline="") as file:
+        assert [(row["run"], row["protocol"], row["round"]) for row in csv.DictReader(file)] == [
+            *(("run", "fibfl++", str(round)) for round in (1, 2, 3)),
+            *(("other", "fedavg", str(round)) for round in (1, 2, 3)),
+        ]
+    capfd.readouterr()
+    assert "given twice" in refused(capfd, run, run)
+
+
+def test_tables_come_back_from_their_files(run: Path) -> None:
+    made = reported(run, "--csv")
+    for name in ("rounds", "peer_rounds", "edges"):
+        shown = made["tables"][name]
+        with (run / "report" / f"{name}.csv").open(newline="") as file:
+            read = [*csv.DictReader(file)]
+        assert {*read[0]} == {*shown[0]}
+        assert read == [{key: "" if row[key] is None else str(row[key]) for key in read[0]} for row in shown]
+    with (run / "report" / "peers.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            shares = [float(value) for key, value in row.items() if key.startswith("class ")]
+            assert sum(shares) == pytest.approx(1)
+
+
+def test_figures_are_written_as_files(run: Path) -> None:
+    reported(run, "--svg")
+    names = {"accuracy", "fairness", "loss", "ring-before", "ring-after", "time", "traffic", "timeline"}
+    assert {path.stem for path in (run / "report").glob("*.svg")} == names
+    assert library.picture({"mark": "point", "data": {"values": [{}]}}, look("light"), "png").startswith(b"\x89PNG")
+    assert "peer3" in (run / "report" / "ring-after.svg").read_text()
+
+
+def test_what_cannot_be_shown_is_refused_in_a_sentence(
+    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "neither a peer's nor a run's" in refused(capfd, tmp_path / "empty")
+    assert "is a directory" in refused(capfd, run, "--out", tmp_path)
+    (run / "peer0" / "run.json").write_text("{")
+    assert "is damaged or no peer's" in refused(capfd, run)
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(library, "version", missing)
+    assert "dfl[report]" in refused(capfd, run)
+    assert not (run / "report.html").exists()
+
+
+def test_words_that_no_figure_bears_end_in_a_sentence(
+    run: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overflows(*_: object) -> None:
+        raise OverflowError("a number out of all proportion")
+
+    monkeypatch.setattr(making, "seats", overflows)
+    assert main(["report", str(run)]) == 1
+    assert "cannot be shown: OverflowError: a number out of all proportion" in capfd.readouterr().err
+
+
+def test_a_name_that_is_no_text_gets_into_tables(run: Path) -> None:
+    (run / "summary.json").unlink()
+    say(run / "peer1", {"time": 9, "event": "round", "round": 2, "figures": {"\ud800": 1.0}})
+    assert main(["report", str(run), "--csv"]) == 0
+    assert "\\ud800" in (run / "report" / "peer_rounds.csv").read_text()
+
+
+def test_very_many_rounds_are_drawn_thinner() -> None:
+    rows = [{"run": "a", "peer": f"peer{n}", "round": round} for n in range(100) for round in range(1, 1002)]
+    made = Document("a", [], {name: [] for name in TABLES} | {"peer_rounds": rows}).thinned().tables["peer_rounds"]
+    assert len(made) <= MOST_POINTS + 200
+    assert {row["round"] for row in made if row["peer"] == "peer9"} >= {1, 1001}
