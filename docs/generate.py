@@ -1,15 +1,17 @@
 """Writes what the documentation repeats from the code: `make docs`."""
 
 import ast
+import dataclasses
 import inspect
 import json
+import logging
 import re
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from peer.learning.data.drift import Drift
@@ -32,6 +34,7 @@ from peer.spec.federation import Spec
 from peer.spec.member import Machine, Member
 from peer.spec.peer import TLS, PeerConfig
 from peer.spec.wire import Bfloat16, Float32, TopK
+from peer.telemetry.events import KINDS, SCHEMA, Event
 from peer.views.tables import tables
 
 HERE = Path(__file__).parent
@@ -106,21 +109,62 @@ ring:
 """
 
 
+EVENTS = """\
+# Events
+
+<!-- Written by `make docs` from peer/telemetry/events.py; change that file, not this one. -->
+
+What a peer tells of its life. Each event is a JSON line of `<id>/events.jsonl`, and what the launcher's live view,
+reports, [metrics, TensorBoard and trackers](monitoring.md) go by. To a tracker in Python, it is an object with these
+fields as attributes; `str(event)` is its sentence in the log.
+
+```json
+{{"time": 1795392750.128, "event": "resumed", "round": 3}}
+```
+
+This is version **{schema}**. A reader finds the version in `schema` of [started](#started), the first event of each
+process. It grows when an event or a field goes, or means something else; it stays when one is added. So a reader passes
+over events and fields that it does not know, and over a line that is no JSON object, which a crash may leave. A line
+before the first `started` is of dfl before there was a version. Where the version is a newer one than it knows, a
+reader takes what it can, and says so: `dfl-launch` does.
+
+Every event has its name, in `event`, and
+
+{common}
+What is written at another level than INFO says so: DEBUG is not in the log.
+"""
+
+
 def pages() -> dict[Path, str]:
     """Every page that is written here, or has a block that is, with its text."""
     readme, architecture, wire = HERE.parent / "README.md", HERE / "architecture.md", HERE / "wire.md"
     security = HERE.parent / "SECURITY.md"
     examples = HERE.parent / "examples"
     protocol, task = ((examples / name).read_text(encoding="utf-8") for name in ("my_protocol.py", "own_task.py"))
-    training = HERE / "tasks.md"
+    training, monitoring = HERE / "tasks.md", HERE / "monitoring.md"
+    tracker = (examples / "tracker.py").read_text(encoding="utf-8")
     return {
         HERE / "configuration.md": configuration(),
+        HERE / "events.md": events(),
+        examples / "README.md": listed(examples),
         readme: filled(readme, {"examples/my_protocol.py": f"```python\n{protocol}```\n"}),
+        monitoring: filled(monitoring, {"examples/tracker.py": f"```python\n{tracker}```\n"}),
         training: filled(training, {"examples/own_task.py": f"```python\n{task}```\n"}),
         architecture: filled(architecture, {"peer.runtime.lifecycle": life(), "peer.views": tables()}),
         wire: filled(wire, {"peer.network.wire.frames": header()}),
         security: filled(security, {"peer.network.limits": limits()}),
     }
+
+
+def listed(examples: Path) -> str:
+    """The page of examples: one row a spec, by the first words of its comment."""
+    rows = ["# Examples", "", "Each file says how it is run. The tests run all of them.", "", "| file | |", "|---|---|"]
+    for file in sorted(examples.glob("*.yaml")):
+        comment = re.match(r"(# .*\n)+", file.read_text(encoding="utf-8"))
+        assert comment, f"{file.name} does not say what it shows"
+        words = " ".join(comment[0].replace("\n#", "\n").removeprefix("#").split())
+        rows.append(f"| [{file.name}]({file.name}) | {cell(escaped(words))} |")
+    return "".join(f"{row}\n" for row in rows)
 
 
 def filled(page: Path, blocks: Mapping[str, str]) -> str:
@@ -164,6 +208,56 @@ def limits() -> str:
                 text = ast.literal_eval(words.value)
                 rows.append(f"| `{kind.__name__}.{name}` | {limit(getattr(kind(), name))} | {cell(escaped(text))} |")
     return "".join(f"{row}\n" for row in rows)
+
+
+def events() -> str:
+    """The whole of events.md: every event with its fields, in the order of the source."""
+    parts = [EVENTS.format(schema=SCHEMA, common=fields_of(Event, ["time"]))]
+    for kind in KINDS:
+        told = prose(kind) + (f" Level: {logging.getLevelName(kind.level)}." if kind.level != logging.INFO else "")
+        own = [one.name for one in dataclasses.fields(kind) if one.name != "time"]
+        parts.append(f"## {kind.name}\n\n{told}\n\n{fields_of(kind, own)}")
+    return "\n".join(parts)
+
+
+def fields_of(kind: type[Event], names: Collection[str]) -> str:
+    """One row a field: its name in the line, what it holds, its meaning. Empty when there is no field."""
+    schema, words = TypeAdapter(kind).json_schema()["properties"], words_of(kind)
+    known = {**{name: name for name in schema}, "awaited": "for"}
+    rows = [
+        f"| `{known[name]}` | {holds(schema[known[name]])} | {cell(escaped(words.get(name, '')))} |" for name in names
+    ]
+    return "\n".join(["| field | holds | |", "|---|---|---|", *rows, ""]) if rows else ""
+
+
+def words_of(kind: type[Event]) -> dict[str, str]:
+    """What stands below each field in the source, by name; of those that it inherits, too."""
+    found: dict[str, str] = {}
+    for one in reversed([base for base in kind.__mro__ if issubclass(base, Event)]):
+        body = ast.parse(inspect.getsource(one)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, words in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr):
+                found[ast.unparse(field.target)] = ast.literal_eval(words.value)
+    return found
+
+
+def holds(field: Schema) -> str:
+    """What a field of an event holds, in words: `number or null, by name`."""
+    match field:
+        case {"anyOf": options}:
+            return " or ".join(holds(option) for option in options)
+        case {"type": "object", "additionalProperties": dict(inner)}:
+            return f"{holds(inner)}, by name"
+        case {"type": "array", "prefixItems": items}:
+            return f"a list ({', '.join(map(holds, items))})"
+        case {"type": "array", "items": items}:
+            return f"a list ({holds(items)})"
+        case {"$ref": _}:
+            return "object"
+        case {"enum": _}:
+            return kind(field)
+    return {"string": "text", "boolean": "true or false"}.get(field["type"], field["type"])
 
 
 def configuration() -> str:

@@ -1,0 +1,69 @@
+"""Makes the pictures in docs/images from a run of examples/demo.yaml: `make screenshots`. Needs Chromium."""
+
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+
+from launcher.cli import main
+from launcher.headline import Headline
+from launcher.monitor.federation_view import FederationView
+from launcher.monitor.picture import picture
+from peer.spec.federation import Spec
+from peer.spec.peer import load_spec
+from peer.telemetry.events import RoundDone, read_event
+
+ROOT = Path(__file__).parent.parent
+IMAGES = ROOT / "docs" / "images"
+DEMO = ROOT / "examples" / "demo.yaml"
+WIDTHS = {"report": 1280, "report-phone": 390}
+HEIGHT = 1000
+SHOWN_ROUND = 6
+"""The live view is shown as it was when the first peer had finished this one."""
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""Those of the web, which a page without a network cannot have."""
+
+
+def report(run: Path) -> None:
+    """The page of a run, the top of it, at the width of a desk and of a phone."""
+    with sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
+        for name, width in WIDTHS.items():
+            page = browser.new_page(viewport={"width": width, "height": HEIGHT})
+            page.goto((run / "report.html").as_uri())
+            page.wait_for_selector("body[data-drawn]")
+            page.screenshot(path=IMAGES / f"{name}.png")
+        browser.close()
+
+
+def live_view(run: Path, spec: Spec) -> None:
+    """The table of a terminal in the middle of the run, from what its peers told until then."""
+    heard = [(id, json.loads(line)) for id in spec.ids for line in (run / id / "events.jsonl").read_text().splitlines()]
+    federation = FederationView(spec.ids, spec.rounds, Headline.of(spec))
+    for id, line in sorted(heard, key=lambda one: one[1]["time"]):
+        event = read_event(line)
+        if event:
+            federation.take_in([(id, event)])
+        if isinstance(event, RoundDone) and event.round == SHOWN_ROUND:
+            break
+    console = Console(record=True, width=100, height=24, file=io.StringIO(), force_terminal=True)
+    console.print(picture(federation, console))
+    drawn = console.export_svg(title=f"dfl-launch run {DEMO.relative_to(ROOT)}", unique_id="live")
+    (IMAGES / "live.svg").write_text(FONTS.sub("", drawn), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    IMAGES.mkdir(exist_ok=True)
+    with TemporaryDirectory() as place:
+        run = Path(place) / "demo"
+        if code := main(["run", str(DEMO), "--quiet", "--out", str(run), *sys.argv[1:]]):
+            sys.exit(code)
+        live_view(run, load_spec(DEMO))
+        report(run)
