@@ -13,7 +13,7 @@ PROTOC = $(PY) -m grpc_tools.protoc -Iproto dfl/v1/peer.proto
 JOBS = $$(n=`nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2`; [ "$$n" -le 8 ] || n=8; echo "$$n")
 TESTS = tests
 
-.PHONY: setup lock demo test test-engines check bench chaos fuzz proto docs clean
+.PHONY: setup lock demo test test-engines check bench chaos fuzz proto docs site screenshots clean
 
 setup: $(INSTALLED)
 
@@ -42,7 +42,7 @@ $(INSTALLED): $(PACKAGES) pyproject.toml
 # Needs uv. Versions stay as they are where pyproject.toml allows it; UPGRADE=--upgrade takes the newest.
 lock:
 	printf 'pip\nsetuptools\n' | $(LOCK) - -o requirements/pip.txt
-	$(LOCK) pyproject.toml --extra test --extra encrypted --extra ssh --extra gpu --extra adapters --no-emit-package setuptools -o constraints.txt
+	$(LOCK) pyproject.toml --extra test --extra encrypted --extra ssh --extra gpu --extra adapters --extra browser --extra docs --no-emit-package setuptools -o constraints.txt
 
 demo: setup
 	$(VENV)/bin/dfl-launch run examples/demo.yaml --fresh
@@ -53,7 +53,7 @@ test: setup
 
 # What needs packages that most do not have.
 test-engines: setup
-	$(PY) -m $(PIP_INSTALL) -c constraints.txt 'dfl[adapters,encrypted,ssh]'
+	$(PY) -m $(PIP_INSTALL) -c constraints.txt 'dfl[adapters,browser,docs,encrypted,ssh]'
 	$(PY) -m pytest tests/engines
 
 check: setup
@@ -81,5 +81,14 @@ proto: setup
 docs: setup
 	$(PY) docs/generate.py
 
+# Strict: a link that leads nowhere, and a page that nothing names, is an error.
+site: setup
+	$(PY) -m $(PIP_INSTALL) -c constraints.txt 'dfl[docs]'
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+screenshots: setup
+	$(PY) -m $(PIP_INSTALL) -c constraints.txt 'dfl[browser]'
+	$(PY) docs/screenshots.py
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

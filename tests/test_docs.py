@@ -1,10 +1,18 @@
 """What the documentation says is so: generated pages are current, links resolve, YAML and commands are accepted."""
 
+import ast
 import asyncio
+import importlib
 import importlib.util
+import json
 import re
+import runpy
 import shlex
+import shutil
 import struct
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +24,7 @@ from launcher import cli as launcher
 from launcher.commands import compose
 from launcher.engines.chosen import engine
 from launcher.engines.docker.settings import DockerSettings
+from launcher.study.grid import cells, read
 from peer import cli as peer
 from peer.network.wire.frames import HEADER, Heading, Key, encode_frame
 from peer.protocols.peer import Peer
@@ -23,10 +32,32 @@ from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_peer, load_spec
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 COMPOSE = "run `dfl-launch compose examples/demo.yaml --build .`"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TARGETS = re.compile(r"^([\w-]+)[^:]*:", re.MULTILINE)
+NOT_CHECKED = {
+    "text": "what a program says, or a drawing; of the tutorial's, test_tutorial.py compares it",
+    "promql": "needs a Prometheus; tests/engines has one",
+}
+"""Kinds of blocks that no test here looks into, and why."""
+NOT_RUN = {
+    "pip": "changes what is installed; that the extra exists is checked",
+    "docker": "needs Docker; tests/engines does the same",
+    "for": "a loop over what Docker says",
+    "kubectl": "needs a cluster; tests/engines has most of one",
+    "curl": "needs a run that goes on; tests/telemetry asks the same address",
+    "prometheus": "a server; tests/engines checks its file with promtool",
+    "tensorboard": "a server",
+    "systemctl": "needs root and systemd; tests/engines checks the unit",
+    "journalctl": "needs systemd",
+    "runuser": "needs root",
+    "useradd": "needs root",
+    "install": "needs root",
+    "python3": "makes an environment in /opt",
+    "/opt/dfl/bin/pip": "needs that environment",
+}
+"""Programs in blocks that are commands, and why no test calls them as they stand there."""
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -87,6 +118,10 @@ def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
             file.write_text(text, encoding="utf-8")
             assert engine("ssh", {"hosts": str(file)}).settings.hosts
             continue
+        if "\ngrid:" in text:
+            file.write_text(text, encoding="utf-8")
+            assert cells(*read(file), tmp_path)
+            continue
         if not text.startswith("federation:"):
             federation = text if "ring:" in text else federation
             file.write_text(text, encoding="utf-8")
@@ -101,21 +136,58 @@ def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
 
 
 @each_page
+def test_every_block_is_looked_at(page: Path) -> None:
+    """It is of a kind that some test runs or checks, or shows what a program says."""
+    kinds = {"", "yaml", "python", "json", *NOT_CHECKED} | ({"sh"} if page.name == "tutorial.md" else set())
+    assert {kind for kind, _ in BLOCK.findall(page.read_text(encoding="utf-8"))} <= kinds
+
+
+@each_page
 def test_commands_are_accepted(page: Path) -> None:
     """Commands of `dfl-launch` and `dfl-peer` have arguments that exist, those of `make` are targets."""
-    for block in blocks(page, ""):
-        for command in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(command.replace("[", "").replace("]", ""), comments=True)
-            if words[:1] == ["dfl-launch"]:
-                numbers = {"N": "3", "S": "7", "P": "7800"}
-                launcher.parser().parse_args([numbers.get(word, word) for word in words[1:]])
-            elif words[:1] == ["dfl-peer"]:
-                peer._parser().parse_args(words[1:])
-            elif words[:1] == ["make"]:
-                targets = set(TARGETS.findall((ROOT / "Makefile").read_text()))
-                assert {*words[1:]} <= targets
-    makes = re.findall(r"`make (\w+)`", page.read_text(encoding="utf-8"))
-    assert {*makes} <= set(TARGETS.findall((ROOT / "Makefile").read_text()))
+    targets = set(TARGETS.findall((ROOT / "Makefile").read_text()))
+    for block in [*blocks(page, ""), *blocks(page, "sh")]:
+        for command in re.sub(r"\\?\n +", " ", block).splitlines():
+            words = shlex.split(command.replace("[-", "-").replace("]", ""), comments=True)
+            match words:
+                case ["dfl-launch", *arguments]:
+                    numbers = {"N": "3", "S": "7", "P": "7800", "[P": "7800", "DIR...": "DIR"}
+                    launcher.parser().parse_args(
+                        [numbers.get(word, word) for word in arguments if word != "--version"] or ["protocols"]
+                    )
+                case ["dfl-peer", *arguments]:
+                    shell = next((at for at, word in enumerate(arguments) if re.match(r"[&>|]|2>|2$", word)), None)
+                    peer._parser().parse_args(arguments[:shell])
+                case ["make", *named]:
+                    assert {*named} <= targets
+                case ["python" | ".venv/bin/python", "-m", module, *_]:
+                    assert importlib.util.find_spec(module)
+                case [program, *_]:
+                    assert program in NOT_RUN or page.name == "tutorial.md", command
+    text = page.read_text(encoding="utf-8")
+    assert {*re.findall(r"`make (\w+)`", text)} <= targets
+    extras = {*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
+    assert {name for found in re.findall(r"'dfl\[([\w,]+)\]'", text) for name in found.split(",")} <= extras
+
+
+@each_page
+def test_python_has_names_that_exist(page: Path) -> None:
+    """Ruff finds none that is undefined, and what a block imports of this project is there."""
+    given = f"builtins={['images', 'peer', 'self', *importlib.import_module('peer').__all__]}"
+    for text in blocks(page, "python"):
+        command = ["ruff", "check", "--isolated", "--select=F821,F811", "--config", given, "-"]
+        checked = subprocess.run([sys.executable, "-m", *command], input=text, capture_output=True, encoding="utf-8")
+        assert checked.returncode == 0, checked.stdout
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("peer", "launcher")):
+                module = importlib.import_module(str(node.module))
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+@each_page
+def test_json_is_json(page: Path) -> None:
+    for text in blocks(page, "json"):
+        json.loads(text)
 
 
 def test_places_in_a_frame_are_those_of_the_page() -> None:
@@ -149,6 +221,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asyncio.run(run_in_process(load_spec(place / "fed.yaml", peers=3), place / "runs" / "digits"))
     for name in ("demo", "fibfl"):
         (place / "runs" / name).symlink_to("digits")
+    (place / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "practices.yaml", place / "examples")
+    runpy.run_path(str(ROOT / "examples" / "practices.py"))["write"](place / "data")
+    spec = load_spec(place / "examples" / "practices.yaml", overrides=["rounds=3"])
+    asyncio.run(run_in_process(spec, place / "runs" / "practices"))
     return place
 
 
@@ -166,6 +243,9 @@ def test_python_that_reads_a_run_works(
     printed = capsys.readouterr().out
     if "# about 1e-7" in text:
         assert float(printed) < 1e-6
+    elif "names=True" in text:
+        assert {*printed.split("'")[1::2]} <= {"krank", "gesund"}
+        assert printed.count("'") == 4
     elif "classes" in scope:
         assert len(scope["classes"]) == 2  # type: ignore[arg-type]
 

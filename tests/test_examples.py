@@ -5,6 +5,7 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,8 @@ def test_example_runs(file: Path, tmp_path: Path) -> None:
     if (package := NEEDED.get(file.stem)) and not importlib.util.find_spec(package):
         pytest.skip(f"{package} is missing; tests/engines has it")
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    make_data(tmp_path / "data" / "spirals.csv")
+    script("own_data").write_csv(tmp_path / "data" / "spirals.csv")
+    script("practices").write(tmp_path / "data")
     spec = quick(tmp_path / "examples" / file.name)
     runtimes = asyncio.run(run_in_process(spec, tmp_path / "run"))
     assert tuple(runtimes) == spec.ids
@@ -51,14 +53,14 @@ def test_example_runs(file: Path, tmp_path: Path) -> None:
         assert len(result["history"]) == 2
 
 
-def make_data(path: Path) -> None:
-    """The CSV file that `python examples/own_data.py` writes."""
-    found = importlib.util.spec_from_file_location("own_data_script", EXAMPLES / "own_data.py")
+def script(name: str) -> Any:
+    """One that writes files to try an example with."""
+    found = importlib.util.spec_from_file_location(f"{name}_script", EXAMPLES / f"{name}.py")
     assert found
     assert found.loader
-    script = importlib.util.module_from_spec(found)
-    found.loader.exec_module(script)
-    script.write_csv(path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 def test_every_protocol_has_an_example() -> None:

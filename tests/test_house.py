@@ -16,21 +16,30 @@ FLOORS = (
     {"peer.protocols"},
     {"peer.learning", "peer.network"},
     {"peer.topology", "peer.telemetry", "peer.views"},
+    {"peer.overriding"},
     {"peer.files", "peer.ownership", "peer.peer_paths", "peer.reading", "peer.plugins", "peer.process", "peer.tasks"},
     {"peer.errors", "peer.settings", "peer.text"},
 )
 """From the top down; rooms of one floor do not know each other."""
 LAUNCHER = (
     {"launcher.cli"},
+    {"launcher.arguments"},
+    {"launcher.entry_points"},
+    {"launcher.study"},
     {"launcher.commands"},
-    {"launcher.supervision"},
+    {"launcher.supervision", "launcher.dashboard"},
+    {"launcher.page"},
     {"launcher.engines", "launcher.monitor", "launcher.reports"},
     {"launcher.plan", "launcher.written_spec"},
     {f"launcher.{name}" for name in ("certificates", "formatting", "headline", "run_files", "table", "views")},
+    {"launcher.completion", "launcher.legible", "launcher.output"},
 )
 ONE_ROOM = {
     "grpc": {f"peer.network.transport.{name}" for name in ("answers", "asking", "dialled", "entrance", "grpc", "tls")},
     "tenseal": {"peer.learning.encryption.ckks"},
+    "prometheus_client": {"peer.telemetry.metrics"},
+    "starlette": {"launcher.dashboard.entrance", "launcher.dashboard.site"},
+    "uvicorn": {"launcher.dashboard.dashboard"},
     "torchvision": {"peer.learning.vision"},
     "peer.network.wire.stubs": {"peer.network.wire.messages"},
     "pickle": set[str](),
@@ -138,8 +147,9 @@ def test_special_libraries_stay_in_one_room(library: str) -> None:
 
 def test_the_launcher_touches_no_link_and_no_runtime_of_a_peer() -> None:
     allowed = {"peer.runtime.dry_run", "peer.runtime.rehearsal", "peer.runtime.disk"}
+    own = {"launcher.study.worker": {"peer.runtime.in_process"}, "launcher.study.pool": {"peer.runtime.resources"}}
     for module in (name for name in MODULES if within(name, "launcher")):
-        used = {one for one in imports(module) if within(one, "peer.runtime")} - allowed
+        used = {one for one in imports(module) if within(one, "peer.runtime")} - allowed - own.get(module, set())
         used |= {one for one in imports(module) if within(one, "peer.network")}
         asking = {f"peer.network.transport.{name}" for name in ("addresses", "asking", "tls")}
         assert used <= asking | {"peer.network.views.orders"}, (module, used)
