@@ -1,6 +1,5 @@
 """Writes what the documentation repeats from the code: `make docs`."""
 
-import ast
 import dataclasses
 import inspect
 import json
@@ -14,6 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from peer.documented import field_words
 from peer.learning.data.drift import Drift
 from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.sources import SOURCES, Source, UserSource
@@ -200,13 +200,8 @@ def limits() -> str:
     """What others can make grow: one row a limit, with the words below it in the source."""
     rows = ["| limit | value | |", "|---|---|---|"]
     for kind in (Strangers, Limits):
-        body = ast.parse(inspect.getsource(kind)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, words in zip(body.body, body.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr):
-                name = ast.unparse(field.target)
-                text = ast.literal_eval(words.value)
-                rows.append(f"| `{kind.__name__}.{name}` | {limit(getattr(kind(), name))} | {cell(escaped(text))} |")
+        for name, text in field_words(kind).items():
+            rows.append(f"| `{kind.__name__}.{name}` | {limit(getattr(kind(), name))} | {cell(escaped(text))} |")
     return "".join(f"{row}\n" for row in rows)
 
 
@@ -222,24 +217,12 @@ def events() -> str:
 
 def fields_of(kind: type[Event], names: Collection[str]) -> str:
     """One row a field: its name in the line, what it holds, its meaning. Empty when there is no field."""
-    schema, words = TypeAdapter(kind).json_schema()["properties"], words_of(kind)
+    schema, words = TypeAdapter(kind).json_schema()["properties"], field_words(kind)
     known = {**{name: name for name in schema}, "awaited": "for"}
     rows = [
         f"| `{known[name]}` | {holds(schema[known[name]])} | {cell(escaped(words.get(name, '')))} |" for name in names
     ]
     return "\n".join(["| field | holds | |", "|---|---|---|", *rows, ""]) if rows else ""
-
-
-def words_of(kind: type[Event]) -> dict[str, str]:
-    """What stands below each field in the source, by name; of those that it inherits, too."""
-    found: dict[str, str] = {}
-    for one in reversed([base for base in kind.__mro__ if issubclass(base, Event)]):
-        body = ast.parse(inspect.getsource(one)).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, words in zip(body.body, body.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr):
-                found[ast.unparse(field.target)] = ast.literal_eval(words.value)
-    return found
 
 
 def holds(field: Schema) -> str:
@@ -387,7 +370,7 @@ class Lenient(GenerateJsonSchema):
 
 def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
     """One row a field: key, what it may be, default, meaning. Empty when there is no field."""
-    schema = settings.model_json_schema(schema_generator=Lenient)
+    schema, words = settings.model_json_schema(schema_generator=Lenient), field_words(settings)
     if "$ref" in schema:  # of a block that may hold others like itself
         schema = schema["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     required, rows = set(schema.get("required", ())), []
@@ -397,7 +380,7 @@ def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
             default = SUPPLIED.get(name, "required") if supplied else shown_default(field)
             chapter = ELSEWHERE.get((settings, name), name if name in LINKED else None)
             value = f"[{name}](#{chapter})" if chapter else kind(field)
-            rows.append([f"`{name}`", value, default, escaped(field.get("description", ""))])
+            rows.append([f"`{name}`", value, default, escaped(words.get(name, field.get("description", "")))])
     lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
     return "\n".join(["| key | value | default | |", "|---|---|---|---|", *lines, ""]) if rows else ""
 

@@ -51,12 +51,6 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> None:
     write_atomically(directory / "ca.pem", ca.public_bytes(Encoding.PEM))
 
 
-def certificate_files(directory: Path, id: str) -> dict[str, Path]:
-    """Where `make_certificates` put what a peer's `tls` names; absolute paths."""
-    base = directory.resolve()
-    return {"ca": base / "ca.pem", "cert": base / f"{id}.pem", "key": base / f"{id}.key"}
-
-
 def any_certificate(directory: Path) -> Certificates:
     """One that lies there as `make_certificates` writes them, whosever it is; InputError if there is none."""
     base = directory.resolve()

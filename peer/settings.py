@@ -13,8 +13,8 @@ class Settings(BaseModel):
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
         protected_namespaces=(),
+        defer_build=True,
     )
 
 

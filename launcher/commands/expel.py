@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from launcher.commands import orders
 from launcher.output import Output
 from launcher.views import told_in_a_line

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from launcher.engines.image import WANTED, is_image
 from launcher.engines.kubernetes.tree import ABOUT, CERTIFICATES, IGNORED, tree
 from launcher.engines.local.preflight import check_certificates

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from peer.errors import InputError, nearest
 from peer.network.transport.tls import Certificates
 from peer.network.views.orders import Ask, asking

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from launcher.output import Output
 from launcher.table import HEAD
+from peer.documented import field_words
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 
@@ -36,13 +37,13 @@ def describe(name: str, protocol: type[Protocol]) -> dict[str, Any]:
 
 def parameters(protocol: type[Protocol]) -> list[dict[str, Any]]:
     """{name, default, type, description} of every hyperparameter."""
-    schema = protocol.model_json_schema()
+    schema, words = protocol.model_json_schema(), field_words(protocol)
     return [
         {
             "name": name,
             "default": field.get("default"),
             "type": kind(field),
-            "description": field.get("description", ""),
+            "description": words.get(name, field.get("description", "")),
         }
         for name, field in schema["properties"].items()
         if name != "name"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from launcher.run_files import RunFiles
 from peer.settings import Settings
 from peer.spec.federation import Spec

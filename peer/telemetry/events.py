@@ -7,6 +7,7 @@ reports, metrics, TensorBoard and a user's tracker all go by these events; docs/
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
@@ -42,7 +43,7 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         """Name and fields as they stand in events.jsonl, without the time."""
-        fields = ADAPTERS[self.name].dump_python(self, by_alias=True, exclude={"time"}, warnings=False)
+        fields = _adapter(self.name).dump_python(self, by_alias=True, exclude={"time"}, warnings=False)
         return {"event": self.name, **fields}
 
 
@@ -503,15 +504,21 @@ class Done(Event):
 
 
 KINDS = [kind for kind in (*Event.__subclasses__(), *Worded.__subclasses__()) if kind is not Worded]
-ADAPTERS: dict[str, TypeAdapter[Event]] = {kind.name: TypeAdapter(kind) for kind in KINDS}
+_NAMED = {kind.name: kind for kind in KINDS}
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Event]:
+    """Made when the first such event is read: making all of them at every start would cost a tenth of a second."""
+    return TypeAdapter(_NAMED[name])
 
 
 def read_event(line: Mapping[str, Any]) -> Event | None:
     """The event that a JSON object of events.jsonl stands for; None for one that no peer wrote like that."""
-    adapter = ADAPTERS.get(str(line.get("event")))
-    if adapter is None:
+    name = str(line.get("event"))
+    if name not in _NAMED:
         return None
     try:
-        return adapter.validate_python(dict(line))
+        return _adapter(name).validate_python(dict(line))
     except ValidationError:
         return None

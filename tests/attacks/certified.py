@@ -6,7 +6,8 @@ import grpc
 from real_peers import SmallFederation
 from wire_client import Caller
 
-from launcher.certificates import certificate_files, make_certificates
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 
 
 def secured(federation: SmallFederation) -> Path:

@@ -18,7 +18,7 @@ from paced import endless
 from raw_http2 import INITIAL_WINDOW, RST_STREAM, SETTINGS, RawConnection, connect, field, prefix, questions
 from real_peers import Build, SmallFederation, until
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from peer.network.limits import Strangers
 from peer.network.streams.handshake import UNTOLD
 from peer.network.transport import SERVICES, Place

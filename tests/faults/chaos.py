@@ -35,7 +35,8 @@ from faults.gates import Gates
 from faults.plans import check, in_peace
 from faults.scenarios import HEALING, SCENARIOS
 from faults.simulation import Outcome
-from launcher.certificates import certificate_files, make_certificates
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 from peer.protocols.registry import PROTOCOLS
 from peer.spec.peer import load_spec
 

@@ -24,7 +24,8 @@ from healing import ABSENCE, chain, healing, hurry, judge
 from real_peers import Nursery, SmallFederation
 
 from faults.accidents import Accidents
-from launcher.certificates import certificate_files, make_certificates
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 from peer.spec.peer import load_spec
 from peer.views.view import View
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from healing import ABSENCE, await_view, begin, end, healing, hurry, judge, kill
 from real_peers import Build, digests
 
-from launcher.certificates import certificate_files, make_certificates
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 from peer.views.view import View
 
 

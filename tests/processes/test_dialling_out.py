@@ -10,7 +10,8 @@ from proxies import edges
 from real_peers import Build, BuildWatched, SmallFederation, digests
 
 from launcher import cli as launcher
-from launcher.certificates import certificate_files, make_certificates
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 from peer import cli as peer
 from peer.runtime.in_process import run_in_process
 from peer.spec.document import dump_yaml

@@ -8,7 +8,8 @@ import pytest
 from healing import await_view, begin, chain, end, healing, kill
 from real_peers import Build, SmallFederation
 
-from launcher.certificates import certificate_files, make_certificates
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 from launcher.cli import main
 from peer.views.view import View
 

@@ -16,7 +16,8 @@ from authority import authority
 from cryptography import x509
 from real_peers import Build, SmallFederation, until
 
-from launcher.certificates import certificate_files, make_certificates
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import SERVICE, Reply, StatusReply, StatusRequest
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from echoes import echo, status
 
-from launcher.certificates import certificate_files, make_certificates
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 from peer.errors import InputError
 from peer.network.transport import Place
 from peer.network.transport.addresses import why_taken

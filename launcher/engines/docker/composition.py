@@ -13,7 +13,7 @@ from typing import Any
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from launcher.engines.docker.engine import HEALTH
 from launcher.engines.docker.settings import DockerSettings
 from launcher.engines.docker.sharing import code_files, data_files, recorded_files, sources, weight_files

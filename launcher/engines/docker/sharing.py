@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from launcher.engines.base import Run
 from peer.learning.data.sources import Source
 from peer.spec.federation import Spec

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from launcher.engines.base import Run
 from launcher.engines.kubernetes import objects
 from launcher.engines.kubernetes.place import DATA, Place

@@ -4,14 +4,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from launcher.engines.base import Run
 from launcher.engines.local.holder import holder
 from launcher.plan import Plan, plan
 from peer.errors import InputError
 from peer.learning.device import choose_device
 from peer.network.transport.addresses import why_taken
-from peer.network.transport.tls import Certificates
 from peer.runtime.disk import check_disk, disk_needed, rehearse
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, check_plaintext
@@ -60,6 +59,8 @@ def check_watching(spec: Spec) -> None:
 def check_certificates(spec: Spec, certs: Path | None) -> None:
     """Whether every peer's certificate is there, valid and made out to it."""
     if certs:
+        from peer.network.transport.tls import Certificates
+
         for id in spec.ids:
             Certificates(id, **certificate_files(certs, id)).read()
 

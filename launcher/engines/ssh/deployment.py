@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launcher.certificates import certificate_files
+from launcher.certificate_files import certificate_files
 from launcher.engines.base import Deployment, Run
 from launcher.engines.ssh import collection, identity
 from launcher.engines.ssh.followed import RemotePeer

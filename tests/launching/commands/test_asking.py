@@ -20,7 +20,8 @@ from interpreter import Commands
 from paced import endless
 from real_peers import Build, SmallFederation, until
 
-from launcher.certificates import certificate_files, make_certificates
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 from launcher.cli import main
 from peer.network.transport.asking import METHOD, PeerStatus, StatusClient
 from peer.network.wire.messages import Resources, StatusReply

@@ -32,7 +32,7 @@ class Dirichlet(Partition):
 
     def _draw(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         parts: list[list[Indices]] = [[] for _ in range(peers)]
-        for label in np.unique(labels):
+        for label in np.flatnonzero(np.bincount(labels)):
             members = np.flatnonzero(labels == label)
             rng.shuffle(members)
             shares = rng.dirichlet(np.full(peers, self.alpha))
