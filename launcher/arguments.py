@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     dashboard = commands.add_parser("dashboard", help="watch peers that run already on a page", allow_abbrev=False)
     spec_arguments(dashboard)
     certificate_arguments(dashboard)
-    dashboard.add_argument("--at", metavar="HOST:PORT", help="where to (default: 127.0.0.1 and a free port)")
+    at_argument(dashboard)
     dashboard.set_defaults(command=entry_points.show_peers)
 
     leave = commands.add_parser("leave", help="have a peer leave, so that nobody waits for it", allow_abbrev=False)
@@ -158,8 +158,12 @@ def quiet_argument(command: argparse.ArgumentParser) -> None:
 
 
 def dashboard_argument(command: argparse.ArgumentParser) -> None:
-    what = "show the run as a live page (default: 127.0.0.1 and a free port)"
-    command.add_argument("--dashboard", nargs="?", const="", metavar="HOST:PORT", help=what)
+    command.add_argument("--dashboard", action="store_true", help="show the run as a live page")
+    at_argument(command)
+
+
+def at_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--at", metavar="HOST:PORT", help="where that page is (default: 127.0.0.1 and a free port)")
 
 
 def spec_arguments(command: argparse.ArgumentParser) -> None:

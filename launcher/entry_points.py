@@ -26,7 +26,7 @@ def resolved(arguments: argparse.Namespace) -> "Spec":
 
 def run_federation(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.run import RunOptions, run
-    from launcher.dashboard.address import address
+    from launcher.dashboard.address import chosen
     from launcher.engines.chosen import engine, settings
 
     given = settings(arguments.options)
@@ -42,7 +42,7 @@ def run_federation(arguments: argparse.Namespace, output: "Output") -> int:
         device=arguments.device,
         certs=arguments.certs,
         engine=engine(arguments.on, given),
-        dashboard=address(arguments.dashboard, quiet=arguments.quiet),
+        dashboard=chosen(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet),
     )
     return run(options, output).told(output)
 
@@ -67,7 +67,7 @@ def show_peers(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.dashboard.address import Address
     from launcher.dashboard.dashboard import opened
 
-    at = Address.read(arguments.at or "", "--at")
+    at = Address.read(arguments.at)
     spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
     with opened(at) as dashboard:
         return watch(spec, chain, output, dashboard)
@@ -87,9 +87,10 @@ def vote_out(arguments: argparse.Namespace, output: "Output") -> int:
 
 def attach_to_run(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.attach import attach
-    from launcher.dashboard.address import address
+    from launcher.dashboard.address import chosen
 
-    return attach(arguments.run, output, address(arguments.dashboard, quiet=arguments.quiet)).told(output)
+    at = chosen(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet)
+    return attach(arguments.run, output, at).told(output)
 
 
 def check_federation(arguments: argparse.Namespace, output: "Output") -> int:

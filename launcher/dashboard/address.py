@@ -15,23 +15,20 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Address:
-    """port: 0 stands for one that is free. option: by which it was given."""
+    """port: 0 stands for one that is free."""
 
     host: str = LOOPBACK
     port: int = 0
-    option: str = "--dashboard"
 
     @classmethod
-    def read(cls, text: str, option: str) -> Self:
-        """HOST:PORT or PORT, or nothing; InputError for anything else."""
-        if not text:
-            return cls(option=option)
+    def read(cls, text: str | None) -> Self:
+        """What `--at` says: HOST:PORT or PORT, or nothing; InputError for anything else."""
+        if text is None:
+            return cls()
         found = WRITTEN.fullmatch(text)
         if not found or int(found["port"]) > MAX_PORT:
-            raise InputError(
-                f"{option} {text}: give HOST:PORT, such as 127.0.0.1:8080, or nothing, with {option} as the last word"
-            )
-        return cls((found["host"] or LOOPBACK).strip("[]"), int(found["port"]), option)
+            raise InputError(f"--at {text}: give HOST:PORT, such as 127.0.0.1:8080, or leave it out")
+        return cls((found["host"] or LOOPBACK).strip("[]"), int(found["port"]))
 
     @property
     def is_loopback(self) -> bool:
@@ -52,15 +49,19 @@ class Address:
                 raise
         except (OSError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"{self.option} {self}: {why}; give another HOST:PORT, or none for a free port") from None
+            raise InputError(f"--at {self}: {why}; give another HOST:PORT, or none for a free port") from None
         return made
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def address(given: str | None, *, quiet: bool) -> Address | None:
-    """What `run --dashboard` stands for; None without it."""
-    if given is not None and quiet:
+def chosen(*, dashboard: bool, at: str | None, quiet: bool) -> Address | None:
+    """What `run --dashboard --at HOST:PORT` stands for; None without a dashboard."""
+    if not dashboard:
+        if at is not None:
+            raise InputError(f"--at {at} says where the live page is; add --dashboard to have one")
+        return None
+    if quiet:
         raise InputError("--quiet would hide the address of the --dashboard; leave one of them out")
-    return None if given is None else Address.read(given, "--dashboard")
+    return Address.read(at)

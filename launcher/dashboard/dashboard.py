@@ -41,7 +41,7 @@ class Dashboard:
 
     @property
     def url(self) -> str:
-        return f"http://{self.address}/?token={self.token}"
+        return f"http://{self.address}/#{self.token}"
 
     @asynccontextmanager
     async def showing(self, feed: "Feed", say: Callable[[str], None]) -> AsyncIterator["Feed"]:
@@ -72,7 +72,7 @@ def opened(address: Address | None) -> Iterator[Dashboard | None]:
         yield None
         return
     if not all(map(find_spec, ("starlette", "uvicorn"))):
-        raise InputError(f"{address.option}: {WAY_OUT}")
+        raise InputError(f"the dashboard: {WAY_OUT}")
     charts = library()
     with address.taken() as listening:
         at = replace(address, port=listening.getsockname()[1])

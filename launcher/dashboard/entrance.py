@@ -1,4 +1,4 @@
-"""Who may see the page: whoever has its token, and calls it by a name that it has."""
+"""Who is answered: whoever calls the page by a name that it has; and told of the run: whoever has the token."""
 
 import secrets
 from collections.abc import Collection
@@ -8,8 +8,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-ASKED = "This page needs its token: open the whole address that dfl-launch printed.\n"
+ASKED = "This needs the page's token: open the whole address that dfl-launch printed.\n"
 ELSEWHERE = "This page is not at that name: open the address that dfl-launch printed.\n"
+OPEN = "/"
+"""The page itself, which holds nothing of the run: the token stands behind the `#` of its address, where no browser
+sends it, and the page has to be there to read it."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -20,26 +23,23 @@ HEADERS = {
 
 
 class Entrance:
-    """Before the pages. names: hosts by which it may be called, so that no other site's name leads here; empty: any.
+    """Before the pages. names: hosts by which it may be called, so that no other site's name leads here; empty: any."""
 
-    cookie: in which a browser keeps the token that it came with.
-    """
-
-    def __init__(self, inner: ASGIApp, token: str, cookie: str, names: Collection[str]):
-        self.inner, self.token, self.cookie, self.names = inner, token, cookie, names
+    def __init__(self, inner: ASGIApp, token: str, names: Collection[str]):
+        self.inner, self.token, self.names = inner, token, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         if self.names and host_of(request) not in self.names:
             await PlainTextResponse(ELSEWHERE, 421, HEADERS)(scope, receive, send)
-        elif not self.is_known(request):
+        elif request.url.path != OPEN and not self.is_known(request):
             await PlainTextResponse(ASKED, 403, HEADERS)(scope, receive, send)
         else:
             await self.inner(scope, receive, send)
 
     def is_known(self, request: Request) -> bool:
-        given = (request.query_params.get("token"), request.cookies.get(self.cookie))
-        return any(one and secrets.compare_digest(one.encode(), self.token.encode()) for one in given)
+        given = request.query_params.get("token", "")
+        return secrets.compare_digest(given.encode(), self.token.encode())
 
 
 def host_of(request: Request) -> str | None:

@@ -24,14 +24,14 @@ SHARE = 20
 class Feed:
     """The newest state alone, and no queue: who is slow misses what was in between, and makes nobody wait.
 
-    drawings: how many documents there were. document: the newest while somebody watched. written: that one with its
-    figures, as JSON. following: set when anything is new, and then another.
+    drawings: how many documents there were. written: the newest while somebody watched, with its figures, as JSON.
+    following: set when anything is new, and then another.
     """
 
     def __init__(self, spec: Spec, federation: FederationView):
         self.spec, self.federation = spec, federation
         self.now, self.drawings, self.ended = Now(), 0, ""
-        self.document, self.written = document_so_far(spec, federation, {id: Chronicle(id) for id in spec.ids}), ""
+        self.written = ""
         self.following = asyncio.Event()
         self._watchers = 0
         self._chronicles = {id: Chronicle(id) for id in spec.ids}
@@ -63,7 +63,7 @@ class Feed:
             document = document_so_far(self.spec, self.federation, self._chronicles)
             written = await asyncio.to_thread(as_json, document)
             self._due = clock + max(RARE, SHARE * (time.monotonic() - begun))
-            self._show(document, written)
+            self._show(written)
             self._tell()
 
     @contextmanager
@@ -85,7 +85,7 @@ class Feed:
             self.ended = said
             self.now = Now.of(self.federation, self._order(), time.monotonic())
             if document:
-                self._show(document, as_json(document))
+                self._show(as_json(document))
             self._tell()
 
     def detach(self) -> None:
@@ -99,8 +99,8 @@ class Feed:
         known = newest is not None and sorted(newest.order) == sorted(self.spec.ids)
         return tuple(newest.order) if newest and known else self.spec.ids
 
-    def _show(self, document: Document, written: str) -> None:
-        self.document, self.written = document, written
+    def _show(self, written: str) -> None:
+        self.written = written
         self.drawings += 1
 
     def _tell(self) -> None:

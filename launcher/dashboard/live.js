@@ -8,8 +8,14 @@ let order = [];
 let source = null;
 let heard = Date.now();
 
-// The token goes from the address, where it would be seen and copied; the browser keeps it in a cookie.
-history.replaceState(null, "", location.pathname);
+// The token comes behind the `#`, which browsers send nowhere. It goes from the address, where it would be seen and copied,
+// to what this tab keeps for this host and port alone: a cookie would go to every port of the host.
+const KEPT = "dfl-token";
+if (location.hash) {
+  sessionStorage.setItem(KEPT, location.hash.slice(1));
+  history.replaceState(null, "", location.pathname);
+}
+addEventListener("hashchange", () => location.reload());
 
 function shape(tag, marks, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -103,7 +109,7 @@ async function renew(next) {
 
 function connect() {
   source?.close();
-  source = new EventSource("events");
+  source = new EventSource(`events?token=${encodeURIComponent(sessionStorage.getItem(KEPT) ?? "")}`);
   const listen = (name, then) => source.addEventListener(name, (event) => {
     heard = Date.now();
     if (name !== "ended") tell("Live.", "on");
@@ -119,7 +125,7 @@ function connect() {
   });
   source.addEventListener("error", () => {
     const over = source.readyState === EventSource.CLOSED;
-    tell(over ? "The launcher does not let this page in any more: open the address that it printed last."
+    tell(over ? "The launcher does not let this page in: open the whole address that it printed last."
       : "The connection to the launcher is lost, and what is shown is old. Trying again.", "lost");
     if (over) clearInterval(watchman);
   });

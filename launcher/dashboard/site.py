@@ -1,6 +1,5 @@
 """The page and its stream of events: all that is answered, and nothing can be sent there."""
 
-import asyncio
 from collections.abc import Collection
 from importlib.resources import files
 
@@ -18,18 +17,15 @@ from launcher.page.html import Addition, page
 
 def site(feed: Feed, library: str, token: str, names: Collection[str]) -> Starlette:
     """names: as `Entrance` takes them."""
-    addition, cookie = live(), f"dfl-{token[:6]}"
+    made = page(None, library, live())
 
     async def show(request: Request) -> Response:
-        made = await asyncio.to_thread(page, feed.document, library, addition)
-        answer = HTMLResponse(made, headers=HEADERS)
-        answer.set_cookie(cookie, token, httponly=True, samesite="strict")
-        return answer
+        return HTMLResponse(made, headers=HEADERS)
 
     async def stream(request: Request) -> Response:
         return StreamingResponse(events(feed), media_type="text/event-stream", headers=HEADERS)
 
-    entrance = Middleware(Entrance, token=token, cookie=cookie, names=names)
+    entrance = Middleware(Entrance, token=token, names=names)
     return Starlette(routes=[Route("/", show), Route("/events", stream)], middleware=[entrance])
 
 

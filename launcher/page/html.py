@@ -31,17 +31,17 @@ class Addition:
 NOTHING = Addition()
 
 
-def page(document: Document, library: str, more: Addition = NOTHING) -> str:
-    """library: the script that sets `vegaEmbed`."""
+def page(document: Document | None, library: str, more: Addition = NOTHING) -> str:
+    """document: None for a page that is told later what to show. library: the script that sets `vegaEmbed`."""
     parts, looks = files("launcher.page"), {shade: look(shade) for shade in SHADES}
     script = parts.joinpath("page.js").read_text(encoding="utf-8")
     return Template(parts.joinpath("page.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(document.title),
+        title=html.escape(document.title if document else "Federation"),
         style=parts.joinpath("page.css").read_text(encoding="utf-8") + more.style,
         hashes=" ".join(map(_hash, (library, script, more.script))),
         connect=more.connect,
-        document=document.thinned().dump(),
-        figures=as_text({"figures": charts(document), "looks": looks}),
+        document=document.thinned().dump() if document else "null",
+        figures=as_text({"figures": charts(document) if document else [], "looks": looks}),
         library=library,
         script=script,
         markup=more.markup,

@@ -167,6 +167,7 @@ let drawing = Promise.resolve();
 // others: the figures of this document, where they are not those that the page came with.
 function draw(doc, others) {
   shown = doc;
+  document.title = doc.title;
   figures = others ?? figures;
   frames();
   head(doc);
@@ -183,5 +184,5 @@ function draw(doc, others) {
   return drawing;
 }
 
-draw(shown);
-dark.addEventListener("change", () => draw(shown));
+if (shown) draw(shown);
+dark.addEventListener("change", () => shown && draw(shown));

@@ -48,7 +48,7 @@ def opened() -> Iterator[Callable[[str], "Page"]]:
     with chromium() as browser:
 
         def opened(url: str) -> "Page":
-            places.append(url.partition("?")[0])
+            places.append(url.partition("#")[0])
             page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
             page.set_default_timeout(1000 * PATIENCE)
             page.on("console", lambda message: said.append(message.text))
@@ -120,7 +120,7 @@ def test_a_peer_is_killed_and_comes_back(
     (tmp_path / "federation.yaml").write_text(json.dumps(content))
     launcher = launched("run", tmp_path / "federation.yaml", "--out", tmp_path / "out", "--dashboard")
     page = opened(url(tmp_path / "said"))
-    assert "token" not in page.url, "it does not stay where it is seen"
+    assert "#" not in page.url, "the token does not stay where it is seen"
     shows(page, "a round", lambda: int(page.evaluate("document.body.dataset.round ?? 0")) >= 2)
     assert page.locator("#circle g").count() == page.locator("#doing tr").count() == 4
     assert page.locator("#circle line").count() == 4

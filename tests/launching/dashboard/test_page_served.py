@@ -79,16 +79,23 @@ async def told_of(lines: AsyncIterator[str], name: str) -> Any:
 
 async def test_only_the_token_lets_in(serves: Serves) -> None:
     async with serves() as (made, client):
-        for path in ("", "?token=", "?token=wrong", "?token=é", "events", "elsewhere"):
+        for path in ("events", "events?token=", "events?token=wrong", "events?token=é", "elsewhere"):
             assert (await client.get(bare(made) + path)).status_code == 403
         answer = await client.get(made.url)
         assert answer.status_code == 200
-        assert "HttpOnly; Path=/; SameSite=strict" in answer.headers["set-cookie"]
+        assert "set-cookie" not in answer.headers
         assert "access-control-allow-origin" not in answer.headers
-        assert (await client.get(bare(made))).status_code == 200, "by the cookie"
-        assert (await client.get(bare(made) + "elsewhere")).status_code == 404
+        assert (await client.get(f"{bare(made)}elsewhere?token={made.token}")).status_code == 404
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             assert (await client.request(method, bare(made))).status_code == 405
+
+
+async def test_without_the_token_nothing_of_the_run_is_told(serves: Serves, spec: Spec) -> None:
+    """The page itself is for everybody; browsers keep to themselves what stands behind the `#` of its address."""
+    async with serves() as (made, client):
+        assert made.url == f"{bare(made)}#{made.token}"
+        page = (await client.get(bare(made))).text
+    assert not any(word in page for word in (made.token, spec.name, spec.protocol.name, *spec.ids))
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "[", "127.0.0.1.evil.example"])
@@ -105,10 +112,9 @@ async def test_a_tunnel_may_have_another_port(serves: Serves, host: str) -> None
 
 async def test_beyond_loopback_any_name_of_the_machine_does(serves: Serves) -> None:
     async with serves(Address("0.0.0.0", 0)) as (made, client):
-        address = f"{bare(made)}?token={made.token}"
-        assert (await client.get(address, headers={"Host": "node17:8080"})).status_code == 200
-        client.cookies.clear()
-        assert (await client.get(bare(made))).status_code == 403
+        elsewhere = {"Host": "node17:8080"}
+        assert (await client.get(bare(made), headers=elsewhere)).status_code == 200
+        assert (await client.get(f"{bare(made)}events", headers=elsewhere)).status_code == 403
 
 
 async def test_a_browser_is_told_all_and_then_what_changes(serves: Serves, view: FederationView) -> None:
@@ -224,16 +230,16 @@ async def test_documents_are_rare(feed: Feed, view: FederationView) -> None:
 
 @pytest.mark.parametrize(
     ("text", "read"),
-    [("", "127.0.0.1:0"), ("8080", "127.0.0.1:8080"), ("0.0.0.0:80", "0.0.0.0:80"), ("[::1]:80", "[::1]:80")],
+    [(None, "127.0.0.1:0"), ("8080", "127.0.0.1:8080"), ("0.0.0.0:80", "0.0.0.0:80"), ("[::1]:80", "[::1]:80")],
 )
-def test_addresses(text: str, read: str) -> None:
-    assert str(Address.read(text, "--dashboard")) == read
+def test_addresses(text: str | None, read: str) -> None:
+    assert str(Address.read(text)) == read
 
 
-@pytest.mark.parametrize("text", ["fed.yaml", ":", "a:b", "127.0.0.1", "x:99999", "http://x:1", "::1:80"])
+@pytest.mark.parametrize("text", ["", "fed.yaml", ":", "a:b", "127.0.0.1", "x:99999", "http://x:1", "::1:80"])
 def test_no_addresses(text: str) -> None:
-    with pytest.raises(InputError, match=r"--dashboard .*: give HOST:PORT"):
-        Address.read(text, "--dashboard")
+    with pytest.raises(InputError, match=r"--at .*: give HOST:PORT"):
+        Address.read(text)
 
 
 def test_a_port_in_use_is_wrong_input_before_anything_is_made(
@@ -242,12 +248,14 @@ def test_a_port_in_use_is_wrong_input_before_anything_is_made(
     with Address().taken() as taken:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
         out = tmp_path / "out"
-        run = ["run", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(out), "--dashboard", at]
+        run = ["run", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(out), "--at", at]
         assert main(run) == 2
-        assert f"--dashboard {at}: Address already in use" in capsys.readouterr().err
+        assert f"--at {at} says where the live page is; add --dashboard" in capsys.readouterr().err
+        assert main([*run, "--dashboard"]) == 2
+        assert f"--at {at}: Address already in use" in capsys.readouterr().err
         assert main(["dashboard", str(tmp_path / "fed.yaml"), "--peers", "3", "--at", at]) == 2
         assert f"--at {at}: Address already in use" in capsys.readouterr().err
-        assert main([*run[:-1], "--quiet"]) == 2
+        assert main([*run, "--dashboard", "--quiet"]) == 2
         assert "--quiet would hide" in capsys.readouterr().err
     assert not out.exists()
 
@@ -256,7 +264,7 @@ def test_a_missing_package_is_said_before_anything_is_made(
     spec: Spec, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "find_spec", lambda name: None)
-    run = ["run", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(tmp_path / "out"), "--dashboard"]
+    run = ["run", "--dashboard", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(tmp_path / "out")]
     assert main(run) == 2
-    assert "--dashboard: it needs starlette and uvicorn; install them with" in capsys.readouterr().err
+    assert "the dashboard: it needs starlette and uvicorn; install them with" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
