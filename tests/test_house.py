@@ -18,7 +18,7 @@ FLOORS = (
     {"peer.topology", "peer.telemetry", "peer.views"},
     {"peer.overriding"},
     {"peer.files", "peer.ownership", "peer.peer_paths", "peer.reading", "peer.plugins", "peer.process", "peer.tasks"},
-    {"peer.errors", "peer.settings", "peer.text"},
+    {"peer.documented", "peer.errors", "peer.settings", "peer.text"},
 )
 """From the top down; rooms of one floor do not know each other."""
 LAUNCHER = (
@@ -31,7 +31,10 @@ LAUNCHER = (
     {"launcher.page"},
     {"launcher.engines", "launcher.monitor", "launcher.reports"},
     {"launcher.plan", "launcher.written_spec"},
-    {f"launcher.{name}" for name in ("certificates", "formatting", "headline", "run_files", "table", "views")},
+    {
+        f"launcher.{name}"
+        for name in ("certificate_files", "certificates", "formatting", "headline", "run_files", "table", "views")
+    },
     {"launcher.completion", "launcher.legible", "launcher.output"},
 )
 ONE_ROOM = {

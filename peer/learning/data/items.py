@@ -42,7 +42,7 @@ class Items:
         listed = _listed(self.dataset)
         if listed is None:
             return self._read(np.arange(self.shape[0]), task)
-        labels = task.targets(listed, self.name, "`targets`")
+        labels = task.read_targets(listed, self.name, "`targets`")
         wrong = few[labels[few] != self._read(few, task)] if len(labels) == self.shape[0] else few
         if len(wrong):
             raise InputError(
@@ -52,7 +52,9 @@ class Items:
 
     def _read(self, rows: Indices, task: Task) -> Targets:
         reading = Reading(self.name, {"train": Part(self.dataset)}, task)
-        return task.targets(reading.targets(BatchRequest("train", rows, rows, 0, drawn=False)), self.name, "a target")
+        return task.read_targets(
+            reading.targets(BatchRequest("train", rows, rows, 0, drawn=False)), self.name, "a target"
+        )
 
 
 def _listed(dataset: Any) -> NDArray[Any] | None:

@@ -182,7 +182,7 @@ class Reading(Dataset[Any]):
         )
 
     def _as_targets(self, targets: Any) -> Tensor:
-        return torch.from_numpy(self.task.targets(np.asarray(targets), self.name, "a target"))
+        return torch.from_numpy(self.task.read_targets(np.asarray(targets), self.name, "a target"))
 
     def _stacked(self, inputs: Sequence[Tensor]) -> Tensor:
         try:

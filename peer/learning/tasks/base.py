@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from peer.errors import InputError
-from peer.plugins import UserCodeError, in_words, user_code_errors
+from peer.learning.tasks.trial import judged
+from peer.plugins import user_code_errors
 from peer.settings import Settings
 
 Targets = NDArray[Any]
@@ -68,6 +67,17 @@ class Task(Settings):
             raise InputError(f"{where}: {name} must hold numbers, but it holds {y.dtype}")
         return y.astype(np.float32 if y.dtype.kind == "f" else np.int64)
 
+    def read_targets(self, y: Targets, where: str, name: str) -> Targets:
+        """What `targets` makes of them; InputError, too, where a user's own makes what no loss could take."""
+        with user_code_errors(self.name):
+            made = self.targets(y, where, name)
+        if not isinstance(made, np.ndarray) or made.dtype not in (np.float32, np.int64) or len(made) != len(y):
+            raise InputError(
+                f"the task `{self.name}`: its `targets` must return a NumPy array of float32 or int64 with an entry "
+                f"for each sample, not {_kind(made)}"
+            )
+        return made
+
     def outputs(self, parts: Sequence[Targets], given: int | None, where: str) -> int:
         """How many numbers the model answers with, which its maker is given as `classes`.
 
@@ -110,45 +120,11 @@ class Task(Settings):
 
         InputError where it is the task that is wrong, as one of a user's own may be.
         """
-        try:
-            with user_code_errors(self.name), torch.enable_grad():
-                loss = self.loss(tree_map(_leaf, outputs), targets)
-            with user_code_errors(self.name):
-                rows = self.tally(outputs, targets)  # type: ignore[arg-type]
-        except UserCodeError as error:
-            given = f"{described(outputs)} and targets {tuple(targets.shape)} of {in_short(targets.dtype)}"
-            raise InputError(f"{error}, given {given}; correct the task, or the model that gives them") from error
-        except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
-            return f"what the task {self.name} can judge, not {described(outputs)} ({in_words(error)})"
-        if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
-            raise InputError(f"the task `{self.name}`: its `loss` must be a floating-point tensor of shape ()")
-        if not loss.requires_grad:
-            raise InputError(f"the task `{self.name}`: its `loss` must be calculated by torch, without detaching")
-        if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(targets):
-            raise InputError(f"the task `{self.name}`: its `tally` must have a row for each sample")
-        return None
+        return judged(self, outputs, targets)
 
 
-def _leaf(output: Any) -> Any:
-    """A tensor from which a gradient can be asked for, in place of one."""
-    floating = isinstance(output, Tensor) and output.is_floating_point()
-    return output.detach().requires_grad_() if floating else output
-
-
-def described(outputs: object) -> str:
-    """What a model gave, in words."""
-    if not isinstance(outputs, Tensor):
-        return f"a {type(outputs).__name__}"
-    return f"outputs {tuple(outputs.shape)} of {in_short(outputs.dtype)}"
-
-
-def in_short(dtype: torch.dtype) -> str:
-    """Its name without torch's."""
-    return str(dtype).removeprefix("torch.")
-
-
-def misshapen(outputs: object, shape: tuple[int, ...], what: str) -> str | None:
-    """The words of `misfit` for outputs that are no floating-point tensor (n, *shape); None for one."""
-    if isinstance(outputs, Tensor) and tuple(outputs.shape[1:]) == shape and outputs.is_floating_point():
-        return None
-    return f"{what}, (n, {', '.join(map(str, shape))}), not {described(outputs)}"
+def _kind(value: object) -> str:
+    """What a user's code returned, in words."""
+    if isinstance(value, np.ndarray):
+        return f"an array {value.shape} of {value.dtype}"
+    return f"{type(value).__name__}"

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from peer.errors import InputError
-from peer.learning.tasks.base import Figure, Targets, Task, misshapen
+from peer.learning.tasks.base import Figure, Targets, Task
+from peer.learning.tasks.trial import misshapen
 
 
 class LanguageModel(Task):

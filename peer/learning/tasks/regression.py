@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from peer.errors import InputError
-from peer.learning.tasks.base import Figure, Targets, Task, misshapen
+from peer.learning.tasks.base import Figure, Targets, Task
+from peer.learning.tasks.trial import misshapen
 
 _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mse": functional.mse_loss,

@@ -3,7 +3,9 @@
 import asyncio
 import inspect
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,6 +131,61 @@ def test_a_loss_without_a_gradient_is_told_before_anything_is_trained() -> None:
     with pytest.raises(InputError, match=r"^the task `regression`: its `loss` must be calculated by torch, without"):
         Detached(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
     assert Regression(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1) is None
+
+
+class Silent(Regression):
+    def results(self, sums: Tensor, samples: int) -> dict[str, float]:
+        return {}
+
+
+class Thick(Regression):
+    def results(self, sums: Tensor, samples: int) -> dict[str, float]:
+        return {figure.name: sums for figure in self.figures}  # type: ignore[misc]
+
+
+class Columnless(Regression):
+    results = Task.results
+
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs[:, :0]
+
+
+class Boundless(Regression):
+    def score(self, results: Mapping[str, float]) -> float:
+        return 2.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Silent, "its `results` must return a number for each of rmse"),
+        (Thick, "its `results` must return a number for each of rmse"),
+        (Columnless, "of a tally of 0 columns its `results` cannot be made: "),
+        (Boundless, r"its `score` must return a number in 0\.\.1, not 2\.0"),
+    ],
+)
+def test_figures_that_cannot_be_made_are_told_before_anything_is_trained(kind: type[Task], said: str) -> None:
+    with pytest.raises(InputError, match=rf"^the task `regression`: {said}"):
+        kind(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (None, "NoneType"),
+        ([1.0, 2.0], "list"),
+        (np.zeros(3), "an array (3,) of float64"),
+        (np.int64([1]), "an array (1,)"),
+    ],
+)
+def test_targets_that_no_loss_could_take_are_told(made: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Regression, "targets", lambda *_: made)
+    with pytest.raises(InputError) as told:
+        NUMBERS.read_targets(np.zeros(3), "file", "y")
+    assert str(told.value).startswith(
+        "the task `regression`: its `targets` must return a NumPy array of float32 or int64"
+    )
+    assert f"not {said}" in str(told.value)
 
 
 OWN = """

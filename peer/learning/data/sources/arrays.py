@@ -49,7 +49,7 @@ def labelled(x: Array, y: Array, where: str, task: Task, x_name: str = "x", y_na
         raise InputError(f"{where}: {x_name} must be (samples, ...), but its shape is {x.shape}")
     if x.dtype.kind not in "biuf":
         raise InputError(f"{where}: {x_name} must hold numbers, but it holds {x.dtype}")
-    targets = task.targets(y, where, y_name)
+    targets = task.read_targets(y, where, y_name)
     if len(x) != len(targets):
         kind = "labels" if task.has_classes else "targets"
         raise InputError(f"{where}: {x_name} has {len(x)} samples and {y_name} has {len(targets)} {kind}")

@@ -40,7 +40,7 @@ class Digits(Source):
         table = _table(FILE)
         order = np.random.default_rng(self.seed).permutation(_TOTAL)
         pixels = table[order, :-1].reshape(-1, 1, 8, 8)
-        targets = task.targets(table[order, -1], self.name, "the digits")
+        targets = task.read_targets(table[order, -1], self.name, "the digits")
         train = Labelled(pixels[:_TRAIN], targets[:_TRAIN], task, 16.0)
         return dataset(
             train, Labelled(pixels[_TRAIN:], targets[_TRAIN:], task, 16.0), self.name, 10 if task.has_classes else None

@@ -66,7 +66,7 @@ class ImageFolder(OnDisk):
         if not paths:
             raise InputError(f"there are no images in the class folders of {top}")
         labels = np.repeat(np.arange(len(names)), [len(group) for group in files])
-        targets = task.targets(labels, str(top), "its folders")
+        targets = task.read_targets(labels, str(top), "its folders")
         return Labelled(Files(paths, self.size, self.channels), targets, task, 255.0)
 
 

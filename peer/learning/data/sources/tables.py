@@ -216,7 +216,7 @@ class Parquet(Table, OnDisk):
         self._refuse_missing(labels)
         y, names = self._targets(labels[self.label], task)
         rows = self._row_groups()
-        samples = Labelled(rows, task.targets(y, where, self.label), task)
+        samples = Labelled(rows, task.read_targets(y, where, self.label), task)
         joined = dataset(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
         classes = names or (_numbers(joined.classes) if task.has_classes else ())
         return replace(joined, names=Names(rows.columns, classes))
