@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from launcher.study.code import code, differing
@@ -17,11 +17,13 @@ CONNECT, APPEAR = 15.0, 30.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """client: Dask's, of the scheduler at `address`. code: what its workers must have."""
+    """client: Dask's, of the scheduler at `address`. code: what its workers must have. refused: by a worker's address,
+    why it is given no cell, or nothing."""
 
     client: Any
     address: str
     code: Mapping[str, str]
+    refused: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     @contextmanager
@@ -40,27 +42,32 @@ class Cluster:
             self.client.wait_for_workers(1, timeout=APPEAR)
         except TimeoutError:
             raise InputError(f"no worker is connected to the scheduler at {self.address}; {self.way_out}") from None
-        versions = self.client.get_versions()
-        for worker, told in versions["workers"].items():
-            here = versions["client"]["packages"]["distributed"]
-            _check_version(f"the worker {worker}", told["packages"]["distributed"], here)
         try:
             self.client.run_on_scheduler(who)
         except (ImportError, AttributeError) as error:
-            raise InputError(_without(f"the scheduler at {self.address}", error)) from None
-        for worker, told in self.client.run(who, on_error="return").items():
-            if isinstance(told, Exception):
-                raise InputError(_without(f"the worker {worker}", told))
-            if other := differing(self.code, told):
-                raise InputError(f"the worker {worker} has {other}; install the same there and start it again")
+            why = _without(f"the scheduler at {self.address}", error)
+            raise InputError(f"{why}; install the same there and start it again") from None
+        self.look()
+        if refused := [why for why in self.refused.values() if why]:
+            raise InputError(f"{refused[0]}; install the same there and start it again")
 
-    @property
-    def threads(self) -> int:
-        """Of all workers that are connected now."""
+    def look(self) -> dict[str, int]:
+        """Threads by address of the workers that are connected now and may be given cells."""
         try:
-            return sum(self.client.nthreads().values())
+            threads: dict[str, int] = self.client.nthreads()
+            if new := [worker for worker in threads if worker not in self.refused]:
+                answers = self.client.run(who, workers=new, on_error="return")
+                heard = {worker: told for worker, told in answers.items() if not isinstance(told, OSError)}
+                self.refused.update({worker: self._why_not(worker, told) for worker, told in heard.items()})
         except OSError:
             raise self.gone() from None
+        return {worker: count for worker, count in threads.items() if self.refused.get(worker) == ""}
+
+    def _why_not(self, worker: str, told: Any) -> str:
+        if isinstance(told, Exception):
+            return _without(f"the worker {worker}", told)
+        other = differing(self.code, told)
+        return other and f"the worker {worker} has {other}"
 
     @property
     def way_out(self) -> str:
@@ -79,7 +86,9 @@ def _client(address: str) -> Any:
     try:
         # First of all: a client fails in its own ways at a scheduler of another version, and waits for ever at none.
         there = asyncio.run(_version(address))
-        _check_version("the scheduler", there, __version__)
+        if there != __version__:  # between which Dask promises nothing
+            versions = f"Dask {there} and this machine has {__version__}"
+            raise InputError(f"the scheduler at {address} has {versions}; install one version on all")
         return Client(address, timeout=CONNECT, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         way_out = "give the address that `dask scheduler` prints, such as tcp://host:8786"
@@ -96,11 +105,5 @@ async def _version(address: str) -> str:
         return told
 
 
-def _check_version(who: str, there: str, here: str) -> None:
-    """Dask promises nothing between its versions."""
-    if there != here:
-        raise InputError(f"{who} has Dask {there} and this machine has {here}; install one version on all")
-
-
 def _without(what: str, error: Exception) -> str:
-    return f"{what} cannot load dfl ({one_line(error)}); install it there, of the same commit"
+    return f"{what} cannot load dfl ({one_line(error)})"

@@ -68,7 +68,7 @@ def place(options: StudyOptions, cells: Sequence[Cell], output: Output) -> Itera
 
     with Cluster.connected(options.dask) as cluster:
         handed_out = HandedOut(cluster, options.port, output.say)
-        at_once = options.at_once or cluster.threads
+        at_once = options.at_once or sum(cluster.look().values())
         words = f"{at_once} at once by the Dask scheduler at {options.dask}"
         yield Place(words, partial(handed_out.computed, cells, options.at_once))
 

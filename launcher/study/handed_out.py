@@ -2,7 +2,7 @@
 
 import shutil
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -22,6 +22,7 @@ LOOK = 1.0
 """Seconds between two looks at whether the study is told to stop, and at who has come or gone, while nothing ends."""
 FETCH = 60.0
 """Seconds for an answer to be brought."""
+MANY = 1 << 20
 
 
 @dataclass
@@ -31,32 +32,36 @@ class HandedOut:
     cluster: Cluster
     port: int
     say: Callable[[str], None]
+    _waiting: deque[Cell] = field(default_factory=deque, init=False)
     _running: dict[Any, Cell] = field(default_factory=dict, init=False)
     _ended: "SimpleQueue[Any]" = field(default_factory=SimpleQueue, init=False)
-    _alone: bool = field(default=False, init=False)
+    _said: set[str] = field(default_factory=set, init=False)
 
     def computed(self, cells: Sequence[Cell], at_once: int | None, stopping: Stopping) -> Generator[Ended, None, None]:
         """Each cell when it has ended, until all have or the study is told to stop. at_once: None for one a thread."""
-        waiting = deque(cells)
+        self._waiting.extend(cells)
         try:
-            while (waiting or self._running) and not stopping.code:
+            while (self._waiting or self._running) and not stopping.code:
+                workers = self.cluster.look()
+                self._tell(workers)
                 # No more than can be begun: the death of a worker counts against all that lies there.
-                room = self._room(at_once)
-                while waiting and len(self._running) < room:
-                    self._submit(waiting.popleft())
+                room = min(at_once or MANY, sum(workers.values()))
+                while self._waiting and len(self._running) < room:
+                    self._submit(self._waiting.popleft(), [*workers])
                 yield from self._next()
         finally:
             with suppress(OSError):
                 self.cluster.client.cancel([*self._running], force=True)
 
-    def _room(self, at_once: int | None) -> int:
-        threads = self.cluster.threads
-        if not threads and not self._alone:
-            self.say(f"No worker is left; {self.cluster.way_out}")
-        self._alone = not threads
-        return min(at_once or threads, threads)
+    def _tell(self, workers: Collection[str]) -> None:
+        """Who is given no cell, each once; and that nobody is there, once each time."""
+        said = {f"{why}: it is given no cell" for why in self.cluster.refused.values() if why}
+        said |= set() if workers else {f"No worker is left; {self.cluster.way_out}"}
+        for line in sorted(said - self._said):
+            self.say(line)
+        self._said = said
 
-    def _submit(self, cell: Cell) -> None:
+    def _submit(self, cell: Cell, workers: list[str]) -> None:
         cell.prepare()
         task: Task = {
             "spec": _portable(cell),
@@ -66,7 +71,8 @@ class HandedOut:
             "code": self.cluster.code,
         }
         # A key of its own: what an earlier launcher asked for may just be being given up.
-        future = self.cluster.client.submit(compute, task, key=f"cell-{uuid4()}", pure=False)
+        choice = {"workers": workers, "allow_other_workers": True}  # or it would wait for these when they are gone
+        future = self.cluster.client.submit(compute, task, key=f"cell-{uuid4()}", pure=False, **choice)
         self._running[future] = cell
         future.add_done_callback(self._ended.put)
 
@@ -79,15 +85,21 @@ class HandedOut:
             except TimeoutError:  # its worker has died with the answer, and another one computes it
                 future.add_done_callback(self._ended.put)
                 return
-            del self._running[future]
-            yield ended
+            cell = self._running.pop(future)
+            if ended:
+                yield ended
+            else:
+                self._waiting.append(cell)
 
-    def _told(self, cell: Cell, future: Any) -> Ended:
+    def _told(self, cell: Cell, future: Any) -> Ended | None:
+        """None of a worker that has come since, with other code."""
         if future.status == "error":
             return Ended(cell, _why(future.exception(timeout=FETCH)))
         if future.status == "cancelled":
             raise self.cluster.gone()
         answer: Answer = future.result(timeout=FETCH)
+        if answer["refused"]:
+            return None
         shutil.rmtree(cell.files.run, ignore_errors=True)  # of an attempt on this machine, as is the log
         cell.files.said.unlink(missing_ok=True)
         for name in BROUGHT:

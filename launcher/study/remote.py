@@ -37,8 +37,10 @@ class Task(TypedDict):
 
 
 class Answer(TypedDict):
-    """code: with which the cell's process has ended. files: their texts by name."""
+    """refused: whether this worker computes none. code: with which the cell's process has ended. files: their texts by
+    name."""
 
+    refused: bool
     code: int
     files: dict[str, str]
 
@@ -53,8 +55,8 @@ def compute(task: Task) -> Answer:
     from distributed import get_worker
 
     worker = get_worker()
-    if other := differing(task["code"], code()):
-        return {"code": 1, "files": {SAID: f"the worker {worker.address} has {other}; install the same there"}}
+    if differing(task["code"], code()):
+        return {"refused": True, "code": 1, "files": {}}
     # What a worker that is killed leaves in that directory the next one removes.
     with TemporaryDirectory(prefix="dfl-cell-", dir=worker.local_directory) as made, ExitStack() as held:
         place = Path(made).resolve()
@@ -62,7 +64,11 @@ def compute(task: Task) -> Answer:
         port = held.enter_context(free_ports(task["port"], task["peers"])) if task["network"] == "grpc" else 0
         ended = _process(worker, [str(place), task["network"], str(port)])
         found = {name: _text(place / name) for name in BROUGHT}
-        return {"code": ended, "files": {name: text for name, text in found.items() if text is not None}}
+        return {
+            "refused": False,
+            "code": ended,
+            "files": {name: text for name, text in found.items() if text is not None},
+        }
 
 
 def _text(file: Path) -> str | None:

@@ -50,18 +50,18 @@ def _row(x: Any, y: str, value: float) -> dict[str, Any]:
 def _heat(rows: list[dict[str, Any]], along: Sequence[Any], up: Sequence[str], words: tuple[str, str]) -> Chart:
     across = [*map(str, along)]
     axis = NAMES | {"domain": False, "labelSeparation": 1}
+    few = len(across) <= STEPS and len(up) <= STEPS
     widest = 6 + 7 * max(map(len, across))
     colour = {
         "field": "reputation",
         "type": "quantitative",
-        "scale": {"zero": True},
+        "scale": {"zero": True} if few else {"zero": True, "scheme": "viridis"},
         "legend": {"title": "reputation", "orient": "top", "gradientThickness": 8},
     }
     known = [tip("x", words[0]), tip("y", words[1]), tip("reputation", "reputation", ".4f")]
     square: Chart = {"mark": {"type": "rect"}, "encoding": {"color": colour, "tooltip": known}}
     number = {"field": "reputation", "type": "quantitative", "format": ".2f"}
     text: Chart = {"mark": {"type": "text", "style": "cell", "fontSize": 10}, "encoding": {"text": number}}
-    few = len(across) <= STEPS and len(up) <= STEPS
     return {
         "data": {"values": rows},
         "width": max(240, min(720, max(34, min(60, widest)) * len(across))),

@@ -37,7 +37,7 @@ class DaskCluster:
         return process
 
     def start_scheduler(self, *words: str, before: str = "pass") -> "subprocess.Popen[bytes]":
-        file = self.place / "scheduler.json"
+        file = self.place / f"scheduler-{len(self.started)}.json"
         process = self.start(
             "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file), *words,
             before=before,

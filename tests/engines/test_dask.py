@@ -26,6 +26,11 @@ BASE = {"rounds": 2, "peers": 3, "data": {"name": "digits", "limit": 200}}
 SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
 GRID = {"protocol": [{"name": "rdfl", "epochs": 1}, SOLO], "seed": [1, 2]}
 OF_THIS_COMPUTATION = ["command", "seconds", "bytes_sent", "commit"]
+OLD = (
+    "from importlib import metadata; told = metadata.version; "
+    "metadata.version = lambda name: '2020.1.0' if name == 'distributed' else told(name)"
+)
+"""Says to be an older one."""
 BROKEN = """
 import os, time
 from typing import Literal
@@ -181,10 +186,14 @@ def test_a_scheduler_without_workers_is_refused(
 
 def test_another_version_of_dask_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with dask_cluster(tmp_path / "dask") as cluster:
-        cluster.start_worker("one", "--no-nanny", before="import distributed; distributed.__version__ = '2020.1.0'")
+        cluster.start_worker("one", "--no-nanny", before=OLD)
         line = refused(capsys, tmp_path, cluster.address)
-    assert "has Dask 2020.1.0 and this machine has" in line
-    assert "install one version on all" in line
+        assert "the worker tcp://" in line
+        assert "has distributed 2020.1.0 where this machine has 20" in line
+        cluster.start_scheduler(before=OLD)
+        line = refused(capsys, tmp_path, cluster.address)
+        assert f"the scheduler at {cluster.address} has Dask 2020.1.0 and this machine has 20" in line
+        assert "install one version on all" in line
 
 
 def test_a_worker_without_dfl_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -192,20 +201,38 @@ def test_a_worker_without_dfl_is_refused(capsys: pytest.CaptureFixture[str], tmp
         cluster.start_worker("one", "--no-nanny", before="sys.modules['launcher'] = None")
         line = refused(capsys, tmp_path, cluster.address)
     assert "cannot load dfl" in line
-    assert "install it there" in line
+    assert "install the same there" in line
 
 
-def test_a_worker_with_other_code_is_refused_and_computes_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+@pytest.fixture
+def other_code(tmp_path: Path) -> Path:
+    """A copy of dfl that differs in a comment."""
     for room in ("launcher", "peer"):
         shutil.copytree(ROOT / room, tmp_path / "other" / room, ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "other" / "peer" / "text.py").open("a") as file:
         file.write("# changed\n")
+    return tmp_path / "other"
+
+
+def test_a_worker_with_other_code_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, other_code: Path
+) -> None:
     with dask_cluster(tmp_path / "dask") as cluster:
-        cluster.start_worker("one", "--no-nanny", path=tmp_path / "other")
+        cluster.start_worker("one", "--no-nanny", path=other_code)
         line = refused(capsys, tmp_path, cluster.address)
     assert "has other code of dfl (commit unknown, and here " in line
+    assert "install the same there" in line
+
+
+def test_a_worker_with_other_code_that_comes_later_is_given_no_cell(tmp_path: Path, other_code: Path) -> None:
+    file = written(tmp_path, base={**BASE, "rounds": 15})
+    with dask_cluster(tmp_path / "dask", ["one"]) as cluster:
+        process = start(file, tmp_path / "out", "--dask", cluster.address)
+        until(cluster.cells, SECONDS, "a cell is being computed")
+        cluster.start_worker("two", "--no-nanny", path=other_code)
+        told = said(process, 0)
+    assert told.count("it is given no cell") == 1
+    assert results(tmp_path / "out").failure.isna().all()
 
 
 def test_cells_of_one_machine_take_ports_of_their_own() -> None:
