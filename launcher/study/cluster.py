@@ -55,6 +55,8 @@ class Cluster:
         """Threads by address of the workers that are connected now and may be given cells."""
         try:
             threads: dict[str, int] = self.client.nthreads()
+            for gone in self.refused.keys() - threads.keys():
+                del self.refused[gone]
             if new := [worker for worker in threads if worker not in self.refused]:
                 answers = self.client.run(who, workers=new, on_error="return")
                 heard = {worker: told for worker, told in answers.items() if not isinstance(told, OSError)}

@@ -71,8 +71,9 @@ class HandedOut:
             "code": self.cluster.code,
         }
         # A key of its own: what an earlier launcher asked for may just be being given up.
-        choice = {"workers": workers, "allow_other_workers": True}  # or it would wait for these when they are gone
-        future = self.cluster.client.submit(compute, task, key=f"cell-{uuid4()}", pure=False, **choice)
+        # Named only where others must not have it: who waits for named workers waits on when they are gone.
+        named = {"workers": workers, "allow_other_workers": True} if any(self.cluster.refused.values()) else {}
+        future = self.cluster.client.submit(compute, task, key=f"cell-{uuid4()}", pure=False, **named)
         self._running[future] = cell
         future.add_done_callback(self._ended.put)
 
