@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,17 @@ def start(file: Path, out: Path, *more: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@contextmanager
+def running(file: Path, out: Path, address: str) -> Iterator["subprocess.Popen[str]"]:
+    """A study by Dask that does not outlive the block."""
+    process = start(file, out, "--dask", address)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def said(process: "subprocess.Popen[str]", code: int) -> str:
     """All that it says until it ends, which it does with that code."""
     told, wrong = process.communicate()
@@ -96,7 +108,7 @@ def test_what_a_lost_worker_had_is_computed_elsewhere(tmp_path: Path) -> None:
     file = written(tmp_path, base={**BASE, "rounds": 15})
     with dask_cluster(tmp_path / "dask") as cluster:
         first = cluster.start_worker("first", "--no-nanny")
-        with start(file, tmp_path / "out", "--dask", cluster.address) as process:
+        with running(file, tmp_path / "out", cluster.address) as process:
             until(lambda: cluster.cells("first"), SECONDS, "a cell is being computed")
             first.kill()
             cluster.start_worker("second")
@@ -122,7 +134,7 @@ def test_a_cell_that_kills_its_workers_has_failed_and_stops_no_other(cluster: Da
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_no_cell_outlives_its_launcher(cluster: DaskCluster, tmp_path: Path, number: int, code: int) -> None:
     file = written(tmp_path, base={**BASE, "rounds": 5000})
-    with start(file, tmp_path / "out", "--dask", cluster.address) as process:
+    with running(file, tmp_path / "out", cluster.address) as process:
         until(lambda: cluster.cells("one") and cluster.cells("two"), SECONDS, "both workers have a cell")
         process.send_signal(number)
         said(process, code)
@@ -132,7 +144,7 @@ def test_no_cell_outlives_its_launcher(cluster: DaskCluster, tmp_path: Path, num
 def test_a_scheduler_that_dies_is_told(tmp_path: Path) -> None:
     file = written(tmp_path, base={**BASE, "rounds": 5000})
     with dask_cluster(tmp_path / "dask", ["one"]) as cluster:
-        with start(file, tmp_path / "out", "--dask", cluster.address) as process:
+        with running(file, tmp_path / "out", cluster.address) as process:
             until(cluster.cells, SECONDS, "a cell is being computed")
             cluster.started[0].kill()
             assert "is gone; the finished cells are kept" in said(process, 1)
@@ -226,8 +238,10 @@ def test_a_worker_with_other_code_is_refused(
 
 def test_a_worker_with_other_code_that_comes_later_is_given_no_cell(tmp_path: Path, other_code: Path) -> None:
     file = written(tmp_path, base={**BASE, "rounds": 15})
-    with dask_cluster(tmp_path / "dask", ["one"]) as cluster:
-        process = start(file, tmp_path / "out", "--dask", cluster.address)
+    with (
+        dask_cluster(tmp_path / "dask", ["one"]) as cluster,
+        running(file, tmp_path / "out", cluster.address) as process,
+    ):
         until(cluster.cells, SECONDS, "a cell is being computed")
         cluster.start_worker("two", "--no-nanny", path=other_code)
         told = said(process, 0)
