@@ -134,6 +134,7 @@ def parser() -> argparse.ArgumentParser:
         "--at-once", type=int, metavar="N", help="cells at once (default: as many as this machine carries)"
     )
     study.add_argument("--port", type=int, metavar="P", help="the first port, with `network: grpc` (default: 7700)")
+    study.add_argument("--dask", metavar="ADDRESS", help="compute the cells on the workers of this Dask scheduler")
     quiet_argument(study)
     study.set_defaults(command=entry_points.run_study)
 

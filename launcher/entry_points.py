@@ -179,7 +179,7 @@ def run_study(arguments: argparse.Namespace, output: "Output") -> int:
     from peer.spec.peer import FIRST_PORT
 
     port = FIRST_PORT if arguments.port is None else arguments.port
-    return study(StudyOptions(arguments.file, arguments.out, arguments.at_once, port), output)
+    return study(StudyOptions(arguments.file, arguments.out, arguments.at_once, port, arguments.dask), output)
 
 
 def list_protocols(arguments: argparse.Namespace, output: "Output") -> int:

@@ -44,6 +44,7 @@ NOT_CHECKED = {
 NOT_RUN = {
     "pip": "changes what is installed; that the extra exists is checked",
     "docker": "needs Docker; tests/engines does the same",
+    "dask": "servers; tests/engines/test_dask.py starts them",
     "for": "a loop over what Docker says",
     "kubectl": "needs a cluster; tests/engines has most of one",
     "curl": "needs a run that goes on; tests/telemetry asks the same address",

@@ -39,6 +39,8 @@ LAUNCHER = (
 )
 ONE_ROOM = {
     "grpc": {f"peer.network.transport.{name}" for name in ("answers", "asking", "dialled", "entrance", "grpc", "tls")},
+    "dask": {"launcher.study.cluster"},
+    "distributed": {f"launcher.study.{name}" for name in ("cluster", "handed_out", "remote")},
     "tenseal": {"peer.learning.encryption.ckks"},
     "prometheus_client": {"peer.telemetry.metrics"},
     "starlette": {"launcher.dashboard.entrance", "launcher.dashboard.site"},

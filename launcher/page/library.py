@@ -53,7 +53,7 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
     """A chart as "png" or "svg"."""
     import vl_convert
 
-    text = json.dumps({"$schema": SCHEMA, **(chart if "facet" in chart else _sized(chart))})
+    text = json.dumps({"$schema": SCHEMA, **(chart if {"facet", "hconcat"} & chart.keys() else _sized(chart))})
     if kind == "svg":
         return vl_convert.vegalite_to_svg(text, config=dict(look)).encode()
     return vl_convert.vegalite_to_png(text, config=dict(look), scale=SCALE)

@@ -16,12 +16,12 @@ Ordered = tuple[str, tuple[str, ...], Iterable[tuple[str, str]]]
 def seats(told: Told) -> Iterator[Row]:
     """The rows of `sectors`, with when they held."""
     mixed = mixes(told)
-    return ({"when": when, **row} for when, order, _ in _orders(told) for row in sectors(order, mixed))
+    return ({"when": when, **row} for when, order, _ in orders(told) for row in sectors(order, mixed))
 
 
 def joined(told: Told) -> Iterator[Row]:
     """The rows of `lines`, with when they held."""
-    return ({"when": when, **row} for when, order, pairs in _orders(told) for row in lines(order, pairs))
+    return ({"when": when, **row} for when, order, pairs in orders(told) for row in lines(order, pairs))
 
 
 def mixes(told: Told) -> dict[str, Mapping[str, float]]:
@@ -40,7 +40,7 @@ def _groups(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     return (names[at : at + size] for at in range(0, len(names), size))
 
 
-def _orders(told: Told) -> Iterator[Ordered]:
+def orders(told: Told) -> Iterator[Ordered]:
     """Before and after; where nobody has ordered it, the one there is as "after"."""
     first, orders = told.spec.ids, told.orders
     last = told.summary.ring if told.summary else orders[-1].order if orders else first

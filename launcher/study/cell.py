@@ -1,12 +1,13 @@
 """One cell of a study: its federation, and the directory that holds its files.
 
-DIR/cells/<digest>/federation.yaml   the spec as resolved     rounds.json    a row a round, and the code's commit
+DIR/cells/<digest>/federation.yaml   the spec as resolved     rounds.json    rows of rounds, an ordered ring, the commit
 DIR/cells/<digest>/log.txt           what its process said    summary.json   written last: with it the cell is finished
 DIR/cells/<digest>/run/              while it is computed
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from launcher.reports import summary_json
 from launcher.run_files import RunFiles
 from launcher.study.settings import Network
 from peer.files import write_atomically
+from peer.reading import RECORDS, read_plain
+from peer.spec.agreement import sha256
 from peer.spec.federation import Spec
 
 Label = int | float | str
@@ -21,17 +24,20 @@ Label = int | float | str
 
 @dataclass(frozen=True)
 class Cell:
-    """labels: what it is of, in words, by key of the grid. directory: the study's."""
+    """labels: what it is of, in words, by key of the grid. directory: the study's. sources: what its spec says of
+    files, seen from the study's file."""
 
     labels: Mapping[str, Label]
     spec: Spec
     network: Network
     directory: Path
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
-        """The digest of all that its peers must agree on, which is the same for the same cell of another study file."""
-        return self.spec.digest()
+        """The digest of all that its peers must agree on, and of which files they read; the same for the same cell of
+        another study file beside this one."""
+        return sha256({**self.spec.canonical(), "sources": self.sources}) if self.sources else self.spec.digest()
 
     @cached_property
     def place(self) -> Path:
@@ -49,7 +55,7 @@ class Cell:
 
     @property
     def finished(self) -> bool:
-        return summary_json.read(self.files.summary) is not None
+        return self.files.has_rounds and summary_json.read(self.files.summary) is not None
 
     @property
     def command(self) -> str:
@@ -73,6 +79,14 @@ class CellFiles(RunFiles):
     @property
     def rounds(self) -> Path:
         return self.path / "rounds.json"
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether they can be read; a power cut may have taken either file."""
+        try:
+            return isinstance(json.loads(read_plain(self.rounds, RECORDS)), dict)
+        except (OSError, ValueError):
+            return False
 
     @property
     def said(self) -> Path:

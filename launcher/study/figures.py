@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.page.figures.base import nominal, quantitative, rounds, tip, titled
 from launcher.study.results import Row
-from launcher.study.tables import place
+from launcher.study.tables import elsewhere, place
 
 Chart = dict[str, Any]
 SIZE: Chart = {"width": 260, "height": 200}
@@ -16,7 +16,7 @@ METHOD = nominal("protocol", sort=None, legend=LEGEND)
 
 def figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:
     """By file name: the title and the chart."""
-    others = [axis for axis in axes if axis not in ("protocol", "seed") and len({row[axis] for row in rows}) > 1]
+    others = elsewhere(rows, axes, "protocol")
     figure = next((row["figure"] for row in rows if row.get("figure")), "figure")
     whole = [{**row, "place": place(row, others)} for row in rows if row.get("mean") is not None]
     course = [

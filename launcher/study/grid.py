@@ -1,6 +1,7 @@
 """From study.yaml to its cells, each checked."""
 
 import json
+import os
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -27,13 +28,27 @@ def cells(settings: StudySettings, document: Document, directory: Path) -> list[
     for chosen in product(*(zip(named[key], values, strict=True) for key, values in settings.grid.items())):
         words = dict(zip(settings.grid, (label for label, _ in chosen), strict=True))
         values = dict(zip(settings.grid, (value for _, value in chosen), strict=True))
-        cell = Cell(words, spec_of(settings, values, document), settings.network, directory)
+        spec = spec_of(settings, values, document)
+        cell = Cell(words, spec, settings.network, directory, sources(spec, document.path.parent))
         if twin := made.get(cell.place):
             raise InputError(
                 f"{document.path}: the cells {twin.name} and {cell.name} are the same; leave one of them out"
             )
         made[cell.place] = cell
     return [*made.values()]
+
+
+def sources(spec: Spec, base: Path) -> dict[str, str]:
+    """The files of one's own that the peers read, seen from `base`: what is in them is in no digest of the spec."""
+    # A source that must be told where its data lie knows nothing else of them.
+    fields = type(spec.data).model_fields
+    told = {
+        f"data.{key}": getattr(spec.data, key)
+        for key in ("path", "root")
+        if key in fields and fields[key].is_required()
+    }
+    named = {**told, "model.weights": spec.model.weights, "recording": spec.recording}
+    return {key: os.path.relpath(path, base.resolve()) for key, path in named.items() if path is not None}
 
 
 def check_keys(settings: StudySettings, document: Document) -> None:

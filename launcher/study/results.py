@@ -20,19 +20,21 @@ Row = dict[str, Any]
 
 def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
     """A row a cell, in the grid's order. failures: by a cell's key, why it is not finished; its figures are None."""
-    known = {cell.key: summary for cell in cells if (summary := summary_json.read(cell.files.summary))}
+    known = {
+        cell.key: summary for cell in cells if cell.finished and (summary := summary_json.read(cell.files.summary))
+    }
     alone = [cell for cell in cells if cell.spec.protocol.name == "solo" and cell.key in known]
     made = []
     for cell in cells:
         summary = known.get(cell.key)
         baseline = next((one for one in alone if one is not cell and goes_with(cell, one)), None)
         figures = _figures(cell, summary, known[baseline.key] if baseline else None) if summary else {}
-        made.append({**_of(cell), "failure": failures.get(cell.key, ""), **figures})
+        made.append({**what(cell), "failure": failures.get(cell.key, ""), **figures})
     columns = dict.fromkeys(name for row in made for name in row)
     return [{name: row.get(name) for name in columns} for row in made]
 
 
-def _of(cell: Cell) -> Row:
+def what(cell: Cell) -> Row:
     """What the cell is."""
     return {
         **cell.labels,
@@ -49,7 +51,7 @@ def goes_with(cell: Cell, alone: Cell) -> bool:
     """Whether the peers alone train on the same data in the same way."""
     ours, theirs = cell.spec.canonical(), alone.spec.canonical()
     alike = all(ours.get(key) == theirs.get(key) for key in COMPARED)
-    return alike and cell.spec.protocol.local() == alone.spec.protocol.local()
+    return alike and cell.sources == alone.sources and cell.spec.protocol.local() == alone.spec.protocol.local()
 
 
 def _figures(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
@@ -70,7 +72,7 @@ def _figures(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
         "tensor_bytes_sent": sum(one.tensor_bytes_sent for one in summary.per_peer),
         "bytes_sent": sum(one.bytes_sent for one in summary.per_peer),
         "seconds": summary.wall_seconds,
-        "commit": _rest(cell)["commit"],
+        "commit": kept(cell)["commit"],
         "model_sha256": json.dumps({one.id: one.model_sha256 for one in summary.per_peer}),
     }
 
@@ -83,7 +85,7 @@ def _gains(together: Mapping[str, float], alone: Summary | None, headline: Headl
     return {"mcg": found["mcg"], "cgs": found["cgs"]}
 
 
-def _rest(cell: Cell) -> dict[str, Any]:
+def kept(cell: Cell) -> dict[str, Any]:
     """What its process left beside the summary."""
     found: dict[str, Any] = json.loads(read_plain(cell.files.rounds, RECORDS))
     return found
@@ -93,8 +95,8 @@ def round_rows(cells: Sequence[Cell]) -> Iterator[Row]:
     """A row a round of every finished cell: means over its peers."""
     for cell in cells:
         if cell.finished:
-            of = {name: value for name, value in _of(cell).items() if name not in ("command", "network")}
-            yield from ({**of, **row} for row in _rest(cell)["rounds"])
+            of = {name: value for name, value in what(cell).items() if name not in ("command", "network")}
+            yield from ({**of, **row} for row in kept(cell)["rounds"])
 
 
 def as_csv(made: Sequence[Row]) -> str:

@@ -36,7 +36,7 @@ class Table:
 def tables(rows: Sequence[Row], axes: Sequence[str]) -> list[Table]:
     """A table a measure of which anything is known. axes: the grid's keys."""
     of = "protocol" if "protocol" in axes else next((axis for axis in axes if axis != "seed"), "protocol")
-    others = [axis for axis in axes if axis not in (of, "seed") and len({row[axis] for row in rows}) > 1]
+    others = elsewhere(rows, axes, of)
     figure = next((row["figure"] for row in rows if row.get("figure")), "")
     made = []
     for measure in MEASURES:
@@ -55,6 +55,11 @@ def _table(rows: Sequence[Row], of: str, others: Sequence[str], measure: Measure
         entries = {name: _entry([row for row in here if str(row[of]) == name], measure.column) for name in names}
         marked[column] = _marked(entries, measure)
     return Table(measure, title, columns, {name: [marked[column][name] for column in columns] for name in names})
+
+
+def elsewhere(rows: Sequence[Row], axes: Sequence[str], of: str) -> list[str]:
+    """The axes besides `of` and the seeds along which there is more than one value."""
+    return [axis for axis in axes if axis not in (of, "seed") and len({row[axis] for row in rows}) > 1]
 
 
 def place(row: Row, axes: Sequence[str]) -> str:

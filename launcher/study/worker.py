@@ -11,10 +11,12 @@ import time
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 from launcher.commands.run import RunOptions, run
 from launcher.output import Output
 from launcher.page.course import rounds
+from launcher.page.ring import mixes, orders
 from launcher.page.told import Told
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise
@@ -33,14 +35,21 @@ PATIENCE = 60.0
 
 
 def work(place: Path, network: Network, port: int) -> None:
-    """Computes the cell in `place`; on the network `grpc` its peers take the ports from `port` on. Exits with 1 where
-    it fails; the last line of log.txt says why."""
+    """Computes the cell in `place`, as a process that the launcher has made; on the network `grpc` its peers take the
+    ports from `port` on. Exits with 1 where it fails; the last line of log.txt says why."""
+    launcher = parent_process()
+    assert launcher is not None
+    work_until(launcher.sentinel, place, network, port)
+
+
+def work_until(gone: int, place: Path, network: Network, port: int) -> None:
+    """The same; `gone` is a descriptor that can be read once nobody wants the cell any more."""
     os.setsid()  # Ctrl-C is for the launcher to hear
     files = CellFiles(place)
     with files.said.open("wb") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
-    threading.Thread(target=end_with_launcher, daemon=True).start()
+    threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
     held = os.open(place, os.O_RDONLY)
     if not lock(held, PATIENCE):
         sys.exit("another process computes this cell; end it and start again")
@@ -65,10 +74,19 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         summary = as_real_peers(placed(spec, port), files)
     told = Told.read(spec, {id: files.run / id for id in spec.ids}, summary)
     rows = [*rounds(told.chronicles, told.views, told.judged, told.headline)]
-    write_atomically(files.rounds, json.dumps({"commit": commit(), "rounds": rows}).encode())
+    kept = {"commit": commit(), "rounds": rows, "ring": ordered(told)}
+    write_atomically(files.rounds, json.dumps(kept).encode())
     shutil.rmtree(files.run)
     files.said.unlink()
     summary_json.write(files.summary, summary)
+
+
+def ordered(told: Told) -> dict[str, Any] | None:
+    """The ring before and after it was ordered, for the figure; None where nobody has ordered it."""
+    if not told.orders:
+        return None
+    seen = [{"when": when, "order": order, "lines": sorted(pairs)} for when, order, pairs in orders(told)]
+    return {"mixes": mixes(told), "orders": seen, "cost": told.ring_cost}
 
 
 def as_real_peers(spec: Spec, files: CellFiles) -> Summary:
@@ -84,14 +102,16 @@ def placed(spec: Spec, port: int) -> Spec:
     return spec.model_copy(update={"ring": tuple(ring)})
 
 
-def end_with_launcher() -> None:
+def end_with_launcher(gone: int) -> None:
     """A cell whose launcher was killed is nobody's."""
-    launcher = parent_process()
-    assert launcher is not None
-    wait([launcher.sentinel])
+    wait([gone])
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     inner = errors.exceptions[0]
     return first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+if __name__ == "__main__":  # as a Dask worker starts it; its stdin ends with that one
+    work_until(sys.stdin.fileno(), Path(sys.argv[1]), "grpc" if sys.argv[2] == "grpc" else "memory", int(sys.argv[3]))

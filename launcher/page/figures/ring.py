@@ -1,5 +1,6 @@
 """The ring before and after it was ordered: a sector a peer, coloured by its classes, and lines between who talked."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from launcher.page.figures.palette import classes
 from launcher.page.sectors import LABEL, UNKNOWN
 from peer.text import number
 
+HEIGHT = 300
 SIDE = "sin(datum.middle) > 0.2 ? 'left' : sin(datum.middle) < -0.2 ? 'right' : 'center'"
 """Names begin, or end, at the ring."""
 
@@ -29,6 +31,15 @@ def rings(document: Document) -> list[Figure]:
 
 
 def _ring(when: str, title: str, caption: str, document: Document) -> Figure:
+    used = {row["class"] for row in document.tables["ring"]}
+    names = [name for name in [*document.runs[0].classes, UNKNOWN] if name in used]
+    return Figure(
+        f"ring-{when}", title, caption, ("ring", "neighbours"), ring_chart(when, names, document.runs[0].peers)
+    )
+
+
+def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = None) -> Spec:
+    """Of the tables `ring` and `neighbours`. names: of the classes, in order. width: None for as much as there is."""
     here: Spec = {"filter": f"datum.when === '{when}'"}
     layers: list[Spec] = [
         {
@@ -36,8 +47,8 @@ def _ring(when: str, title: str, caption: str, document: Document) -> Figure:
             "transform": [here],
             "mark": {"type": "rule", "style": "edge"},
             "encoding": {
-                "x": _place("x"),
-                "y": _place("y"),
+                "x": _place("x", width),
+                "y": _place("y", width),
                 "x2": {"field": "x2"},
                 "y2": {"field": "y2"},
                 "tooltip": [tip("peer", "between"), tip("other", "and")],
@@ -49,36 +60,35 @@ def _ring(when: str, title: str, caption: str, document: Document) -> Figure:
             "mark": {"type": "arc", "style": "sector"},
             "encoding": {
                 **_angles("begin", "end"),
-                "radius": _radius("outer"),
+                "radius": _radius("outer", width),
                 "radius2": {"field": "inner"},
-                "color": _colours(document),
+                "color": _colours(names),
                 "tooltip": [tip("peer", "peer"), tip("class", "class"), tip("share", "share", ".1%")],
             },
         },
         {
             "data": {"name": "ring"},
             "transform": [here, {"filter": "datum.label !== ''"}, {"calculate": str(LABEL), "as": "rim"}],
-            "mark": {"type": "text", "style": "name", "fontSize": 12 if document.runs[0].peers <= MANY else 10}
+            "mark": {"type": "text", "style": "name", "fontSize": 12 if peers <= MANY else 10}
             | {"align": {"expr": SIDE}, "limit": 90},
-            "encoding": {**_angles("middle"), "radius": _radius("rim"), "text": nominal("label")},
+            "encoding": {**_angles("middle"), "radius": _radius("rim", width), "text": nominal("label")},
         },
     ]
-    chart = {"width": "container", "height": 300, "layer": layers}
-    return Figure(f"ring-{when}", title, caption, ("ring", "neighbours"), chart | {"view": {"stroke": None}})
+    return {"width": width or "container", "height": HEIGHT, "layer": layers, "view": {"stroke": None}}
 
 
-def _colours(document: Document) -> Spec:
-    used = {row["class"] for row in document.tables["ring"]}
-    names = [name for name in [*document.runs[0].classes, UNKNOWN] if name in used]
-    few = len(names) <= 10 and names != [UNKNOWN]
+def _colours(names: Sequence[str]) -> Spec:
+    few = len(names) <= 10 and [*names] != [UNKNOWN]
     legend: dict[str, Any] | None = {"orient": "bottom", "columns": 5, "symbolType": "square"} if few else None
-    return nominal("class", "class" if few else None, scale={"domain": names, "range": classes(names)}, legend=legend)
+    scale = {"domain": [*names], "range": classes(names)}
+    return nominal("class", "class" if few else None, scale=scale, legend=legend)
 
 
-def _place(field: str) -> Spec:
+def _place(field: str, width: int | None) -> Spec:
     """In the largest square in the middle, where the sectors are."""
-    side, sign = ("width", 1) if field == "x" else ("height", -1)
-    rim = [{"expr": f"({side} - {one} * min(width, height)) / 2"} for one in (sign, -sign)]
+    wide, high = (width, HEIGHT) if width else ("width", "height")
+    side, sign = (wide, 1) if field == "x" else (high, -1)
+    rim = [{"expr": f"({side} - {one} * min({wide}, {high})) / 2"} for one in (sign, -sign)]
     scale = {"domain": [-1, 1], "nice": False, "range": rim}
     return {"field": field, "type": "quantitative", "scale": scale, "axis": None}
 
@@ -88,6 +98,7 @@ def _angles(begin: str, end: str | None = None) -> Spec:
     return {**from_here, "theta2": {"field": end}} if end else from_here
 
 
-def _radius(field: str) -> Spec:
+def _radius(field: str, width: int | None) -> Spec:
     scale = {"type": "linear", "domain": [0, 1], "nice": False, "zero": True}
-    return {"field": field, "type": "quantitative", "scale": scale, "stack": None}
+    fixed = {"range": [0, min(width, HEIGHT) / 2]} if width else {}  # beside others Vega-Lite takes no chart's own size
+    return {"field": field, "type": "quantitative", "scale": scale | fixed, "stack": None}

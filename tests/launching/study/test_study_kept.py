@@ -1,0 +1,120 @@
+"""What a study takes for finished, and for its own."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+from launcher.cli import main
+from launcher.study.cell import Cell
+from launcher.study.command import sole_use
+from launcher.study.grid import cells, read
+from launcher.study.results import goes_with
+
+BASE = {"rounds": 1, "peers": 2, "data": {"name": "digits", "limit": 100}}
+SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
+BROKEN = """
+from typing import Literal
+from peer.protocols.solo import Solo
+
+class Raises(Solo):
+    name: Literal["mine:Raises"] = "mine:Raises"
+    async def round(self, peer):
+        raise ValueError("no more")
+"""
+
+
+def written(place: Path, **keys: Any) -> Path:
+    content = {"name": "small", "base": BASE, "grid": {"protocol": [SOLO], "seed": [1, 2]}, **keys}
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "study.yaml").write_text(json.dumps(content))
+    return place / "study.yaml"
+
+
+def made(file: Path) -> list[Cell]:
+    settings, document = read(file)
+    return cells(settings, document, file.parent / "out")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("finished")
+    assert main(["study", str(written(place)), "--out", str(place / "out"), "--quiet"]) == 0
+    return place / "out"
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"rounds": [', None])
+def test_a_cell_with_a_damaged_file_is_computed_once_more(finished: Path, tmp_path: Path, damage: bytes | None) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    whole, broken = made(written(tmp_path))
+    if damage is None:
+        broken.files.rounds.unlink()
+    else:
+        broken.files.rounds.write_bytes(damage)
+    (tmp_path / "out" / "rounds.parquet").write_bytes(b"PAR1")
+    before = whole.files.summary.stat().st_mtime_ns, broken.files.summary.stat().st_mtime_ns
+    assert main(["study", str(tmp_path / "study.yaml"), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    after = whole.files.summary.stat().st_mtime_ns, broken.files.summary.stat().st_mtime_ns
+    assert before[0] == after[0]
+    assert before[1] != after[1]
+    for name in ("rounds", "results"):
+        tables = [pandas.read_parquet(place / f"{name}.parquet") for place in (finished, tmp_path / "out")]
+        same = [table.drop(columns=["command", "seconds", "bytes_sent"], errors="ignore") for table in tables]
+        pandas.testing.assert_frame_equal(*same)
+
+
+def test_the_directory_of_another_study_is_left_alone(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, before = written(tmp_path, name="other"), (finished / "results.csv").read_bytes()
+    assert main(["study", str(file), "--out", str(finished)]) == 2
+    assert f"{finished} is of the study `small`; choose another directory with --out" in capsys.readouterr().err
+    assert (finished / "results.csv").read_bytes() == before
+
+
+def test_two_at_once_do_not_share_a_directory(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sole_use(finished):
+        assert main(["study", str(written(tmp_path)), "--out", str(finished)]) == 2
+    assert "another dfl-launch is at work" in capsys.readouterr().err
+
+
+def test_a_study_that_is_made_smaller_keeps_what_it_has(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    file = written(tmp_path, grid={"protocol": [SOLO], "seed": [2]})
+    for name in ("ring-fibfl++.svg", "mine.svg"):
+        (tmp_path / "out" / "figures" / name).write_text("<svg/>")
+    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert pandas.read_csv(tmp_path / "out" / "results.csv").seed.tolist() == [2]
+    assert len([*tmp_path.glob("out/cells/*/summary.json")]) == 2
+    assert {file.name for file in tmp_path.glob("out/figures/*i*.svg")} == {"fairness.svg", "mine.svg"}
+
+
+def test_where_every_cell_fails_the_files_say_so(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(BROKEN)
+    file = written(tmp_path, grid={"protocol": ["mine:Raises"], "seed": [1]})
+    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--quiet"]) == 1
+    (failure,) = pandas.read_csv(tmp_path / "out" / "results.csv").failure
+    assert "ValueError: no more" in failure
+    assert "1 failed" in (tmp_path / "out" / "study.html").read_text()
+
+
+def test_other_files_make_another_cell_wherever_the_study_lies(tmp_path: Path) -> None:
+    content = {"x_train": np.zeros((40, 4), np.float32), "y_train": np.arange(40) % 2}
+    content |= {"x_test": content["x_train"], "y_test": content["y_train"]}
+    here, there = tmp_path / "here", tmp_path / "there"
+    for place in (here, there):
+        place.mkdir()
+        for name in ("one.npz", "two.npz"):
+            np.savez(place / name, **content)
+    data = [{"name": "npz", "path": f"{name}.npz"} for name in ("one", "two")]
+    grid = {"protocol": ["rdfl", {"name": "solo", "like": "rdfl"}], "data": data}
+    one, two = (made(written(place, base={"rounds": 1, "peers": 3}, grid=grid)) for place in (here, there))
+    assert len({cell.key for cell in one}) == 4
+    assert [cell.key for cell in one] == [cell.key for cell in two]
+    assert [goes_with(one[0], alone) for alone in one[2:]] == [True, False]
