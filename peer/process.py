@@ -9,10 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -3, -4, -8
 OPEN_FILES = 65_536
 KEPT = 256 << 20
 """Bytes of freed memory that the process keeps for the next large block."""
+RETURNED = 300_000
+"""Bytes of a block that goes back to the system when it is freed: more than a step of a small model takes and gives
+back, less than its vector."""
 
 
 @contextmanager
@@ -63,3 +66,10 @@ def reuse_memory() -> None:
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT)
         libc.mallopt(M_ARENA_MAX, 1)  # what one thread frees, any other can use: 3 MB a peer less
+
+
+def return_memory() -> None:
+    """Of many peers in one process few hold a vector or a snapshot for long. What glibc keeps of each for the next one,
+    in a heap a thread, comes to 1 MB a peer."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, RETURNED)

@@ -1,6 +1,7 @@
 """The deadlines of the network and how much other parties can make it keep; one object each, passed in."""
 
 from dataclasses import dataclass, replace
+from math import inf
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Timeouts:
     renew: float = 10.0
     """Silence of one that can be reached, after which all connections to it are made anew, again and again."""
     resources: float = 5.0
-    """Between two reports of resources."""
+    """Between two reports of resources; infinite, none is made."""
     question: float = 2.0
     """For the answer to a question about views."""
     decide: float = 4.0
@@ -49,6 +50,11 @@ class Timeouts:
     """Between two questions whether a view was decided, while a neighbour is away."""
     leave: float = 5.0
     """How long a finished peer tries to tell a neighbour so: it may be paused, or gone for good."""
+
+    def stretched(self, factor: float) -> "Timeouts":
+        """The same with so many times fewer signs of life, and looks at them, and with no reports of resources."""
+        signs = ("beat", "poll", "suspect", "deliver", "probe", "renew", "leave")
+        return replace(self, resources=inf, **{name: factor * getattr(self, name) for name in signs})
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from peer.network.limits import Limits, Timeouts
+from peer.network.membership.board import PostedDurability
 from peer.network.membership.durability import Durability, ImpossibleError
 from peer.network.membership.edges import Edges, Neighbour
 from peer.network.streams.deliveries import Deliveries
@@ -50,7 +51,12 @@ class Node:
         self.identity, self.transport = identity, transport
         self.timeouts, self.limits = timeouts, limits
         self.edges = Edges(addresses)
-        self.durability = Durability(identity.id, self.edges, identity.rounds)
+        board = transport.board
+        self.durability = (
+            PostedDurability(identity.id, self.edges, identity.rounds, board)
+            if board
+            else Durability(identity.id, self.edges, identity.rounds)
+        )
         self.traffic, self.deliveries = Traffic(), Deliveries(timeouts.deliver)
         self.foreign = Foreign(limits, len(addresses))
         self.round = 0

@@ -12,9 +12,11 @@ from pathlib import Path
 import torch
 
 from peer.learning.data.sources import Source
+from peer.network.membership.board import Board
 from peer.network.transport.memory import MemoryNetwork
-from peer.process import raise_open_files
+from peer.process import raise_open_files, return_memory
 from peer.runtime.bounds import Bounds
+from peer.runtime.common import Common
 from peer.runtime.membership.lives import Lives
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
@@ -33,19 +35,22 @@ async def run_in_process(
     """
     torch.set_num_threads(1)
     raise_open_files()
-    network, everyone = MemoryNetwork(), dict[str, Lives]()
+    return_memory()
+    board = None if spec.on_loss == "bypass" else Board()  # where views change, so does whose word counts
+    network, everyone = MemoryNetwork(board), dict[str, Lives]()
+    bounds = bounds.in_one_process(len(spec.ring), spec.patience)
+    addresses, common = spec.addresses, Common(spec)
+    configs = [_config(id, spec, out, (own or {}).get(id)) for id in spec.ids]
     with ThreadPoolExecutor(1, "train") as executor:
-        for member in spec.ring:
-            config = PeerConfig(
-                federation=out / "federation.yaml",
-                id=member.id,
-                device="cpu",
-                out=out / member.id,
-                data=own_data(member.id, spec, (own or {}).get(member.id)),
-            )
-            transport = partial(network.transport, member.address)
-            everyone[member.id] = Lives(prepare(config, spec), transport, executor, Telemetry(), bounds)
+        for config in configs:
+            transport = partial(network.transport, addresses[config.id])
+            everyone[config.id] = Lives(prepare(config, spec, common), transport, executor, Telemetry(), bounds)
         async with asyncio.TaskGroup() as group:
             for lives in everyone.values():
                 group.create_task(lives.run())
     return {id: lives.runtime for id, lives in everyone.items() if lives.runtime}
+
+
+def _config(id: str, spec: Spec, out: Path, own: Source | None) -> PeerConfig:
+    federation = out / "federation.yaml"
+    return PeerConfig(federation=federation, id=id, device="cpu", out=out / id, data=own_data(id, spec, own))

@@ -72,8 +72,8 @@ class LocalPeer(Communicating):
         since = stage_of(round, self.setup.spec.data.stages).since
         if since == self._since:
             return
-        load = asyncio.get_running_loop().run_in_executor
-        shard = await load(self.executor, load_shard, self.setup.config, self.setup.spec, round)
+        load, setup = asyncio.get_running_loop().run_in_executor, self.setup
+        shard = await load(self.executor, load_shard, setup.config, setup.spec, round, setup.common)
         self._hold(shard.standardised(self.standard) if self.standard else shard)
         self._since = since
         self.report(DataDrifted(round=round, samples=self.samples))

@@ -16,7 +16,7 @@ from peer.learning.data.held_back import HoldBack
 from peer.learning.data.shard import Shard, own_shard, take_shard
 from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model
+from peer.learning.model.model import Gradient, Model
 from peer.learning.model.zoo import build
 from peer.learning.training.batches import check_batches
 from peer.learning.training.length import check_length
@@ -25,6 +25,7 @@ from peer.network.wire.messages import VERSION
 from peer.ownership import make_private, refuse_links
 from peer.protocols.peer import Resources
 from peer.runtime.behaviour import flip_labels
+from peer.runtime.common import Common
 from peer.runtime.disk import check_disk, disk_needed, rehearse
 from peer.runtime.fine_tuned import forget_other
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
@@ -53,6 +54,8 @@ class Setup:
     """The views of the run that is replayed; None if they are to be decided."""
     moved: Seat | None = None
     """Its place in a later view; None in the run's first one, of all members."""
+    common: Common | None = None
+    """What all peers of this process hold together; None where each is a process of its own."""
 
     @cached_property
     def seat(self) -> Seat:
@@ -74,7 +77,7 @@ class Setup:
         return self.config.out or Path(self.config.id)
 
 
-def prepare(config: PeerConfig, spec: Spec) -> Setup:
+def prepare(config: PeerConfig, spec: Spec, common: Common | None = None) -> Setup:
     """Load the data and build the model; InputError when they do not go together. Creates nothing."""
     device = choose_device(config.device)
     limit_memory(device, config.gpu_memory)
@@ -82,17 +85,19 @@ def prepare(config: PeerConfig, spec: Spec) -> Setup:
     check_directory(out, config, spec)
     resources = given(config, spec)
     recorded = recorded_views(config, spec)
-    shard = load_shard(config, spec, round=1)
-    model = fitting_model(config, spec, shard, device)
+    shard = load_shard(config, spec, 1, common)
+    model = fitting_model(config, spec, shard, device, common.gradient if common else torch.zeros_like)
     check_room(config, spec, shard, model)
-    return Setup(config, spec, shard, model, resources, recorded)
+    return Setup(config, spec, shard, model, resources, recorded, common=common)
 
 
-def fitting_model(config: PeerConfig, spec: Spec, shard: Shard, device: torch.device) -> Model:
+def fitting_model(
+    config: PeerConfig, spec: Spec, shard: Shard, device: torch.device, gradient: Gradient = torch.zeros_like
+) -> Model:
     """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
     example = Example.of(shard.train, shard.classes, shard.task, shard.test)
-    model = build(spec.model, example, spec.seed, stream, device)
+    model = build(spec.model, example, spec.seed, stream, device, gradient)
     model.names = shard.names
     check_learnt(spec, model)
     spec.protocol.check_samples(config.id, len(shard.train))
@@ -113,17 +118,18 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
     return needed
 
 
-def load_shard(config: PeerConfig, spec: Spec, round: int) -> Shard:
+def load_shard(config: PeerConfig, spec: Spec, round: int, common: Common | None = None) -> Shard:
     """The data as this peer has them in a round; InputError when they are no use in any round."""
     data = spec.data
     if config.data and (why := why_no_transforms(spec.protocol, config.data)):
         raise InputError(why)
     hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, data.seed, config.id)
-    shard = (
-        own_shard(config.data, data, round, spec.task, hold_back)
-        if config.data
-        else take_shard(data, spec.ids, config.id, round, spec.task, hold_back)
-    )
+    if config.data:
+        shard = own_shard(config.data, data, round, spec.task, hold_back)
+    elif common:
+        shard = common.data.shard(config.id, round, hold_back)
+    else:
+        shard = take_shard(data, spec.ids, config.id, round, spec.task, hold_back)
     match spec.behaviour.get(config.id):
         case LabelFlip(rate=rate):
             train, held = (

@@ -26,7 +26,7 @@ async def watch_lost(
     clock = asyncio.get_running_loop().time
     said: dict[str, float] = {}
     while True:
-        await asyncio.sleep(1)
+        await asyncio.sleep(reminders.look)
         for neighbour in [*edges.neighbours.values()]:
             rejecting = neighbour.rejecting if neighbour.rejects else neighbour.heard
             lost = clock() - min(neighbour.heard, rejecting)
@@ -67,7 +67,7 @@ async def watch_stalled(network: Network, report: Report, reminders: Reminders) 
     since: dict[str, tuple[Key, int, float]] = {}
     said: dict[str, float] = {}
     while True:
-        await asyncio.sleep(1)
+        await asyncio.sleep(reminders.look)
         now, before = clock(), since
         since, stalled, due = {}, dict[str, Awaited](), False
         for neighbour, key, frames in network.stalled():

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from peer.files import write_atomically
 from peer.reading import read_plain
+from peer.spec.agreement import agreed, digests
 from peer.spec.federation import Spec
 
 RUN = "run.json"
@@ -27,7 +28,7 @@ class Run(BaseModel):
     @classmethod
     def of(cls, spec: Spec, id: str, version: int) -> Self:
         plain = spec.model_dump(mode="json")
-        return cls(version=version, id=id, rounds=spec.rounds, digests=spec.digests(), spec=plain)
+        return cls(version=version, id=id, rounds=spec.rounds, digests=digests(agreed(plain)), spec=plain)
 
     @classmethod
     def read(cls, directory: Path) -> Self:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,40 @@ class Shard:
                 samples.close()
 
 
+class Tests(NamedTuple):
+    """What all who have a data set in common are tested on in a stage."""
+
+    test: Samples
+    validation: Samples | None
+
+    @classmethod
+    def of(cls, dataset: Dataset, stage: Stage) -> Self:
+        public = dataset.validation_samples()
+        return cls(stage.apply(dataset.test()), public and stage.apply(public))
+
+
+class CommonData:
+    """A data set of which each peer has a part: read and dealt once, with tests that all its shards share."""
+
+    def __init__(self, source: Source, ids: Sequence[str], task: Task = Classification()) -> None:
+        """InputError when anybody's part would be empty in any round."""
+        self._source, self._ids = source, ids
+        self._dataset = source.load(task)
+        self._dealt = deal(source, self._dataset, ids)
+        self._tests: dict[int, tuple[Tests, list[Indices] | None]] = {}
+        """With everybody's published test split, by the first round of their stage."""
+
+    def shard(self, peer: str, round: int = 1, hold_back: HoldBack | None = None) -> Shard:
+        """The part that `peer` has in a round."""
+        mine, stage = self._ids.index(peer), stage_of(round, self._source.stages)
+        if stage.since not in self._tests:
+            papers = _paper_parts(stage.partition, self._source.seed, self._dataset, self._ids)
+            self._tests[stage.since] = Tests.of(self._dataset, stage), papers
+        tests, papers = self._tests[stage.since]
+        shard = _shard(self._dataset, self._dealt[stage.since][mine], stage, tests, hold_back)
+        return replace(shard, paper=papers[mine] if papers else None)
+
+
 def take_shard(
     source: Source,
     ids: Sequence[str],
@@ -62,11 +97,7 @@ def take_shard(
     hold_back: HoldBack | None = None,
 ) -> Shard:
     """The part of a common data set that `peer` has in a round; InputError when anybody's would be empty in any."""
-    dataset = source.load(task)
-    mine, stage = ids.index(peer), stage_of(round, source.stages)
-    dealt = deal(source, dataset, ids)[stage.since][mine]
-    paper = _paper_part(stage.partition, source.seed, dataset, ids, mine)
-    return _shard(dataset, dealt, paper, stage, own=False, hold_back=hold_back)
+    return CommonData(source, ids, task).shard(peer, round, hold_back)
 
 
 def deal(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list[Indices]]:
@@ -99,7 +130,8 @@ def own_shard(
     drift changes these samples, too.
     """
     dataset, stage = open_own(source, federation, task), stage_of(round, federation.stages)
-    shard = _shard(dataset, np.arange(len(dataset.train_targets)), None, stage, own=True, hold_back=hold_back)
+    all_of_it = np.arange(len(dataset.train_targets))
+    shard = replace(_shard(dataset, all_of_it, stage, Tests.of(dataset, stage), hold_back), own=True)
     if not federation.validation:
         return shard
     public = _public(federation, dataset)
@@ -145,15 +177,13 @@ def check_public(common: Dataset, own: Dataset) -> None:
         )
 
 
-def _paper_part(
-    partition: Partition, seed: int, dataset: Dataset, ids: Sequence[str], mine: int
-) -> NDArray[np.int64] | None:
-    """The published test split's part; None where the test set is too small to be split by that rule.
+def _paper_parts(partition: Partition, seed: int, dataset: Dataset, ids: Sequence[str]) -> list[Indices] | None:
+    """The published test split; None where the test set is too small to be split by that rule.
 
     It is drawn by a generator of the training split's seed, as the published figures were made.
     """
     try:
-        return partition.split(labels(dataset.test_targets, dataset), ids, np.random.default_rng(seed))[mine]
+        return partition.split(labels(dataset.test_targets, dataset), ids, np.random.default_rng(seed))
     except InputError:
         return None
 
@@ -177,25 +207,17 @@ def class_mix(samples: Samples, classes: int, task: Task) -> NDArray[np.float64]
     return shares
 
 
-def _shard(
-    dataset: Dataset,
-    indices: Indices,
-    paper: NDArray[np.int64] | None,
-    stage: Stage,
-    *,
-    own: bool,
-    hold_back: HoldBack | None,
-) -> Shard:
+def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: Tests, hold_back: HoldBack | None) -> Shard:
     trained, held = hold_back.split(indices) if hold_back else (indices, None)
-    train, public = stage.apply(dataset.train(trained)), dataset.validation_samples()
+    train = stage.apply(dataset.train(trained))
     return Shard(
         train=train,
-        test=stage.apply(dataset.test()),
+        test=tests.test,
         proportions=class_mix(train, dataset.classes, dataset.task),
-        paper=paper,
-        own=own,
+        paper=None,
+        own=False,
         classes=dataset.classes,
-        validation=public and stage.apply(public),
+        validation=tests.validation,
         names=dataset.names,
         task=dataset.task,
         held_back=None if held is None else stage.apply(dataset.train(held)),

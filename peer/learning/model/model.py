@@ -1,6 +1,6 @@
 """A split model on one flat vector: what leaves a peer is a slice of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Literal, overload
@@ -23,7 +23,10 @@ from peer.learning.model.settings import ModelSettings
 from peer.learning.model.split import Patterned, Split
 from peer.learning.randomness import global_stream
 
-__all__ = ["PARTS", "Model", "Part", "Split"]
+__all__ = ["PARTS", "Gradient", "Model", "Part", "Split"]
+
+Gradient = Callable[[Tensor], Tensor]
+"""Gives a vector like the one it is given, in which nothing need be kept from one step to the next."""
 
 
 class Model:
@@ -46,8 +49,12 @@ class Model:
         name: str,
         example: Example,
         device: torch.device | str = "cpu",
+        gradient: Gradient = torch.zeros_like,
     ) -> None:
-        """Check by a dry pass that the model fits the example's task (else InputError); lay it out."""
+        """Check by a dry pass that the model fits the example's task (else InputError); lay it out.
+
+        gradient: makes `gradient` for `vector`; models that never learn at the same time can have one together.
+        """
         self.name, self.shape, self.classes = name, example.shape, example.classes
         self.task = example.task
         self.device = torch.device(device)
@@ -71,7 +78,7 @@ class Model:
         self._versions = versions(self.frozen)
         self.counters: dict[str, Tensor] = counters(self.module, self.frozen)
         self.vector = torch.empty(sum(e.size for e in self.layout), dtype=torch.float32, device=self.device)
-        self.gradient = torch.zeros_like(self.vector)
+        self.gradient = gradient(self.vector)
         bind(self.module, self.layout, self.vector, self.gradient)
         self._rounded = Rounded(split, self.layout, self.vector, self.gradient)
 

@@ -4,6 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
 
 from peer.network.membership.durability import NOTHING
 from peer.network.node import Callbacks, Node
@@ -85,7 +86,7 @@ class Conversation:
         """Beat after beat, the last of which is the farewell."""
         told: dict[str, int] = {}
         clock = asyncio.get_running_loop().time
-        advertised = -self._timeouts.resources
+        advertised = -inf
         while not self.farewell_said:
             version, listener = self._durability.version, self._beats.pipe.peer
             last = self._leaving.is_set() and self._is_up_to_date(listener)
@@ -98,7 +99,7 @@ class Conversation:
                 beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.obstacle
             if (taken := self._node.deliveries.taken(listener)) is not None:
                 beat.taken = taken
-            if clock() - advertised >= self._timeouts.resources:
+            if clock() - advertised > self._timeouts.resources:
                 advertised = clock()
                 beat.resources.CopyFrom(self._callbacks.resources())
             if (heard := self._durability.of(listener)) > NOTHING:

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 
 from peer.errors import InputError
+from peer.network.membership.board import Board
 from peer.network.transport.base import (
     REFUSED,
     SERVICES,
@@ -94,9 +95,10 @@ class MemoryPipe(Pipe):
 
 
 class MemoryNetwork:
-    """The addresses at which peers of this process listen."""
+    """The addresses at which peers of this process listen, and the board that they read, if there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, board: Board | None = None) -> None:
+        self.board = board
         self.listening: dict[str, MemoryTransport] = {}
 
     def transport(self, address: str | None, _status: StatusHandler | None = None) -> "MemoryTransport":
@@ -107,7 +109,7 @@ class MemoryTransport(Transport):
     """One peer's access to a MemoryNetwork."""
 
     def __init__(self, network: MemoryNetwork, address: str | None) -> None:
-        self._network, self._address = network, address
+        self._network, self._address, self.board = network, address, network.board
         self._accept: StreamHandler | None = None
         self._streams: asyncio.TaskGroup | None = None
         """The incoming ones, while it runs."""

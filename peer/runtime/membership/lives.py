@@ -154,8 +154,8 @@ class Lives:
         await self._drop_after(dict(following.entrants).get(membership.id, following.first - 1))
         await membership.enter(following)
         if await asyncio.to_thread(self._checkpoints.newest_whole) < 0:
-            load = asyncio.get_running_loop().run_in_executor
-            self._setup = await load(self._executor, prepare, self._setup.config, self._setup.spec)
+            load, setup = asyncio.get_running_loop().run_in_executor, self._setup
+            self._setup = await load(self._executor, prepare, setup.config, setup.spec, setup.common)
 
     async def _drop_after(self, round: int | None) -> None:
         """What lies after that round is void; None: nothing is."""

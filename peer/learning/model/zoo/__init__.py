@@ -8,7 +8,7 @@ from torch import nn
 from peer.errors import InputError, nearest
 from peer.learning.model.digests import named_sha256
 from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model
+from peer.learning.model.model import Gradient, Model
 from peer.learning.model.rounded import answer_in_float32, convert
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.split import Patterned, Split, check_patterns, matches
@@ -50,6 +50,7 @@ def build(
     seed: int,
     stream: str = "shared",
     device: torch.device | str = "cpu",
+    gradient: Gradient = torch.zeros_like,
 ) -> Model:
     """A model with fresh weights, drawn from the stream (seed, `stream`), or with those of a file.
 
@@ -58,27 +59,29 @@ def build(
     InputError if the model is unknown or does not fit the example, or the file is not of this model.
     """
     settings = ModelSettings(name=model) if isinstance(model, str) else model
-    made = _drawn(settings, example, derive(seed, "init", stream), device)
+    made = _drawn(settings, example, derive(seed, "init", stream), device, gradient)
     if made.frozen and not made.trainable("model"):
         raise InputError(
             f"model {made.name} has nothing left to learn, as all of its parameters are frozen; freeze fewer"
         )
     if made.frozen and stream != "shared":
-        made.take(_drawn(settings, example, derive(seed, "init", "shared"), device).frozen)
+        made.take(_drawn(settings, example, derive(seed, "init", "shared"), device, gradient).frozen)
     if settings.weights:
         made.loaded = load_weights(made, settings.weights, partial=settings.partial)
     made.facts = tuple(_facts(made, shared=stream == "shared"))
     return made
 
 
-def _drawn(settings: ModelSettings, example: Example, seed: int, device: torch.device | str) -> Model:
+def _drawn(
+    settings: ModelSettings, example: Example, seed: int, device: torch.device | str, gradient: Gradient
+) -> Model:
     with global_stream(seed):
         parts = split(settings, example.shape, example.classes)
         _freeze(parts.module, settings)
         if settings.dtype:
             convert(parts, getattr(torch, settings.dtype))
         answer_in_float32(parts)
-        made = Model(parts, name=settings.name, example=example, device=device)
+        made = Model(parts, name=settings.name, example=example, device=device, gradient=gradient)
     made.settings = settings
     return made
 
