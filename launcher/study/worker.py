@@ -12,6 +12,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from launcher.commands.compare import weight_divergence
 from launcher.commands.run import RunOptions, run
 from launcher.output import Output
 from launcher.page.course import rounds
@@ -65,7 +66,9 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         summary = as_real_peers(placed(spec, port), files)
     told = Told.read(spec, {id: files.run / id for id in spec.ids}, summary)
     rows = [*rounds(told.chronicles, told.views, told.judged, told.headline)]
-    write_atomically(files.rounds, json.dumps({"commit": commit(), "rounds": rows}).encode())
+    divergence = weight_divergence(files.run, spec.ids)
+    left = {"commit": commit(), "weight_divergence": divergence, "rounds": rows}
+    write_atomically(files.rounds, json.dumps(left).encode())
     shutil.rmtree(files.run)
     files.said.unlink()
     summary_json.write(files.summary, summary)
