@@ -54,6 +54,8 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
             put(content, key, value)
     except ValueError as error:
         raise InputError(f"{document.path}: {error}, and `grid` cannot reach into one; write it whole") from None
+    if not pinned(content.get("protocol")):
+        content.pop("machines", None)
     peers = content.pop("peers")
     if type(peers) is not int:
         raise InputError(f"{document.path}: `peers` wants a number, such as 5 (given: {json.dumps(peers)})")
@@ -63,6 +65,11 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
     except InputError as error:
         where = ", ".join(f"{key} {label(value)}" for key, value in values.items())
         raise InputError(f"{error} (in the cell {where})") from None
+
+
+def pinned(protocol: Any) -> bool:
+    """Whether it goes by `machines`, which a federation refuses whose protocol does not."""
+    return isinstance(protocol, Mapping) and protocol.get("resources") == "pinned"
 
 
 def labels(key: str, values: list[Any]) -> list[int | float | str]:
