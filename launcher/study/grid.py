@@ -81,11 +81,12 @@ def labels(key: str, values: list[Any]) -> list[int | float | str]:
 
 
 def label(value: Any) -> int | float | str:
-    """`fibfl++ tau=0.3` for {name: fibfl++, tau: 0.3}; a number is its own."""
+    """`fibfl++ tau=0.3` for {name: fibfl++, tau: 0.3}, `none` for {}; a number is its own."""
     if isinstance(value, Mapping):
         first = [str(value[key]) for key in ("name", "kind") if key in value]
         rest = {key: f"({label(one)})" if isinstance(one, Mapping) else label(one) for key, one in value.items()}
-        return " ".join(first + [f"{key}={one}" for key, one in rest.items() if key not in ("name", "kind")])
+        said = [f"{key}={one}" for key, one in rest.items() if key not in ("name", "kind")]
+        return " ".join(first + said) or "none"
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     return json.dumps(value)

@@ -45,6 +45,7 @@ def test_labels_say_what_was_written() -> None:
     assert label({"kind": "iid"}) == "iid"
     assert label({"name": "solo", "settings": {"epochs": 1}}) == "solo settings=(epochs=1)"
     assert label(True) == "true"
+    assert label({}) == "none"
 
 
 def test_latex_takes_no_text_for_a_command() -> None:
