@@ -164,20 +164,20 @@ def measured(page: Path) -> Iterator[tuple[str, str]]:
     """The tables that a page has of studies' results, by what is written of their source: `data/x.csv: mean`."""
     for source, file, column in re.findall(r"<!-- from ((data/\S+): (\w+)), by", page.read_text(encoding="utf-8")):
         with (page.parent / file).open(encoding="utf-8", newline="") as lines:
-            rows = [{key: plain(key, value) for key, value in row.items()} for row in csv.DictReader(lines)]
+            rows = [{key: plain(value) for key, value in row.items()} for row in csv.DictReader(lines)]
         axes = [*rows[0]][: [*rows[0]].index("peers")]
         found = next(one for one in study_tables(rows, axes) if one.measure.column == column)
         yield source, "".join(f"{line}\n" for line in markdown([found], "").splitlines() if line.startswith("|"))
 
 
-def plain(column: str, value: str) -> int | float | str | None:
+def plain(value: str) -> int | float | str | None:
     """A field of a study's CSV: a number where it is one; None where it is empty."""
-    if column == "seed":
-        return int(value)
-    try:
-        return float(value) if value else None
-    except ValueError:
-        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value or None
 
 
 def listed(examples: Path) -> str:
