@@ -18,6 +18,8 @@ from peer.learning.training.evaluation import evaluate
 from peer.learning.training.metrics import gini
 from peer.runtime.runtime import Runtime
 
+STUDIES = Path(__file__).parent.parent / "examples" / "studies"
+
 COLUMNS: dict[str, dict[str, Any]] = {
     "iid": {"kind": "iid"},
     "dir-0.8": {"kind": "dirichlet", "alpha": 0.8},
@@ -33,8 +35,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "rdfl": {"name": "rdfl"},
     "fibfl++": {"name": "fibfl++"},
     "hearth": {"name": "hearth"},
-    "unadjusted": {"name": "benchmarks.hearth_rivals:Unadjusted"},
-    "fedavg-refit": {"name": "benchmarks.hearth_rivals:Unadjusted", "shared": "model"},
+    "unadjusted": {"name": "hearth_rivals:Unadjusted"},
+    "fedavg-refit": {"name": "hearth_rivals:Unadjusted", "shared": "model"},
 }
 
 
@@ -50,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(row: str, column: str, seed: int, data_seed: int) -> Outcome:
-    keys: dict[str, Any] = {"seed": seed, "protocol": ROWS[row], "init": "shared"}
+    keys: dict[str, Any] = {"seed": seed, "protocol": ROWS[row], "init": "shared", "code": str(STUDIES)}
     with tempfile.TemporaryDirectory() as directory:
         return measured(federate(Path(directory), COLUMNS[column], data_seed, **keys))
 

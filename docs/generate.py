@@ -1,5 +1,6 @@
 """Writes what the documentation repeats from the code: `make docs`."""
 
+import csv
 import dataclasses
 import inspect
 import json
@@ -13,6 +14,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from launcher.study.tables import tables as study_tables
+from launcher.study.written_tables import markdown
 from peer.documented import field_words
 from peer.learning.data.drift import Drift
 from peer.learning.data.partition import PARTITIONS
@@ -153,7 +156,28 @@ def pages() -> dict[Path, str]:
         architecture: filled(architecture, {"peer.runtime.lifecycle": life(), "peer.views": tables()}),
         wire: filled(wire, {"peer.network.wire.frames": header()}),
         security: filled(security, {"peer.network.limits": limits()}),
+        **{page: filled(page, dict(measured(page))) for page in (HERE / "results").glob("*.md")},
     }
+
+
+def measured(page: Path) -> Iterator[tuple[str, str]]:
+    """The tables that a page has of studies' results, by what is written of their source: `data/x.csv: mean`."""
+    for source, file, column in re.findall(r"<!-- from ((data/\S+): (\w+)), by", page.read_text(encoding="utf-8")):
+        with (page.parent / file).open(encoding="utf-8", newline="") as lines:
+            rows = [{key: plain(value) for key, value in row.items()} for row in csv.DictReader(lines)]
+        axes = [*rows[0]][: [*rows[0]].index("peers")]
+        found = next(one for one in study_tables(rows, axes) if one.measure.column == column)
+        yield source, "".join(f"{line}\n" for line in markdown([found], "").splitlines() if line.startswith("|"))
+
+
+def plain(value: str) -> int | float | str | None:
+    """A field of a study's CSV: a number where it is one; None where it is empty."""
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value or None
 
 
 def listed(examples: Path) -> str:

@@ -41,7 +41,7 @@ def compare(run: Path, alone: Path, output: Output) -> None:
     headline = _headline(summary, ours.keys.test)
     together, solo = _figures(run, summary, headline), _figures(alone, _summary(alone, theirs), headline)
     together = {id: value for id, value in together.items() if id in solo}
-    gains = gained(together, solo, headline) | {"weight_divergence": _weight_divergence(run, [*together])}
+    gains = gained(together, solo, headline) | {"weight_divergence": weight_divergence(run, [*together])}
     if summary.outside:
         gains["lost"] = summary.outside
     if training is None:
@@ -132,7 +132,7 @@ def _figures(directory: Path, summary: Summary, headline: Headline) -> dict[str,
     return {id: value for id, value in found.items() if value is not None}
 
 
-def _weight_divergence(run: Path, ids: Sequence[str]) -> float | None:
+def weight_divergence(run: Path, ids: Sequence[str]) -> float | None:
     """The mean over all weights of Eq. 11 of FedISP; None for one peer, or where models differ in shape."""
     vectors = [_weights(run / id / "model.safetensors") for id in ids]
     if len({len(vector) for vector in vectors}) > 1 or len(vectors) < 2 or not len(vectors[0]):

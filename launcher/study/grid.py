@@ -69,6 +69,8 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
             put(content, key, value)
     except ValueError as error:
         raise InputError(f"{document.path}: {error}, and `grid` cannot reach into one; write it whole") from None
+    if not pinned(content.get("protocol")):
+        content.pop("machines", None)
     peers = content.pop("peers")
     if type(peers) is not int:
         raise InputError(f"{document.path}: `peers` wants a number, such as 5 (given: {json.dumps(peers)})")
@@ -80,6 +82,11 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
         raise InputError(f"{error} (in the cell {where})") from None
 
 
+def pinned(protocol: Any) -> bool:
+    """Whether it goes by `machines`, which a federation refuses whose protocol does not."""
+    return isinstance(protocol, Mapping) and protocol.get("resources") == "pinned"
+
+
 def labels(key: str, values: list[Any]) -> list[int | float | str]:
     """Each value in words; InputError where two are called the same."""
     found = [label(value) for value in values]
@@ -89,11 +96,12 @@ def labels(key: str, values: list[Any]) -> list[int | float | str]:
 
 
 def label(value: Any) -> int | float | str:
-    """`fibfl++ tau=0.3` for {name: fibfl++, tau: 0.3}; a number is its own."""
+    """`fibfl++ tau=0.3` for {name: fibfl++, tau: 0.3}, `none` for {}; a number is its own."""
     if isinstance(value, Mapping):
         first = [str(value[key]) for key in ("name", "kind") if key in value]
         rest = {key: f"({label(one)})" if isinstance(one, Mapping) else label(one) for key, one in value.items()}
-        return " ".join(first + [f"{key}={one}" for key, one in rest.items() if key not in ("name", "kind")])
+        said = [f"{key}={one}" for key, one in rest.items() if key not in ("name", "kind")]
+        return " ".join(first + said) or "none"
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     return json.dumps(value)

@@ -49,11 +49,12 @@ def ports(cells: Sequence[Cell], at_once: int, first: int) -> list[int]:
 def computed(cells: Sequence[Cell], places: Sequence[int], stopping: Stopping) -> Generator[Ended, None, None]:
     """Each cell when it has ended, until all have or the study is told to stop. places: the first port of each of the
     processes that run at once."""
-    # A process made by fork of one that has torch loaded already begins at once; a Mac's libraries bear no fork.
+    # A process made by fork of one that has torch loaded already begins at once, also with the compiler that the first
+    # optimiser loads; a Mac's libraries bear no fork.
     context: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
     if sys.platform == "linux":
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["launcher.study.worker"])
+        context.set_forkserver_preload(["launcher.study.worker", "torch._dynamo"])
     waiting, free, running = deque(cells), [*places], dict[BaseProcess, tuple[Cell, int]]()
     try:
         while waiting or running:

@@ -63,8 +63,10 @@ def _figures(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
         "figure": headline.words,
         "rounds": summary.rounds,
         **{name: found[name] for name in ("mean", "worst", "gini")},
+        "honest": summary.honest_accuracy,
         "r50": summary.r50,
         "plateau_sigma": summary.plateau_sigma,
+        "weight_divergence": kept(cell).get("weight_divergence"),
         **_gains(together, alone, headline),
         "ring_cost_before": before,
         "ring_cost_after": after,
@@ -80,9 +82,9 @@ def _figures(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
 def _gains(together: Mapping[str, float], alone: Summary | None, headline: Headline) -> Row:
     solo = {one.id: value for one in alone.per_peer if (value := headline.value(one)) is not None} if alone else {}
     if not together or solo.keys() != together.keys():
-        return {"mcg": None, "cgs": None}
+        return {"mcg": None, "cgs": None, "least_gain": None}
     found = gained(together, solo, headline)
-    return {"mcg": found["mcg"], "cgs": found["cgs"]}
+    return {"mcg": found["mcg"], "cgs": found["cgs"], "least_gain": min(found["gain"].values())}
 
 
 def kept(cell: Cell) -> dict[str, Any]:

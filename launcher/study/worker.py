@@ -13,6 +13,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from launcher.commands.compare import weight_divergence
 from launcher.commands.run import RunOptions, run
 from launcher.output import Output
 from launcher.page.course import rounds
@@ -74,7 +75,12 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         summary = as_real_peers(placed(spec, port), files)
     told = Told.read(spec, {id: files.run / id for id in spec.ids}, summary)
     rows = [*rounds(told.chronicles, told.views, told.judged, told.headline)]
-    kept = {"commit": commit(), "rounds": rows, "ring": ordered(told)}
+    kept = {
+        "commit": commit(),
+        "weight_divergence": weight_divergence(files.run, spec.ids),
+        "rounds": rows,
+        "ring": ordered(told),
+    }
     write_atomically(files.rounds, json.dumps(kept).encode())
     shutil.rmtree(files.run)
     files.said.unlink()

@@ -75,6 +75,9 @@ def test_every_cell_is_a_tidy_row(undisturbed: Path) -> None:
     assert found[["spec", "network", "command", "mean", "worst", "gini", "model_sha256"]].notna().all(axis=None)
     assert found.failure.isna().all()
     assert found.mcg.notna().tolist() == [True, True, False, False]
+    assert (found.least_gain.dropna() <= found.mcg.dropna()).all()
+    assert (found.weight_divergence > 0).all()
+    assert found.honest.isna().all()
     same = pandas.read_parquet(undisturbed / "results.parquet")
     assert [*same] == [*found]
     pandas.testing.assert_series_equal(same["mean"], found["mean"], check_exact=True)

@@ -10,7 +10,7 @@ from peer.protocols.hearth import Hearth
 class Unadjusted(Hearth):
     """Hearth's Adam, mean and refit; training by plain cross entropy."""
 
-    name: Literal["benchmarks.hearth_rivals:Unadjusted"] = "benchmarks.hearth_rivals:Unadjusted"  # type: ignore[assignment]
+    name: Literal["hearth_rivals:Unadjusted"] = "hearth_rivals:Unadjusted"  # type: ignore[assignment]
     shared: Literal["extractor", "model"] = "extractor"
     """What is averaged: with the whole model it is FedAvg, and the refit begins with the label prior in the bias."""
 
