@@ -162,3 +162,15 @@ def test_peers_that_somebody_else_started(
     shows(page, "who is back", lambda: not any("not" in words for words in seen(page, "peer2")[-1:]))
     (tmp_path / "gate").touch()
     shows(page, "the end", lambda: page.locator("#live").inner_text().endswith("or all have finished."))
+    again = page.evaluate(
+        """async () => {
+            const next = { document: shown, figures }, works = draw;
+            draw = () => Promise.reject("broken");
+            const first = await renew(next).then(() => "drawn", (error) => error);
+            draw = works;
+            delete document.body.dataset.round;
+            await renew(next);
+            return [first, "round" in document.body.dataset];
+        }"""
+    )
+    assert again == ["broken", True], "one that cannot be drawn spoils no later one"
