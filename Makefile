@@ -88,7 +88,7 @@ site: setup
 
 screenshots: setup
 	$(PY) -m $(PIP_INSTALL) -c constraints.txt 'dfl[browser]'
-	$(PY) docs/screenshots.py
+	PYTHONPATH=tests/engines:$$PYTHONPATH $(PY) docs/screenshots.py
 
 clean:
 	rm -rf $(VENV) build site dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

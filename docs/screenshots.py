@@ -3,12 +3,11 @@
 import io
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from playwright.sync_api import sync_playwright
+from headless import chromium
 from rich.console import Console
 
 from launcher.cli import main
@@ -26,21 +25,18 @@ WIDTHS = {"report": 1280, "report-phone": 390}
 HEIGHT = 1000
 SHOWN_ROUND = 6
 """The live view is shown as it was when the first peer had finished this one."""
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 """Those of the web, which a page without a network cannot have."""
 
 
 def report(run: Path) -> None:
     """The page of a run, the top of it, at the width of a desk and of a phone."""
-    with sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
+    with chromium() as browser:
         for name, width in WIDTHS.items():
             page = browser.new_page(viewport={"width": width, "height": HEIGHT})
             page.goto((run / "report.html").as_uri())
             page.wait_for_selector("body[data-drawn]")
             page.screenshot(path=IMAGES / f"{name}.png")
-        browser.close()
 
 
 def live_view(run: Path, spec: Spec) -> None:

@@ -46,6 +46,8 @@ def report(options: ReportOptions) -> list[Path]:
         for place, label in zip(directories, labels(directories), strict=True)
     ]
     check_out(out)
+    if options.also:
+        _check_beside(out)
     document = documents[0] if len(documents) == 1 else compared(documents)
     write_atomically(out, page(document, library()).encode(), permissions=PRIVATE)
     return [out, *_beside(document, out, options.also)]
@@ -102,7 +104,7 @@ def compared(documents: Sequence[Document]) -> Document:
 
 def _beside(document: Document, out: Path, also: frozenset[str]) -> Iterator[Path]:
     """What is written into the folder named like the page."""
-    folder = out.with_suffix("") if out.suffix else out.with_name(f"{out.name}-files")
+    folder = _folder(out)
     contents = (
         {f"{name}.csv": text.encode(errors="backslashreplace") for name, text in as_csv(document).items()}
         if "csv" in also
@@ -116,6 +118,20 @@ def _beside(document: Document, out: Path, also: frozenset[str]) -> Iterator[Pat
     for name, content in contents.items():
         write_atomically(folder / name, content, permissions=PRIVATE)
         yield folder / name
+
+
+def _folder(out: Path) -> Path:
+    return out.with_suffix("") if out.suffix else out.with_name(f"{out.name}-files")
+
+
+def _check_beside(out: Path) -> None:
+    """InputError where the folder is somebody else's: a run's, say, or a peer's."""
+    folder = _folder(out)
+    kinds = {".csv", *(f".{kind}" for kind in PICTURES)}
+    if folder.is_dir() and any(one.suffix not in kinds for one in folder.glob("[!.]*")):
+        raise InputError(
+            f"--out {out}: tables and figures would go into {folder}, which holds other files; choose another"
+        )
 
 
 def _make(folder: Path) -> None:

@@ -25,6 +25,8 @@ MOST = 100
 """Connections at a time; more are shut."""
 SILENCE = 5
 """Seconds in which a connection must have asked for something."""
+LONGEST = 60
+"""Seconds that a connection may last without the token, whatever it asks for or leaves unread."""
 LAST = 2
 """Seconds that browsers have at the end to take what is still to be told."""
 WAY_OUT = "it needs starlette and uvicorn; install them with: pip install -c constraints.txt 'dfl[dashboard]'"
@@ -63,6 +65,7 @@ class Dashboard:
             server.should_exit = True
             await asyncio.wait((serving, feeding), timeout=2 * LAST)
             serving.cancel()
+            await asyncio.wait((serving, feeding))
 
 
 @contextmanager
@@ -109,12 +112,27 @@ def patient_for_a_while() -> "type[asyncio.Protocol]":
     """uvicorn's own, but who says nothing, or is one too many, does not keep a descriptor of the launcher's."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+    from launcher.dashboard.site import WATCHES
+
     class Protocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > MOST:
                 transport.abort()
-            self.loop.call_later(SILENCE, lambda: None if self.cycle else transport.abort())
+            self.limits = (
+                self.loop.call_later(SILENCE, lambda: None if self.cycle else transport.abort()),
+                self.loop.call_later(LONGEST, lambda: None if self.watches else transport.abort()),
+            )
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            for one in self.limits:
+                one.cancel()  # or a flood of short connections would be held in memory
+
+        @property
+        def watches(self) -> bool:
+            """Whether it is one of those who were let in to the events."""
+            return bool(self.cycle and self.cycle.scope["state"].get(WATCHES))
 
     return Protocol
 
@@ -123,6 +141,6 @@ def _account(task: "asyncio.Task[None]", feed: "Feed", say: Callable[[str], None
     """What has gone wrong with the page."""
     if not task.cancelled() and (error := task.exception()):
         said = f"the dashboard has failed, and the run goes on: {one_line(f'{type(error).__name__}: {error}')}"
-        say(said)
         feed.detach()
         feed.end(said)
+        say(said)

@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from launcher.dashboard.now import Now
 from launcher.dashboard.watched import document_so_far
@@ -11,6 +12,8 @@ from launcher.monitor.federation_view import FederationView, News
 from launcher.page.chronicle import Chronicle
 from launcher.page.document import Document, as_text
 from launcher.page.html import charts
+from launcher.views import Views
+from peer.errors import FailedError
 from peer.spec.federation import Spec
 
 PAUSE = 0.5
@@ -36,7 +39,7 @@ class Feed:
         self._watchers = 0
         self._chronicles = {id: Chronicle(id) for id in spec.ids}
         self._news: list[News] = []
-        self._fresh, self._due = True, 0.0
+        self._fresh, self._due, self._trouble = True, 0.0, ""
         federation.listeners.append(self._news.extend)
 
     async def run(self) -> None:
@@ -52,18 +55,25 @@ class Feed:
         for id, event in news:
             self._chronicles[id].hear(event)
         self._fresh |= bool(news)
-        before, self.now = self.now, Now.of(self.federation, self._order(), clock)
+        before, self.now = self.now, self._now(clock)
         if self.now != before:
             self._tell()
 
     async def draw(self, clock: float) -> None:
-        """Makes a document if there is anything new, and it is time for one."""
+        """Makes a document if there is anything new, and it is time for one; where that cannot be, the one before stays
+        and it is said why."""
         if self._fresh and clock >= self._due:
             self._fresh, begun = False, time.monotonic()
-            document = document_so_far(self.spec, self.federation, self._chronicles)
-            written = await asyncio.to_thread(as_json, document)
+            try:
+                # The chronicles are as they are until the next look.
+                written = await asyncio.to_thread(self._write, self.federation.views)
+            except FailedError as error:
+                self._trouble = f"The figures are old: {error}"
+            else:
+                self._trouble = ""
+                self._show(written)
             self._due = clock + max(RARE, SHARE * (time.monotonic() - begun))
-            self._show(written)
+            self.now = self._now(clock)
             self._tell()
 
     @contextmanager
@@ -83,15 +93,23 @@ class Feed:
         """The last that is told: how it ended, and all of it, if that is known."""
         if not self.ended:
             self.ended = said
-            self.now = Now.of(self.federation, self._order(), time.monotonic())
+            self.now = self._now(time.monotonic())
             if document:
-                self._show(as_json(document))
+                with suppress(FailedError):  # `report_on` says why
+                    self._show(as_json(document))
             self._tell()
 
     def detach(self) -> None:
         """Hears nothing any more."""
         if self._news.extend in self.federation.listeners:
             self.federation.listeners.remove(self._news.extend)
+
+    def _write(self, views: Views) -> str:
+        return as_json(document_so_far(self.spec, views, self._chronicles))
+
+    def _now(self, clock: float) -> Now:
+        now = Now.of(self.federation, self._order(), clock)
+        return replace(now, said=f"{now.said} {self._trouble}") if self._trouble else now
 
     def _order(self) -> tuple[str, ...]:
         orders = [order for one in self._chronicles.values() for order in one.orders]

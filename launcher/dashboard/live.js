@@ -97,14 +97,16 @@ async function renew(next) {
   waiting = next;
   if (busy) return;
   busy = true;
-  while (waiting) {
-    const { document: doc, figures: charts } = waiting;
-    waiting = null;
+  const { document: doc, figures: charts } = waiting;
+  waiting = null;
+  try {
     await draw(doc, charts);
     document.getElementById("figure-name").textContent = doc.runs[0].figure;
     document.body.dataset.round = doc.runs[0].completed;
+  } finally {
+    busy = false;
+    if (waiting) renew(waiting);
   }
-  busy = false;
 }
 
 function connect() {

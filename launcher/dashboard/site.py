@@ -14,6 +14,9 @@ from launcher.dashboard.feed import Feed
 from launcher.dashboard.stream import events
 from launcher.page.html import Addition, page
 
+WATCHES = "watches"
+"""In the state of a request that is told the events."""
+
 
 def site(feed: Feed, library: str, token: str, names: Collection[str]) -> Starlette:
     """names: as `Entrance` takes them."""
@@ -23,6 +26,7 @@ def site(feed: Feed, library: str, token: str, names: Collection[str]) -> Starle
         return HTMLResponse(made, headers=HEADERS)
 
     async def stream(request: Request) -> Response:
+        request.scope["state"][WATCHES] = True
         return StreamingResponse(events(feed), media_type="text/event-stream", headers=HEADERS)
 
     entrance = Middleware(Entrance, token=token, names=names)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from launcher.monitor.federation_view import FederationView
 from launcher.page.chronicle import Chronicle
 from launcher.page.document import Document, PrivacyWords
 from launcher.page.making import document_of
@@ -37,12 +36,12 @@ class Watched(Told):
         return None
 
 
-def document_so_far(spec: Spec, federation: FederationView, chronicles: Mapping[str, Chronicle]) -> Document:
+def document_so_far(spec: Spec, views: Views, chronicles: Mapping[str, Chronicle]) -> Document:
     """Its tables lack what stands in audits alone: the bytes along each edge."""
     nowhere = dict.fromkeys(spec.ids, Path())
-    document = document_of(Watched(spec, nowhere, None, chronicles, {}, federation.views), spec.name)
+    document = document_of(Watched(spec, nowhere, None, chronicles, {}, views), spec.name)
     [run] = document.runs
-    goes_on = f"Goes on: {run.completed} of {federation.rounds} rounds. The figures are those of the rounds so far."
-    changes = [f"From round {round} on: {words}" for round, words in federation.views.changes()]
+    goes_on = f"Goes on: {run.completed} of {views.rounds} rounds. The figures are those of the rounds so far."
+    changes = [f"From round {round} on: {words}" for round, words in views.changes()]
     part = replace(run, state="unfinished", told=goes_on, privacy=LATER, notes=changes)
     return replace(document, runs=[part])

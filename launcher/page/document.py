@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from typing import Any, Literal
 
+from peer.errors import FailedError
+from peer.text import one_line
+
 VERSION = 1
 MOST_POINTS = 20_000
 """Rows of `peer_rounds` in a page."""
@@ -102,8 +105,14 @@ class Document:
 
 
 def as_text(content: object) -> str:
-    """JSON that may stand within a page: no text in it can end the element, whoever has chosen it."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    """JSON that may stand within a page: no text in it can end the element, whoever has chosen it.
+
+    FailedError for a number that is none.
+    """
+    try:
+        text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    except ValueError as error:
+        raise FailedError(f"what the peers have told cannot be shown: {one_line(error)}") from error
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -6,6 +6,7 @@ from math import isfinite
 from launcher.formatting import plural
 from launcher.page.course import peer_rounds, rounds
 from launcher.page.document import Card, Document, PrivacyWords, Row, RunPart, State
+from launcher.page.moment import Kind
 from launcher.page.per_peer import peers, seconds
 from launcher.page.ring import joined, mixes, seats
 from launcher.page.timeline import moments
@@ -18,6 +19,8 @@ from peer.plugins import in_words
 from peer.text import number, one_line
 
 MOST_MOMENTS = 3000
+FOREMOST: tuple[Kind, ...] = ("failure", "change of view", "recovery", "running", "not heard", "waits", "note")
+"""Which of very many moments are shown rather than others."""
 
 
 def document_of(told: Told, label: str) -> Document:
@@ -43,9 +46,15 @@ def _made(told: Told, label: str) -> Document:
         "neighbours": joined(told),
     }
     made = {name: [_finite({"run": label} | row | {"run": label}) for row in rows] for name, rows in tables.items()}
-    left_out = max(0, len(made["moments"]) - MOST_MOMENTS)
-    made["moments"] = made["moments"][:MOST_MOMENTS]
-    return Document(told.spec.name, [_part(told, label, made, left_out)], made)
+    happened = made["moments"]
+    made["moments"] = _foremost(happened)
+    return Document(told.spec.name, [_part(told, label, made, len(happened) - len(made["moments"]))], made)
+
+
+def _foremost(happened: list[Row]) -> list[Row]:
+    """As many as are shown, in their order: of very many those that come first in `FOREMOST`, and of each the first."""
+    by_weight = sorted(range(len(happened)), key=lambda at: FOREMOST.index(happened[at]["kind"]))
+    return [happened[at] for at in sorted(by_weight[:MOST_MOMENTS])]
 
 
 def _finite(row: Row) -> Row:

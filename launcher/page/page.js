@@ -132,6 +132,7 @@ async function charts(doc) {
       continue;
     }
     known?.view.finalize();
+    views.delete(one.name);
     const chart = { width: "container", autosize: { type: "fit-x", contains: "padding" }, ...one.chart, datasets: data };
     // `ast`: expressions are interpreted, as the page's own policy forbids code made of text.
     // Warnings are of empty tables, which are no fault (logLevel 1: errors alone).
@@ -178,9 +179,9 @@ function draw(doc, others) {
   if (one && run.privacy) privacy(run.privacy);
   tables(doc);
   if (one && run.moments_left_out) {
-    document.querySelector("#timeline figcaption")?.append(` Of what happened, ${run.moments_left_out} later moments are left out.`);
+    document.querySelector("#timeline figcaption")?.append(` Of what happened, ${run.moments_left_out} moments are left out, notes and waits first.`);
   }
-  drawing = drawing.then(() => charts(doc));
+  drawing = drawing.catch(() => {}).then(() => charts(doc)); // whoever drew the one before is told that it failed
   return drawing;
 }
 

@@ -23,7 +23,7 @@ def _written(rows: Sequence[Row]) -> str:
     ordered = [name for name in FIRST if name in names] + [name for name in names if name not in FIRST]
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, ordered, lineterminator="\n")
-    writer.writeheader()
+    writer.writerow({name: as_cell(name) for name in ordered})
     writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     return file.getvalue()
 
@@ -35,6 +35,10 @@ def _flat(row: Row) -> Row:
     return plain | {f"class {name}": share for name, share in shares.items()}
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What begins one, or what a spreadsheet passes over before it."""
+
+
 def as_cell(value: Any) -> Any:
     """A text of somebody's that a spreadsheet would take for a formula becomes a plain one."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

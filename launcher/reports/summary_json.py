@@ -107,7 +107,7 @@ class Summary:
     r50: int | None
     plateau_sigma: float | None
     history: tuple[dict[str, int | float | None], ...]
-    ring_cost: dict[str, float | None]
+    ring_cost: dict[str, FiniteFloat | None]
     restarts: int
     per_peer: Annotated[tuple[PeerSummary, ...], Field(min_length=1)]
     privacy: Privacy

@@ -10,7 +10,7 @@ from peer.network.streams.traffic import Traffic
 from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.setup import Setup
-from peer.telemetry.events import LARGEST_FIGURE, SCHEMA, BytesPassed, RoundDone, Started
+from peer.telemetry.events import SCHEMA, BytesPassed, RoundDone, Started, bounded
 from peer.telemetry.results import Judged, Result
 
 
@@ -27,7 +27,7 @@ def trace_facts(peer: LocalPeer) -> dict[str, object]:
 
 def measured(figures: Mapping[str, float]) -> dict[str, float | None]:
     """The task's figures, as far as they can be written down."""
-    return {name: value if abs(value) <= LARGEST_FIGURE else None for name, value in figures.items()}
+    return {name: bounded(value) for name, value in figures.items()}
 
 
 def judged(evaluation: Evaluation | None, validation: Mapping[str, float]) -> Judged:
@@ -38,7 +38,7 @@ def judged(evaluation: Evaluation | None, validation: Mapping[str, float]) -> Ju
         accuracy=evaluation.as_dict(),
         figures=measured(evaluation.figures),
         balanced=evaluation.balanced,
-        test_loss=evaluation.loss,
+        test_loss=bounded(evaluation.loss),
         validation=measured(validation),
     )
 
@@ -51,7 +51,7 @@ def round_done(peer: LocalPeer, found: Judged, before: dict[str, float]) -> Roun
         accuracy=found.accuracy,
         figures=found.figures,
         validation=found.validation,
-        loss=peer.loss,
+        loss=bounded(peer.loss),
         test_loss=found.test_loss,
         balanced=found.balanced,
         seconds={name: now[name] - before[name] for name in now},

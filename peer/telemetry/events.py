@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from peer.text import number
 
@@ -25,6 +25,15 @@ LARGEST_FIGURE = 1e100
 """So many of them may be added up and squared."""
 FigureValue = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)] | None
 """One of a task's figures; None where it is not finite."""
+
+
+def bounded(value: float | None) -> float | None:
+    """None in place of what is no finite number, or is larger than any figure."""
+    return value if value is not None and abs(value) <= LARGEST_FIGURE else None
+
+
+Loss = Annotated[float | None, AfterValidator(bounded)]
+"""A model may diverge and its round counts all the same, whoever reads of it: then its loss is None."""
 Number = Annotated[int, Field(ge=-1, le=10_000_000)]
 """Of a round or of a view: readers count up to it, whoever has written it."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -222,11 +231,11 @@ class RoundDone(Event):
     """The task's, by name, on the test set; empty after a round without an evaluation."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
     """The task's, by name, on the samples that are held back; left out where none are."""
-    loss: float | None = None
-    """Mean training loss of the round; null where the peer has not trained."""
-    test_loss: float | None = None
-    """On the test set, as the task has it."""
-    balanced: float | None = None
+    loss: Loss = None
+    """Mean training loss of the round; null where the peer has not trained, or it is not finite or above 1e100."""
+    test_loss: Loss = None
+    """On the test set, as the task has it; null where it is not finite or above 1e100."""
+    balanced: Share | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Spent in this round, by phase: `train`, `communicate`, `evaluate`."""

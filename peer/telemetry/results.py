@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from peer.files import patiently, read, sync, write_atomically
 from peer.reading import RECORDS, read_plain
@@ -80,7 +80,7 @@ class Result(Figures):
 
     rounds: int
     ring: tuple[str, ...]
-    ring_cost: dict[str, float | None]
+    ring_cost: dict[str, FiniteFloat | None]
     history: tuple[RoundDone, ...]
     replicated: dict[str, str] = field(default_factory=dict)
     """A digest of each state that the protocol declares as equal at all peers."""

@@ -137,6 +137,22 @@ def test_it_draws_itself_again_from_another_document(run: Path, opened: Any) -> 
     assert page.locator("figure svg").count() == 8
 
 
+def test_a_figure_that_cannot_be_drawn_spoils_no_later_one(run: Path, opened: Any) -> None:
+    page = opened(run / "report.html", 390)
+    outcomes = page.evaluate(
+        """async () => {
+            const named = (title) => figures.map((one) => ({ ...one, chart: { ...one.chart, title } }));
+            const works = vegaEmbed;
+            window.vegaEmbed = () => Promise.reject("broken");
+            const first = await draw(shown, named("first")).then(() => "drawn", (error) => error);
+            window.vegaEmbed = works;
+            return [first, await draw(shown, named("second")).then(() => "drawn", (error) => error)];
+        }"""
+    )
+    assert outcomes == ["broken", "drawn"]
+    assert page.locator("figure svg", has_text="second").count() == 8
+
+
 def test_runs_stand_beside_each_other(run: Path, other: Path, opened: Any, tmp_path: Path) -> None:
     out = tmp_path / "both.html"
     assert main(["report", str(run), str(other), "--out", str(out)]) == 0

@@ -243,3 +243,5 @@ def test_a_result_is_read_back(tmp_path: Path) -> None:
     write_result(tmp_path, result)
     assert read_result(tmp_path) == result
     assert result.notes == ({"round": 3, "gamma": 0.5, "weights": [0.25, 0.75]},)
+    write_result(tmp_path, replace(result, ring_cost={"before": float("nan"), "after": None}))
+    assert read_result(tmp_path) is None

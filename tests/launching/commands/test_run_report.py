@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from fake_runs import Run
 
-from launcher.page import library
+from launcher.page import library, making
+from launcher.page.document import Card
 
 
 def test_a_run_ends_with_its_page(run: Run, tmp_path: Path) -> None:
@@ -35,3 +36,11 @@ def test_without_the_package_the_run_is_none_the_worse(
     assert not (tmp_path / "out" / "report.html").exists()
     [line] = [line for line in said.splitlines() if line.startswith("no report: ")]
     assert "pip install -c constraints.txt 'dfl[report]'" in line
+
+
+def test_a_number_that_no_page_bears_ends_no_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "cards", lambda *_: [Card("mean", "Mean", float("nan"), "nan")])
+    code, said = run()
+    assert code == 0
+    assert not (tmp_path / "out" / "report.html").exists()
+    assert "no report: what the peers have told cannot be shown" in said

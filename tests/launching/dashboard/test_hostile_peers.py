@@ -1,12 +1,14 @@
 """What one peer writes can neither stop the launcher nor its page."""
 
 import asyncio
+import json
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from launcher.dashboard import dashboard as room
 from launcher.dashboard.address import Address
 from launcher.dashboard.dashboard import opened
 from launcher.dashboard.feed import Feed
@@ -22,6 +24,7 @@ LINES = [
     {"event": "view", "time": 1, "number": 99, "members": ["peer9"], "first": 3},
     {"event": "ring", "time": 1, "order": [], "cost_before": 1.0, "cost_after": 1.0},
     {"event": "ring", "time": 1, "order": ["peer0"] * 5, "cost_before": float("nan"), "cost_after": 1.0},
+    {"event": "round", "time": 1, "round": 1, "loss": 0.5, "balanced": 1e308},
     {"event": "ring", "time": 1e11, "order": ["peer0"] * 1000 + ["peer1", "peer2"], "cost_before": 1, "cost_after": 1},
 ]
 
@@ -34,10 +37,12 @@ def feed(tmp_path: Path) -> Feed:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_line_of_a_peers_leaves_the_view_as_it_was(line: dict[str, object], feed: Feed) -> None:
+async def test_a_line_of_a_peers_leaves_the_view_as_it_was(line: dict[str, object], feed: Feed) -> None:
     if event := read_event(line):
         feed.federation.take([("peer0", event)], time.time())
         feed.look(0.0)
+    await feed.draw(0.0)
+    assert feed.drawings == 1
     assert feed.federation.round == 0
     assert [peer.id for peer in feed.federation.present] == ["peer0", "peer1", "peer2"]
     assert feed.federation.peers["peer0"].figure(feed.federation.headline) is None
@@ -45,12 +50,30 @@ def test_a_line_of_a_peers_leaves_the_view_as_it_was(line: dict[str, object], fe
     assert feed.ended == "over"
 
 
-async def test_who_says_nothing_keeps_no_connection(feed: Feed) -> None:
+@pytest.mark.parametrize("loss", [1e308, -1e308, float("nan"), float("inf")])
+async def test_a_loss_out_of_all_proportion_is_none(loss: float, feed: Feed) -> None:
+    line = {"event": "round", "time": 1, "round": 1, "loss": loss, "test_loss": loss, "accuracy": {"matched": 0.5}}
+    for id in feed.spec.ids:
+        event = read_event(line)
+        assert event
+        feed.federation.take([(id, event)], time.time())
+    feed.look(0.0)
+    await feed.draw(0.0)
+    assert (feed.drawings, feed.federation.round, feed.federation.mean_loss(1)) == (1, 1, None)
+    [row] = json.loads(feed.written)["document"]["tables"]["rounds"]
+    assert (row["mean"], row["train_loss"], row["test_loss"]) == (0.5, None, None)
+
+
+async def test_who_says_nothing_keeps_no_connection(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "SILENCE", 0.2)
+    monkeypatch.setattr(room, "library", lambda: "")
+    said: list[str] = []
     with opened(Address()) as dashboard:
         assert dashboard
-        async with dashboard.showing(feed, pytest.fail):
+        async with dashboard.showing(feed, said.append):
             reader, writer = await asyncio.open_connection(dashboard.address.host, dashboard.address.port)
             with suppress(ConnectionResetError):
                 async with asyncio.timeout(30):
                     assert await reader.read() == b""
             writer.close()
+    assert said == []

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from launcher.dashboard.dashboard import Dashboard, opened
 from launcher.dashboard.feed import Feed
 from launcher.headline import Headline
 from launcher.monitor.federation_view import FederationView
-from peer.errors import InputError
+from peer.errors import FailedError, InputError
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
 from peer.telemetry.events import LinkChanged, RoundDone, StateChanged, ViewDecided
@@ -52,8 +52,10 @@ def serves(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> Serves:
     async def serves(address: Address = Address()) -> AsyncIterator[tuple[Dashboard, httpx.AsyncClient]]:  # noqa: B008
         with opened(address) as made:
             assert made
-            async with made.showing(feed, pytest.fail), httpx.AsyncClient(timeout=20) as client:
+            said: list[str] = []
+            async with made.showing(feed, said.append), httpx.AsyncClient(timeout=20) as client:
                 yield made, client
+            assert said == []
 
     return serves
 
@@ -189,10 +191,14 @@ async def test_what_goes_wrong_with_the_page_ends_the_page_alone(
     def broken(clock: float) -> None:
         raise RuntimeError("no more")
 
+    def say(text: str) -> None:
+        said.append(text)
+        raise BrokenPipeError("nobody listens")
+
     monkeypatch.setattr(feed, "look", broken)
     with opened(Address()) as made:
         assert made
-        async with made.showing(feed, said.append):
+        async with made.showing(feed, say):
             await feed.following.wait()
             view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
     assert said == [feed.ended] == ["the dashboard has failed, and the run goes on: RuntimeError: no more"]
@@ -218,7 +224,8 @@ def test_who_is_lost_is_shown_so(feed: Feed, view: FederationView) -> None:
     assert "view 1" in feed.now.said
 
 
-async def test_documents_are_rare(feed: Feed, view: FederationView) -> None:
+async def test_documents_are_rare(feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_room, "SHARE", 0)
     for clock, drawings in ((10.0, 1), (11.0, 1), (12.5, 2), (20.0, 3)):
         view.take([("peer1", StateChanged(state="training", round=int(clock), time=clock))], clock)
         feed.look(clock)
@@ -226,6 +233,54 @@ async def test_documents_are_rare(feed: Feed, view: FederationView) -> None:
         assert feed.drawings == drawings
     await feed.draw(30.0)
     assert feed.drawings == 3, "nothing is new"
+
+
+async def test_nothing_goes_on_behind_it(serves: Serves, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "LAST", 0)
+    async with serves() as (made, client):
+        assert (await client.get(made.url)).status_code == 200
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_document_that_cannot_be_made_leaves_the_one_before(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await feed.draw(1.0)
+    before = feed.written
+
+    def impossible(*_: object) -> None:
+        raise FailedError("a number out of all proportion")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(feed_room, "SHARE", 0)
+        patched.setattr(feed_room, "document_so_far", impossible)
+        feed._fresh = True
+        await feed.draw(1e6)
+    assert (feed.written, feed.drawings) == (before, 1)
+    assert feed.now.said.endswith("The figures are old: a number out of all proportion")
+    feed._fresh = True
+    await feed.draw(2e6)
+    assert feed.drawings == 2
+    assert "old" not in feed.now.said
+
+
+async def test_without_the_token_no_connection_is_kept(
+    serves: Serves, view: FederationView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "LONGEST", 2)
+    async with serves() as (made, client), client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
+        lines = answer.aiter_lines()
+        await told_of(lines, "now")
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.address.port)
+        writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+        with suppress(ConnectionError):
+            assert await reader.readline() == b"HTTP/1.1 403 Forbidden\r\n"
+            writer.write(b"x")  # and never the rest
+            async with asyncio.timeout(60):
+                await reader.read()
+        writer.close()
+        view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+        assert (await told_of(lines, "now"))["peers"][0]["words"] == "trains"
 
 
 @pytest.mark.parametrize(

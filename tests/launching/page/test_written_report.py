@@ -13,8 +13,11 @@ from report_pages import cards, document, federate, say
 
 from launcher.cli import main
 from launcher.page import library, making
-from launcher.page.document import MOST_POINTS, TABLES, Document
+from launcher.page.document import MOST_POINTS, TABLES, Document, as_text
 from launcher.page.figures.palette import look
+from launcher.page.tables import as_csv
+from peer.errors import FailedError
+from peer.files import write_atomically
 
 HOSTILE = "</script><script>alert(1)</script><!-- & ' \u2028"
 
@@ -211,11 +214,78 @@ def test_words_that_no_figure_bears_end_in_a_sentence(
     assert "cannot be shown: OverflowError: a number out of all proportion" in capfd.readouterr().err
 
 
-def test_a_name_that_is_no_text_gets_into_tables(run: Path) -> None:
+def test_a_cost_that_is_no_number_is_in_no_page(run: Path) -> None:
+    (run / "summary.json").unlink()
+    result = json.loads((run / "peer0" / "result.json").read_text())
+    (run / "peer0" / "result.json").write_text(json.dumps(result | {"ring_cost": {"before": float("nan")}}))
+    (one,) = reported(run)["runs"]
+    assert one["state"] == "unfinished"
+    assert any("peer0" in note for note in one["notes"])
+    with pytest.raises(FailedError, match="cannot be shown"):
+        as_text({"cost": float("nan")})
+
+
+def test_a_name_that_is_no_text_gets_into_tables_and_figures(run: Path) -> None:
     (run / "summary.json").unlink()
     say(run / "peer1", {"time": 9, "event": "round", "round": 2, "figures": {"\ud800": 1.0}})
-    assert main(["report", str(run), "--csv"]) == 0
+    for place in run.glob("peer*/"):
+        events = (place / "events.jsonl").read_text()
+        (place / "events.jsonl").write_text(events.replace('"classes": {"0"', '"classes": {"\\ud800"'))
+    assert main(["report", str(run), "--csv", "--svg"]) == 0
     assert "\\ud800" in (run / "report" / "peer_rounds.csv").read_text()
+    assert (run / "report" / "ring-after.svg").is_file()
+    with pytest.raises(FailedError, match="cannot be made a picture"):
+        library.picture({"mark": "point", "data": {"values": [{"x": float("nan")}]}}, look("light"), "svg")
+
+
+def test_nothing_in_a_table_is_a_formula() -> None:
+    rows = [{"run": "=1", "=HYPERLINK(1)": "\t=1", "-x": 0.5, "classes": {"@a": 1.0}}]
+    made = as_csv(Document("a", [], {name: [] for name in TABLES} | {"peers": rows}))["peers"]
+    assert made == "run,'=HYPERLINK(1),'-x,class @a\n'=1,'\t=1,0.5,1.0\n"
+
+
+@pytest.mark.parametrize("name", ["run.html", "run/peer0.html"])
+def test_tables_do_not_go_into_the_directory_of_a_run(run: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
+    before = sorted(run.rglob("*"))
+    out = run.parent / name
+    assert "holds other files; choose another" in refused(capfd, run, "--out", out, "--csv")
+    assert not out.exists()
+    assert sorted(run.rglob("*")) == before
+
+
+def test_of_very_many_moments_failures_are_left_out_last(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(run / "peer0", *({"time": 1e9, "event": "refused", "caller": "x", "reason": "y"} for _ in range(30)))
+    say(run / "peer0", {"time": 2e9, "event": "failed", "message": "at last"})
+    monkeypatch.setattr(making, "MOST_MOMENTS", 10)
+    made = reported(run)
+    moments = made["tables"]["moments"]
+    assert len(moments) == 10
+    assert made["runs"][0]["moments_left_out"] >= 21
+    assert (moments[-1]["kind"], moments[-1]["text"]) == ("failure", "at last")
+    assert moments == sorted(moments, key=lambda row: row["begin"])
+
+
+def test_a_script_that_is_not_whole_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vl_convert
+
+    written: list[Path] = []
+
+    def write(path: Path, content: bytes) -> None:
+        written.append(path)
+        write_atomically(path, content)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda _: "draw();\n'</script>'")
+    monkeypatch.setattr(library, "write_atomically", write)
+    whole = library.library()
+    assert whole == "draw();\n'<\\/script>'"
+    [kept] = (tmp_path / "dfl").iterdir()
+    assert library.library() == whole
+    assert len(written) == 1
+    kept.write_bytes(kept.read_bytes()[:-3])
+    assert library.library() == whole
+    assert len({*written, kept}) == 3, "nobody writes where another may"
+    assert [*(tmp_path / "dfl").iterdir()] == [kept]
 
 
 def test_very_many_rounds_are_drawn_thinner() -> None:
