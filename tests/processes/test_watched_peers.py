@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from paced import endless
+from endless import endless
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from real_peers import Build, SmallFederation, digests, until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
