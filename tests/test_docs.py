@@ -233,6 +233,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 READ_RUNS = [(page, text) for page in PAGES for text in blocks(page, "python") if '"runs/' in text]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("page", "text"), READ_RUNS, ids=lambda one: one.name if isinstance(one, Path) else "")
 def test_python_that_reads_a_run_works(
     page: Path, text: str, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -4,6 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from errno import ENOLCK, ENOSYS
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def test_a_lock_is_waited_for(tmp_path: Path) -> None:
     reads, writes = os.pipe()
     held = opened(tmp_path)
     program = holder.replace("lock(0)", f"lock({held})").replace("sys.stdin.buffer.raw.read()", f"open({reads}).read()")
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, pass_fds=(held, reads)) as process:
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=(held, reads)) as process, ExitStack() as end:
+        end.callback(process.kill)
         assert process.stdout
         process.stdout.readline()
         os.close(held)

@@ -1,5 +1,6 @@
 """`dfl-launch new`: a protocol, a model or a data set of one's own to begin with, its test, and a federation of it."""
 
+import ast
 import keyword
 from importlib.resources import files
 from importlib.util import find_spec
@@ -22,14 +23,14 @@ def new(kind: str, name: str, out: Path) -> list[str]:
     if there := next((path for path in paths.values() if path.exists()), None):
         raise InputError(f"{there} is there already, and nothing was written; choose another name, or --out DIR")
     check_free(name)
+    class_name = "".join(word.capitalize() for word in name.split("_"))
+    check_unused(kind, class_name if kind == "protocol" else name)
     if unwritable := why_unwritable(out):
         raise InputError(f"{unwritable}; choose another directory with --out")
     out.mkdir(parents=True, exist_ok=True)
-    class_name = "".join(word.capitalize() for word in name.split("_"))
     for template, path in paths.items():
-        text = files("launcher").joinpath("templates", kind, f"{template}.template").read_text(encoding="utf-8")
         with path.open("x", encoding="utf-8") as file:  # nothing is written through a link, or over what has come since
-            file.write(Template(text).substitute(name=name, Name=class_name, peers=PEERS))
+            file.write(filled(kind, template, name, class_name))
     code, test, federation = paths.values()
     return [
         f"{code}, {test}, {federation}: change the first one, then",
@@ -39,9 +40,15 @@ def new(kind: str, name: str, out: Path) -> list[str]:
     ]
 
 
+def filled(kind: str, template: str, name: str, class_name: str) -> str:
+    """What is written."""
+    text = files("launcher").joinpath("templates", kind, f"{template}.template").read_text(encoding="utf-8")
+    return Template(text).substitute(name=name, Name=class_name, peers=PEERS)
+
+
 def check_name(name: str) -> None:
-    """InputError unless a module, and a class, can be called so."""
-    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or not name.strip("_"):
+    """InputError unless a module can be called so."""
+    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or not name[0].isalpha():
         raise InputError(f"`{name}` cannot name a module; take letters, digits and _, such as my_ring")
     if name != name.lower():
         raise InputError(f"`{name}` has capital letters, which some disks do not tell apart; write {name.lower()}")
@@ -57,3 +64,12 @@ def check_free(name: str) -> None:
         raise InputError(f"`{name}` comes with this project; choose another name, such as my_{name}")
     if find_spec(name):
         raise InputError(f"`{name}` is an installed module, which would be taken for yours; choose another name")
+
+
+def check_unused(kind: str, defined: str) -> None:
+    """InputError where what is written uses the name of its class or function for something else."""
+    trees = [ast.parse(filled(kind, template, "_", "_")) for template in ("code.py", "test.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    used = {getattr(node, field, None) for node in nodes for field in ("id", "arg", "name", "asname")}
+    if defined in used or keyword.iskeyword(defined):
+        raise InputError(f"`{defined}` stands for something else in what is written; choose another name")

@@ -64,9 +64,8 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
     """A chart as "png" or "svg"; FailedError where it cannot be one."""
     import vl_convert
 
-    content = json.dumps(
-        {"$schema": SCHEMA, **(chart if {"facet", "hconcat"} & chart.keys() else _sized(chart))}, ensure_ascii=False
-    )
+    whole = chart if {"facet", "hconcat"} & chart.keys() else _sized(chart)
+    content = json.dumps({"$schema": SCHEMA, **whole}, ensure_ascii=False)
     text = content.encode(errors="replace").decode()  # half of a surrogate pair is no text
     try:
         if kind == "svg":

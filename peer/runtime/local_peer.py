@@ -68,16 +68,21 @@ class LocalPeer(Communicating):
         self._measured: Resources | None = None
 
     async def follow_drift(self, round: int) -> None:
-        """Hold the data of that round, which are loaded when their first round begins: only one shard is kept."""
+        """Hold the data of that round, and tell of them where they are others than those before."""
+        if await self.hold_data_of(round):
+            self.report(DataDrifted(round=round, samples=self.samples))
+            self.report(self.data_held(round))
+
+    async def hold_data_of(self, round: int) -> bool:
+        """Whether they are others: loaded when their first round begins, as only one shard is kept."""
         since = stage_of(round, self.setup.spec.data.stages).since
         if since == self._since:
-            return
+            return False
         load, setup = asyncio.get_running_loop().run_in_executor, self.setup
         shard = await load(self.executor, load_shard, setup.config, setup.spec, round, setup.common)
         self._hold(shard.standardised(self.standard) if self.standard else shard)
         self._since = since
-        self.report(DataDrifted(round=round, samples=self.samples))
-        self.report(self.data_held(round))
+        return True
 
     def standardise(self, standard: Standard) -> None:
         """Bring its samples, which are as they lie on disk, to these means and deviations: once in a life."""

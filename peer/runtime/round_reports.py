@@ -67,7 +67,7 @@ def bytes_passed(round: int, passed: Traffic) -> BytesPassed:
 
 
 def started(setup: Setup, restarts: int) -> Started:
-    """The first event of a process."""
+    """The first event of a process in its file."""
     spec, view = setup.spec, setup.view
     return Started(
         schema=SCHEMA,

@@ -170,7 +170,8 @@ class Runtime:
         done = await self._checkpointer.resume()
         self._passed = self.network.traffic.copy()
         self.telemetry.emit(StateChanged(state="joining", round=self.peer.round))
-        self.telemetry.emit(self.peer.data_held(self.peer.round))
+        await self.peer.hold_data_of(done)
+        self.telemetry.emit(self.peer.data_held(max(0, done)))
         if self._spec.behaviour:
             self.telemetry.emit(Misbehaving(peers=in_words(self._spec.behaviour)))
         if self._judge.course.over:

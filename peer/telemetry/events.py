@@ -72,7 +72,7 @@ Report = Callable[[Event], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """A peer's process begins its life: the first event of each."""
+    """A peer's process begins its life: the first event of each in the file. A tracker may be told of others before."""
 
     name = "started"
     level = logging.DEBUG

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from queue import Empty, Full, Queue
+from queue import Empty, Queue
 from threading import Event as Flag
 from threading import Lock, Thread
 
@@ -34,7 +34,7 @@ class Listener:
 
     def __init__(self, subscriber: Subscriber, report: Report) -> None:
         self._subscriber, self._report = subscriber, report
-        self._queue: Queue[Event | None] = Queue(MOST_WAITING)
+        self._queue: Queue[Event | None] = Queue()
         self._over, self._lock = Flag(), Lock()
         self._thread = Thread(target=self._listen, name=f"tell {subscriber.name}", daemon=True)
         self._thread.start()
@@ -43,19 +43,17 @@ class Listener:
         """Never raises and never waits."""
         if self._over.is_set():
             return
-        try:
-            self._queue.put_nowait(event)
-        except Full:
+        if self._queue.qsize() >= MOST_WAITING:
             self._give_up(f"is {MOST_WAITING} events behind")
+        else:
+            self._queue.put(event)
 
     def end(self, patience: float = PATIENCE) -> None:
-        """Wait until everything is taken in, so long at most."""
-        if not self._over.is_set():
-            with suppress(Full):
-                self._queue.put_nowait(None)
-            self._thread.join(patience)
-            if self._thread.is_alive():
-                self._give_up(f"has not taken in the last events within {patience:g} s")
+        """Wait until everything is taken in, or what went wrong is told, and all is given back; so long at most."""
+        self._queue.put(None)
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            self._give_up(f"has not taken in the last events within {patience:g} s")
 
     def _listen(self) -> None:
         try:
@@ -75,4 +73,5 @@ class Listener:
         with suppress(Empty):
             while True:
                 self._queue.get_nowait()
+        self._queue.put(None)  # for a thread that waits for the next one by now
         self._report(Untold(sentence=f"{self._subscriber.name} {why}; it is told nothing more, and the peer goes on"))

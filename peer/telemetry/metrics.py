@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Mapping
 from typing import Any, get_args
-from wsgiref.simple_server import WSGIServer
 
 from peer.errors import InputError
 from peer.telemetry.events import (
@@ -21,6 +20,7 @@ from peer.telemetry.events import (
     ViewDecided,
     Waiting,
 )
+from peer.telemetry.exposition import Exposition
 from peer.telemetry.listener import Subscriber
 
 STATES = ("joining", "ready", "training", "communicating", "evaluating", "serving", "done", "failed")
@@ -42,7 +42,7 @@ class Metrics(Subscriber):
         self.registry = library.CollectorRegistry()
         library.ProcessCollector(registry=self.registry)
         self._library = library
-        self._server: WSGIServer | None = None
+        self._server: Exposition | None = None
         self._make_all()
 
     def _make_all(self) -> None:
@@ -83,7 +83,7 @@ class Metrics(Subscriber):
         """Answer at host and port from now on, in threads of their own. InputError where that cannot be."""
         host, port = address
         try:
-            self._server, _ = self._library.start_http_server(port, host, self.registry)
+            self._server = Exposition(host, port, self._library.make_wsgi_app(self.registry))
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise InputError(
@@ -92,8 +92,7 @@ class Metrics(Subscriber):
 
     def close(self) -> None:
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.close()
 
     def hear(self, event: Event) -> None:
         self._events.labels(event.name).inc()

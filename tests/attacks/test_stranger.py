@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from certified import secured
-from paced import endless
+from endless import endless
 from raw_http2 import INITIAL_WINDOW, RST_STREAM, SETTINGS, RawConnection, connect, field, prefix, questions
 from real_peers import Build, SmallFederation, until
 

@@ -12,6 +12,7 @@ from launcher.cli import main
 HOUSE = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["protocol", "model", "data"])
 def test_what_is_written_stands(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = f"begun_{kind}"
@@ -38,6 +39,8 @@ def test_what_is_written_stands(kind: str, tmp_path: Path, capsys: pytest.Captur
     [
         ("my-ring", "cannot name a module"),
         ("class", "cannot name a module"),
+        ("_1", "cannot name a module"),
+        ("__main__", "cannot name a module"),
         ("MyRing", "has capital letters, which some disks do not tell apart; write myring"),
         ("fibfl", "comes with this project; choose another name, such as my_fibfl"),
         ("json", "is an installed module, which would be taken for yours"),
@@ -48,6 +51,26 @@ def test_a_wrong_name_writes_nothing(
 ) -> None:
     assert main(["new", "protocol", name, "--out", str(tmp_path / "own")]) == 2
     assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "defined"),
+    [
+        ("protocol", "share", "Share"),
+        ("protocol", "class_var", "ClassVar"),
+        ("protocol", "none", "None"),
+        ("model", "prod", "prod"),
+        ("model", "extractor", "extractor"),
+        ("data", "np", "np"),
+        ("data", "zip", "zip"),
+    ],
+)
+def test_a_name_that_stands_for_something_else_writes_nothing(
+    kind: str, name: str, defined: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", kind, name, "--out", str(tmp_path / "own")]) == 2
+    assert f"`{defined}` stands for something else in what is written; choose another name" in capsys.readouterr().err
     assert not (tmp_path / "own").exists()
 
 

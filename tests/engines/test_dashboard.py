@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from headless import chromium
-from paced import held
+from held import held
 from real_peers import Build, until
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -364,7 +364,8 @@ def test_a_peer_that_is_killed_leaves_nobody_behind(then: str) -> None:
     command = [sys.executable, "-c", ASKING + then]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, env=environment, **pipes) as asking:
+    with subprocess.Popen(command, env=environment, **pipes) as asking, ExitStack() as end:
+        end.callback(asking.kill)
         assert asking.stdin
         assert asking.stdout
         assert asking.stderr

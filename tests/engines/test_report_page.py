@@ -16,6 +16,7 @@ from peer.text import number
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.timeout(600)
 PATIENCE = 90_000
 """Milliseconds: a machine may be busy."""
 WIDTHS = {"phone": 390, "desk": 1280}

@@ -12,7 +12,10 @@ from headless import chromium
 build = pytest.importorskip("mkdocs.commands.build", reason="MkDocs is missing: pip install 'dfl[docs]'")
 config = pytest.importorskip("mkdocs.config")
 
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parent.parent.parent
+PATIENCE = 90_000
+"""Milliseconds: a machine may be busy."""
 
 
 class Silent(SimpleHTTPRequestHandler):
@@ -37,6 +40,7 @@ def test_it_is_read_and_searched_without_a_network(site: str) -> None:
     asked: list[str] = []
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.set_default_timeout(PATIENCE)
         page.on("request", lambda request: asked.append(request.url))
         page.goto(f"{site}docs/tutorial.html")
         assert page.locator("h1").inner_text().startswith("Tutorial")

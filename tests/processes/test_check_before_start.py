@@ -150,11 +150,12 @@ def test_everything_is_looked_at_whatever_is_wrong(site: Site) -> None:
     assert said["neighbour peer1"][0] == "right"
 
 
-def test_who_is_to_be_told_of_events_is_looked_at_where_somebody_is(site: Site) -> None:
+def test_who_is_to_be_told_of_events_is_looked_at_where_somebody_is(site: Site, ports: Ports) -> None:
+    (free,) = ports(1)
     (site.path / "mine.py").write_text("def track(event): ...\n")
-    site.spec |= {"metrics": site.ports[1] + 1000, "tensorboard": True, "tracker": "mine:track"}
+    site.spec |= {"metrics": free, "tensorboard": True, "tracker": "mine:track"}
     said = site.check()[1]
-    assert said["metrics"] == ("right", f"127.0.0.1:{site.ports[1] + 1000} is free")
+    assert said["metrics"] == ("right", f"127.0.0.1:{free} is free")
     assert (said["tensorboard"][0], said["tracker"]) == ("right", ("right", "mine:track is there"))
     site.config |= {"metrics": "192.0.2.1:9", "tracker": "mine:nothing"}
     code, said = site.check()

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,7 @@ async def test_stopped_and_started_again(number: signal.Signals, federation: Bui
     made.await_event("peer0", "round", round=5)
     for peer in made.peers.values():
         peer.signal(number)
-    began = time.monotonic()
-    assert made.wait(10) == dict.fromkeys(made.ids, 128 + number)
-    assert time.monotonic() - began < 5
+    assert made.wait() == dict.fromkeys(made.ids, 128 + number)
     for id in made.ids:
         assert made.events(id)[-1]["event"] == "stopped"
         assert "Traceback" not in made.log(id)
@@ -49,7 +46,7 @@ def test_stopped_while_waiting(federation: Build) -> None:
     made.start("peer0")
     made.await_event("peer0", "state", state="joining")
     made.peers["peer0"].signal(signal.SIGTERM)
-    assert made.wait(5) == {"peer0": 143}
+    assert made.wait() == {"peer0": 143}
 
 
 def test_stopped_in_the_midst_of_long_training(federation: Build) -> None:
@@ -59,7 +56,7 @@ def test_stopped_in_the_midst_of_long_training(federation: Build) -> None:
         made.await_event(id, "state", state="training")
     for peer in made.peers.values():
         peer.signal(signal.SIGTERM)
-    assert made.wait(5) == dict.fromkeys(made.ids, 143)
+    assert made.wait() == dict.fromkeys(made.ids, 143)
 
 
 async def test_connections_cut_again_and_again(watched: BuildWatched, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_forged_declaration_does_not_help(modified: SmallFederation) -> None:
     def refused() -> bool:
         return any(modified.events(id, "refused") for id in ("peer1", "peer2"))
 
-    until(refused, 5, "a receiver reports it")
+    until(refused, 60, "a receiver reports it")
     (first, *_) = [*modified.events("peer1", "refused"), *modified.events("peer2", "refused")]
     assert first["caller"] == "peer0"
     assert "bytes 0 to 470568 of `extractor`, which has 465408" in first["reason"]

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+from endless import endless
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from paced import endless
 from real_peers import Build, SmallFederation, until
 
 from peer.network.wire.messages import SERVICE, StatusReply, StatusRequest

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from paced import endless
+from endless import endless
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from real_peers import Build, SmallFederation, digests, until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -39,13 +39,14 @@ def scraped(port: int) -> dict[str, float]:
 
 
 def after(port: int, rounds: int) -> dict[str, float]:
-    """The figures as soon as so many rounds are over."""
+    """The figures as soon as so many rounds are over, and both links up: a busy machine may have one suspected."""
 
     def look() -> dict[str, float] | None:
         found = scraped(port)
-        return found if found.get("dfl_rounds_total", 0) >= rounds else None
+        links = [found.get(f"dfl_link_state up {other}") for other in ("peer0", "peer2")]
+        return found if found.get("dfl_rounds_total", 0) >= rounds and links == [1, 1] else None
 
-    return until(look, 60, f"{rounds} rounds are over at {port}")
+    return until(look, 60, f"{rounds} rounds are over at {port}, and its links are up")
 
 
 def test_a_peer_is_scraped_while_it_runs_and_counts_anew_when_it_is_back(federation: Build, ports: Ports) -> None:
@@ -54,15 +55,14 @@ def test_a_peer_is_scraped_while_it_runs_and_counts_anew_when_it_is_back(federat
     made.start()
     found = after(port, 3)
     assert [name.split()[1:3] for name in found if name.startswith("dfl_info ")] == [["tiny", "peer1"]]
-    assert found["dfl_round"] >= 3
+    assert found["dfl_round"] >= 2  # read before the rounds that are over
     assert sum(value for name, value in found.items() if name.startswith("dfl_peer_state ")) == 1
     assert 0 <= found["dfl_accuracy_ratio matched"] <= 1
     assert found["dfl_sent_bytes_total peer0"] > 1000 < found["dfl_received_bytes_total peer2"]
-    assert found["dfl_link_state up peer0"] == found["dfl_link_state up peer2"] == 1
     assert found["dfl_restarts_total"] == 0
     assert found["process_resident_memory_bytes"] > 1e6
     made.peers["peer1"].signal(signal.SIGKILL)
-    made.peers["peer1"].wait(10)
+    made.peers["peer1"].wait(60)
     made.start("peer1")
     again = after(port, 2)
     assert again["dfl_restarts_total"] == 1

@@ -54,6 +54,17 @@ def test_a_drift_is_said(run: Run) -> None:
     assert [event["round"] for event in events if event["event"] == "drift"] == [3, 4]
 
 
+def test_a_drift_is_said_once_and_who_goes_on_later_tells_of_the_data_it_holds(tmp_path: Path) -> None:
+    for until in (3, 4):
+        run = federate(tmp_path, FEDAVG, 3, rounds=until, data={**DATA, "drift": DATA["drift"][:1]})
+    spec = run.runtimes["peer1"].setup.spec
+    before, after = (len(take_shard(spec.data, spec.ids, "peer1", round).train) for round in (1, 3))
+    events = [json.loads(line) for line in (run.out / "peer1" / "events.jsonl").read_text().splitlines()]
+    assert [event["round"] for event in events if event["event"] == "drift"] == [3]
+    held = [(event["round"], event["samples"]) for event in events if event["event"] == "data"]
+    assert held == [(0, before), (3, after), (3, after)]
+
+
 @pytest.mark.parametrize("until", [2, 3])
 def test_who_goes_on_later_has_the_data_of_its_round(run: Run, tmp_path: Path, until: int) -> None:
     federate(tmp_path, FEDAVG, 3, rounds=until, data=DATA)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from threading import Event as Flag
+from threading import Thread
 
 import pytest
 
@@ -75,6 +76,48 @@ def test_who_falls_too_far_behind_is_told_nothing_more(monkeypatch: pytest.Monke
     free.set()
     told.end()
     assert len(subscriber.heard) <= 11
+    assert subscriber.closed
+
+
+def test_as_many_as_may_wait_are_taken_in_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MOST_WAITING", 10)
+    begun, free = Flag(), Flag()
+    subscriber, said = Hearing(lambda _event: (begun.set(), free.wait())), list[Event]()  # type: ignore[func-returns-value]
+    told = Listener(subscriber, said.append)
+    told.tell(ROUNDS[0])
+    begun.wait()
+    for event in ROUNDS[1:11]:
+        told.tell(event)
+    ended = ending(told)
+    free.set()
+    ended.join()
+    assert subscriber.heard == ROUNDS[:11]
+    assert subscriber.closed
+    assert said == []
+
+
+def test_the_end_waits_until_what_went_wrong_is_told() -> None:
+    def fail(_event: Event) -> None:
+        raise ValueError
+
+    free, said = Flag(), list[Event]()
+    subscriber = Hearing(fail)
+    told = Listener(subscriber, lambda event: (free.wait(), said.append(event)))  # type: ignore[func-returns-value,arg-type,return-value]
+    told.tell(Done())
+    ended = ending(told)
+    assert ended.is_alive()
+    free.set()
+    ended.join()
+    assert len(said) == 1
+    assert subscriber.closed
+
+
+def ending(told: Listener) -> Thread:
+    """A thread in which it ends, and which had the time to get as far as it can."""
+    thread = Thread(target=told.end)
+    thread.start()
+    thread.join(0.2)
+    return thread
 
 
 def test_who_hangs_does_not_keep_a_peer_from_its_end() -> None:

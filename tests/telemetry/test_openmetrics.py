@@ -4,7 +4,8 @@ import json
 import re
 import socket
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from peer.errors import InputError
 from peer.network.membership.edges import LinkState
 from peer.runtime.lifecycle import State
+from peer.telemetry import exposition
 from peer.telemetry.events import (
     SCHEMA,
     Awaited,
@@ -31,6 +33,7 @@ from peer.telemetry.events import (
     ViewDecided,
     Waiting,
 )
+from peer.telemetry.exposition import CONNECTIONS
 from peer.telemetry.metrics import LINK_STATES, STATES, Metrics
 
 ROOT = Path(__file__).parent.parent.parent
@@ -156,25 +159,61 @@ def test_all_states_are_known() -> None:
     assert get_args(LinkState) == LINK_STATES
 
 
-def test_it_answers_in_openmetrics_and_frees_its_port(lived: Metrics) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        here = taken.getsockname()
-        with pytest.raises(
-            InputError, match=r"^cannot serve metrics at 127\.0\.0\.1:\d+: address already in use; stop"
-        ):
-            Metrics().listen(here)
-    lived.listen(here)
+@pytest.fixture
+def here(ports: Callable[[int], list[int]]) -> tuple[str, int]:
+    return "127.0.0.1", ports(1)[0]
+
+
+def scrape(here: tuple[str, int]) -> tuple[str, str]:
+    """The kind of what is answered, and its text."""
     asked = urllib.request.Request(
         f"http://127.0.0.1:{here[1]}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
     )
-    with urllib.request.urlopen(asked, timeout=10) as answer:
-        kind, text = answer.headers["Content-Type"], answer.read().decode()
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def test_it_answers_in_openmetrics_and_frees_its_port(lived: Metrics, here: tuple[str, int]) -> None:
+    with (
+        socket.create_server(here),
+        pytest.raises(InputError, match=r"^cannot serve metrics at 127\.0\.0\.1:\d+: address already in use; stop"),
+    ):
+        Metrics().listen(here)
+    lived.listen(here)
+    kind, text = scrape(here)
     assert kind.startswith("application/openmetrics-text")
     assert text.endswith("# EOF\n")
     assert samples(text)["dfl_round"] == 4
     lived.close()
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(here, timeout=10)
+        socket.create_connection(here, timeout=60)
+
+
+def test_who_says_nothing_holds_few_connections(
+    lived: Metrics, here: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exposition, "PATIENCE", 600.0)
+    lived.listen(here)
+    with ExitStack() as held:
+        first, *_ = [held.enter_context(socket.create_connection(here, timeout=60)) for _ in range(CONNECTIONS)]
+        one_more = held.enter_context(socket.create_connection(here, timeout=60))
+        assert one_more.recv(1) == b""
+        first.shutdown(socket.SHUT_WR)
+        assert first.recv(1) == b""
+    lived.close()
+
+
+def test_nobody_holds_a_connection_for_long(
+    lived: Metrics, here: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exposition, "PATIENCE", 0.1)
+    lived.listen(here)
+    with socket.create_connection(here, timeout=60) as held:
+        held.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        assert held.recv(1) == b""
+    monkeypatch.undo()
+    assert scrape(here)[1].endswith("# EOF\n")
+    lived.close()
 
 
 def names(page: str) -> set[str]:

@@ -1,6 +1,7 @@
 """A task tried on a few outputs and targets: whether it makes a loss and figures of them."""
 
 from collections.abc import Mapping
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from peer.plugins import UserCodeError, in_words, user_code_errors
 if TYPE_CHECKING:
     from peer.learning.tasks.base import Task
 
-WRONG = (TypeError, ValueError, RuntimeError, LookupError, AttributeError)
+WRONG = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
 """What a task raises that is given what it cannot take."""
 
 
@@ -58,7 +59,8 @@ def _check_figures(task: "Task", rows: Tensor) -> None:
             score: object = task.score(results)
     except (UserCodeError, *WRONG) as error:
         raise InputError(f"the task `{task.name}`: its `score` cannot be made: {_said(error)}") from error
-    if not _is_number(score) or score < 0 or score > 1:  # type: ignore[operator]
+    untold = any(isnan(results[name]) for name in names)  # as it may be on so few samples: then the score is, too
+    if not _is_number(score) or not (0 <= score <= 1 or (untold and isnan(score))):  # type: ignore[operator,arg-type]
         raise InputError(f"the task `{task.name}`: its `score` must return a number in 0..1, not {score!r}")
 
 

@@ -16,8 +16,8 @@ import grpc
 import pytest
 from authority import authority
 from cryptography import x509
+from endless import endless
 from interpreter import Commands
-from paced import endless
 from real_peers import Build, SmallFederation, until
 
 from launcher.certificate_files import certificate_files

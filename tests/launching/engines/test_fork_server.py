@@ -116,7 +116,7 @@ async def test_fork_server_killed_under_its_children(server: ForkServer, tmp_pat
         await process.wait()
     with pytest.raises(FailedError, match="fork server ended"):
         await asyncio.wait_for(server.start(["exit", "0"], tmp_path / "other"), 5)
-    all_gone([process.pid], seconds=5)
+    all_gone([process.pid], seconds=60)
 
 
 async def test_entry_that_cannot_be_imported(
@@ -155,4 +155,4 @@ def test_launcher_killed_leaves_nobody(tmp_path: Path, commands: Commands, also_
         if also_the_fork_server:
             os.kill(pids[0], signal.SIGKILL)
         launcher.kill()
-    all_gone(pids, seconds=5)
+    all_gone(pids, seconds=60)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ def test_a_signal_reaches_a_peer_that_begins(tmp_path: Path) -> None:
         ("send", {**peer, "number": signal.SIGKILL}),
         ("awake", {}),
     ]
-    with subprocess.Popen([sys.executable, "-c", OBEY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as host:
+    with (
+        subprocess.Popen([sys.executable, "-c", OBEY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as host,
+        ExitStack() as end,
+    ):
+        end.callback(host.kill)
         assert host.stdin
         assert host.stdout
         for number, (do, given) in enumerate(orders):
@@ -51,7 +56,11 @@ def test_a_signal_reaches_a_peer_that_begins(tmp_path: Path) -> None:
 
 def obeyed(do: str, **given: Any) -> Any:
     """The result of one order, by a process of its own."""
-    with subprocess.Popen([sys.executable, "-c", OBEY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as host:
+    with (
+        subprocess.Popen([sys.executable, "-c", OBEY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as host,
+        ExitStack() as end,
+    ):
+        end.callback(host.kill)
         assert host.stdin
         assert host.stdout
         host.stdin.write(json.dumps({"order": 0, "do": do, "given": given}).encode() + b"\n")

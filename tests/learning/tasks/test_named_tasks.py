@@ -155,6 +155,16 @@ class Boundless(Regression):
         return 2.0
 
 
+class Unknown(Regression):
+    def score(self, results: Mapping[str, float]) -> float:
+        return float("nan")
+
+
+class Divided(Regression):
+    def score(self, results: Mapping[str, float]) -> float:
+        return 1 / 0
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -162,11 +172,17 @@ class Boundless(Regression):
         (Thick, "its `results` must return a number for each of rmse"),
         (Columnless, "of a tally of 0 columns its `results` cannot be made: "),
         (Boundless, r"its `score` must return a number in 0\.\.1, not 2\.0"),
+        (Unknown, r"its `score` must return a number in 0\.\.1, not nan"),
+        (Divided, "its `score` cannot be made: ZeroDivisionError: division by zero"),
     ],
 )
 def test_figures_that_cannot_be_made_are_told_before_anything_is_trained(kind: type[Task], said: str) -> None:
     with pytest.raises(InputError, match=rf"^the task `regression`: {said}"):
         kind(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
+
+
+def test_of_figures_that_cannot_be_told_there_is_no_score() -> None:
+    assert Regression(name="regression").misfit(torch.full((2, 1), torch.nan), torch.zeros(2, 1), 1) is None
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SEPARATORS = ",;\t|"
 """Among which that of a file is looked for."""
+UNCLOSED = "EOF inside string"
+"""In pandas' words."""
 _SWAPPED = str.maketrans(",.", ".,")
 
 
@@ -87,8 +89,9 @@ class Csv(Table):
                         index_col=False,
                     )
             except (pandas.errors.ParserWarning, pandas.errors.ParserError) as error:
-                if misfit := self._misfit(separator):
-                    raise InputError(f"{self.path}: {misfit}") from error
+                wrong = self._unclosed(separator) if UNCLOSED in str(error) else self._misfit(separator)
+                if wrong:
+                    raise InputError(f"{self.path}: {wrong}") from error
                 raise
         # A row that is too short has nothing in its last column.
         if frame[header[-1]].isna().any() and (misfit := self._misfit(separator)):
@@ -130,6 +133,9 @@ class Csv(Table):
     def _open(self) -> BinaryIO:
         return cast(BinaryIO, Unpacked(self.path)) if self.path.suffix == ".gz" else self.path.open("rb")
 
+    def _text(self) -> io.TextIOWrapper:
+        return io.TextIOWrapper(self._open(), encoding=self._written_in, newline="")
+
     def _misfit(self, separator: str) -> str | None:
         """Which row has more or fewer fields than the header has names; None if none has."""
         records = self._records(separator)
@@ -144,29 +150,43 @@ class Csv(Table):
                 return f"line {line} has {fields} fields and the header has {len(header)} names; {way_out}"
         return None
 
+    def _unclosed(self, separator: str) -> str:
+        """In which row a quotation mark opens that takes in all the rest."""
+        last = line = 1
+        # csv.Error: the rest is longer than 128 kB
+        with suppress(csv.Error), self._text() as file:
+            reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
+            for _ in reader:
+                last, line = line, reader.line_num + 1
+            line = last
+        return f"the row of line {line} has a quotation mark that is not closed; close it, or take it out"
+
     def _undecodable(self) -> str:
         with self._open() as file:
             content = file.read()
-        begin = 0
+        begin, written_in = 0, self._written_in
         try:
-            content.decode(self._written_in)
+            content.decode(written_in)
         except UnicodeDecodeError as error:
             begin = error.start
+        line = content[:begin].decode(written_in, "ignore").count("\n") + 1
+        named = self.encoding or written_in.removesuffix("-sig").upper()
+        if self.encoding is None and written_in == "utf-16":  # as its mark says
+            return f"{self.path} is no csv file in {named}: line {line} is damaged or cut off; save it again, as UTF-8"
         return (
-            f"{self.path} is no csv file in {self.encoding or 'UTF-8'}: line {content[:begin].count(10) + 1} has a "
-            "letter written in another way; say in which, such as `encoding: cp1252` for what older programs wrote in "
-            "Western Europe"
+            f"{self.path} is no csv file in {named}: line {line} has a letter written in another way; say in which, "
+            "such as `encoding: cp1252` for what older programs wrote in Western Europe"
         )
 
     def _as_numbers(self, texts: "pandas.Series[str]") -> "pandas.Series[Any]":
         return super()._as_numbers(texts.str.translate(_SWAPPED) if self.decimal == "," else texts)
 
     def _why_no_number(self, text: str) -> str:
+        other, sign = (",", "comma") if self.decimal == "." else (".", "point")
         with suppress(ValueError):
             float(text.translate(_SWAPPED) if self.decimal == "." else text)
-            other = "," if self.decimal == "." else "."
-            sign = "comma" if other == "," else "point"
-            return f'which is no number; write `decimal: "{other}"` if it has a decimal {sign}'
+            if other in text and "_" not in text:  # Python alone takes 1_000
+                return f'which is no number; write `decimal: "{other}"` if it has a decimal {sign}'
         return super()._why_no_number(text)
 
     def _place(self, row: int) -> str:
@@ -180,7 +200,7 @@ class Csv(Table):
     def _records(self, separator: str) -> Iterator[tuple[int, list[str]]]:
         """Every record but blank ones, the header first, and the line on which it begins."""
         # csv.Error: a field of more than 128 kB
-        with suppress(csv.Error), io.TextIOWrapper(self._open(), encoding=self._written_in, newline="") as file:
+        with suppress(csv.Error), self._text() as file:
             reader, line = csv.reader(file, delimiter=separator, skipinitialspace=True), 1
             for fields in reader:
                 if len(fields) > 1 or "".join(fields).strip():
