@@ -1,7 +1,9 @@
 """What a study takes for finished, and for its own."""
 
 import json
+import re
 import shutil
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,15 @@ import pytest
 
 from launcher.cli import main
 from launcher.study.cell import Cell
-from launcher.study.command import sole_use
+from launcher.study.command import alone_in
 from launcher.study.grid import cells, read
 from launcher.study.results import goes_with
 
+pytestmark = pytest.mark.timeout(600)
+
 BASE = {"rounds": 1, "peers": 2, "data": {"name": "digits", "limit": 100}}
 SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
+DATA = {"name": "csv", "path": "{id}.csv"}
 BROKEN = """
 from typing import Literal
 from peer.protocols.solo import Solo
@@ -79,7 +84,7 @@ def test_the_directory_of_another_study_is_left_alone(
 def test_two_at_once_do_not_share_a_directory(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with sole_use(finished):
+    with alone_in(finished):
         assert main(["study", str(written(tmp_path)), "--out", str(finished)]) == 2
     assert "another dfl-launch is at work" in capsys.readouterr().err
 
@@ -118,3 +123,14 @@ def test_other_files_make_another_cell_wherever_the_study_lies(tmp_path: Path) -
     assert len({cell.key for cell in one}) == 4
     assert [cell.key for cell in one] == [cell.key for cell in two]
     assert [goes_with(one[0], alone) for alone in one[2:]] == [True, False]
+
+
+def test_the_page_is_light_whatever_the_reader_likes(finished: Path) -> None:
+    style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8")
+    page = (finished / "study.html").read_text()
+    assert style in page
+    assert '<html lang="en" class="light">' in page
+    for dark in style.split("@media (prefers-color-scheme: dark)")[1:]:
+        rules = re.match(r"\s*\{((?:[^{}]*\{[^{}]*\})*)\s*\}", dark)
+        assert rules
+        assert {one.strip() for one in re.findall(r"([^{}]+)\{", rules[1])} == {":root:not(.light)"}
