@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def finished(self) -> bool:
-        return self.files.has_rounds and summary_json.read(self.files.summary) is not None
+        return self.files.finished
 
     @property
     def command(self) -> str:
@@ -79,6 +79,10 @@ class CellFiles(RunFiles):
     @property
     def rounds(self) -> Path:
         return self.path / "rounds.json"
+
+    @property
+    def finished(self) -> bool:
+        return self.has_rounds and summary_json.read(self.summary) is not None
 
     @property
     def has_rounds(self) -> bool:

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ import pandas
 import pytest
 
 from launcher.cli import main
+from launcher.study import worker
 from launcher.study.cell import Cell
 from launcher.study.command import alone_in
 from launcher.study.grid import cells, read
 from launcher.study.results import goes_with
+from peer.files import sole_use
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -134,3 +138,47 @@ def test_the_page_is_light_whatever_the_reader_likes(finished: Path) -> None:
         rules = re.match(r"\s*\{((?:[^{}]*\{[^{}]*\})*)\s*\}", dark)
         assert rules
         assert {one.strip() for one in re.findall(r"([^{}]+)\{", rules[1])} == {":root:not(.light)"}
+
+
+def computed(cell: Cell) -> int:
+    """The exit code of a process for the cell that waits for nobody."""
+    patient = "import sys; from pathlib import Path; from launcher.study import worker; worker.PATIENCE = 0.0; "
+    command = [sys.executable, "-c", f"{patient}worker.work_until(0, Path(sys.argv[1]), 'memory', 0)", str(cell.place)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        return process.wait()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def unfinished(finished: Path, tmp_path: Path) -> Cell:
+    """With the log of a process that may still be at work."""
+    shutil.copytree(finished, tmp_path / "out")
+    cell, _ = made(written(tmp_path))
+    cell.files.summary.unlink()
+    cell.files.said.write_text("at work\n")
+    return cell
+
+
+def test_a_log_is_its_writers_as_long_as_that_is_at_work(unfinished: Cell) -> None:
+    with sole_use(unfinished.place):
+        assert computed(unfinished) == 1
+    said = ["at work", "another process computes this cell; end it and start again"]
+    assert unfinished.files.said.read_text().splitlines() == said
+
+
+def test_a_cell_that_another_process_has_finished_is_not_computed_again(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    cell, _ = made(written(tmp_path))
+    before = cell.files.summary.stat().st_mtime_ns
+    assert computed(cell) == 0
+    assert cell.files.summary.stat().st_mtime_ns == before
+    assert not cell.files.said.exists()
+
+
+def test_a_cell_whose_log_was_removed_is_finished_all_the_same(unfinished: Cell) -> None:
+    unfinished.files.said.unlink()
+    worker.compute(unfinished.files, "memory", 0)
+    assert unfinished.finished
