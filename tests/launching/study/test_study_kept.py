@@ -14,7 +14,7 @@ import pandas
 import pytest
 
 from launcher.cli import main
-from launcher.study import worker
+from launcher.study import results, worker
 from launcher.study.cell import Cell
 from launcher.study.command import alone_in
 from launcher.study.grid import cells, read
@@ -127,6 +127,25 @@ def test_other_files_make_another_cell_wherever_the_study_lies(tmp_path: Path) -
     assert len({cell.key for cell in one}) == 4
     assert [cell.key for cell in one] == [cell.key for cell in two]
     assert [goes_with(one[0], alone) for alone in one[2:]] == [True, False]
+
+
+def test_an_axis_of_numbers_and_words_is_written(tmp_path: Path) -> None:
+    file = written(tmp_path, grid={"protocol": [SOLO], "data.limit": [100, None]})
+    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    for name in ("rounds", "results"):
+        found = pandas.read_parquet(tmp_path / "out" / f"{name}.parquet")
+        assert found["data.limit"].tolist() == ["100", "null"]
+        assert found["mean"].dtype == float
+
+
+def test_an_axis_called_like_a_figure_keeps_its_place_in_the_grid(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    (cell,) = made(written(tmp_path, grid={"protocol": [SOLO], "seed": [1], "rounds": [1], "peers": [2]}))
+    for file, changed in ((cell.files.summary, {"rounds": 7}), (cell.files.rounds, {"rounds": [{"peers": 1}]})):
+        file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    (row,), (by_round,) = results.rows([cell], {}), [*results.round_rows([cell])]
+    assert row["rounds"] == 1
+    assert (by_round["peers"], by_round["evaluated"]) == (2, 1)
 
 
 def test_the_page_is_light_whatever_the_reader_likes(finished: Path) -> None:
