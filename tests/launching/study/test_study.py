@@ -183,7 +183,8 @@ def test_a_cell_that_fails_is_told_and_stops_no_other(tmp_path: Path) -> None:
         ({"grid": {"protocol": ["fibfl"], "peers": [5, "six"]}}, '(given: "six")'),
         ({"grid": {"protocol": ["fibfl", {"name": "fibfl", "gama": 0.3}]}}, "did you mean `gamma`?"),
         ({"grid": {"protocol": ["fibfl", {"name": "fibfl", "gamma": 0.5}]}}, "are the same"),
-        ({"grid": {"protocol": ["fibfl", "fibfl"]}}, "twice"),
+        ({"grid": {"protocol": ["fibfl", "fibfl"]}}, "study.yaml:1: `grid` has protocol fibfl twice"),
+        ({"grid": {"protocol": ["fibfl"], "seed": [0, 0]}}, "study.yaml:1: `grid` has seed 0 twice"),
         ({"base": {**BASE, "data": {"name": "npz", "path": "none.npz"}}}, "none.npz"),
     ],
 )

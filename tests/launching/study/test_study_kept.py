@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,22 @@ def test_other_files_make_another_cell_wherever_the_study_lies(tmp_path: Path) -
     assert [goes_with(one[0], alone) for alone in one[2:]] == [True, False]
 
 
+def test_a_file_with_other_content_makes_another_cell(tmp_path: Path) -> None:
+    def keys() -> list[str]:
+        return [cell.key for cell in made(file)]
+
+    file = written(tmp_path, base={"rounds": 1, "peers": 2}, grid={"protocol": ["mine:Raises"], "data": [DATA]})
+    for name in ("mine.py", "peer0.csv", "peer1.csv"):
+        (tmp_path / name).write_text(BROKEN if name == "mine.py" else "x,label\n1,0\n2,1\n")
+    before = keys()
+    for name in ("mine.py", "peer0.csv", "peer1.csv"):
+        content = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(f"{content}\n")
+        assert keys() != before
+        (tmp_path / name).write_text(content)
+        assert keys() == before
+
+
 def test_an_axis_of_numbers_and_words_is_written(tmp_path: Path) -> None:
     file = written(tmp_path, grid={"protocol": [SOLO], "data.limit": [100, None]})
     assert main(["study", str(file), "--out", str(tmp_path / "out"), "--quiet"]) == 0
@@ -146,6 +163,11 @@ def test_an_axis_called_like_a_figure_keeps_its_place_in_the_grid(finished: Path
     (row,), (by_round,) = results.rows([cell], {}), [*results.round_rows([cell])]
     assert row["rounds"] == 1
     assert (by_round["peers"], by_round["evaluated"]) == (2, 1)
+
+
+def test_the_command_of_a_cell_bears_a_space_in_a_path(tmp_path: Path) -> None:
+    (cell, _) = made(written(tmp_path / "my studies"))
+    assert shlex.split(cell.command)[2] == str(cell.files.federation)
 
 
 def test_the_page_is_light_whatever_the_reader_likes(finished: Path) -> None:
