@@ -6,6 +6,7 @@ DIR/cells/<digest>/run/              while it is computed
 """
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from pathlib import Path
 from launcher.reports import summary_json
 from launcher.run_files import RunFiles
 from launcher.study.settings import Network
+from launcher.study.sources import Sources
 from peer.files import write_atomically
 from peer.reading import RECORDS, read_plain
 from peer.spec.agreement import sha256
@@ -24,19 +26,18 @@ Label = int | float | str
 
 @dataclass(frozen=True)
 class Cell:
-    """labels: what it is of, in words, by key of the grid. directory: the study's. sources: what its spec says of
-    files, seen from the study's file."""
+    """labels: what it is of, in words, by key of the grid. directory: the study's. sources: of what its peers read."""
 
     labels: Mapping[str, Label]
     spec: Spec
     network: Network
     directory: Path
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Sources = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
-        """The digest of all that its peers must agree on, and of which files they read; the same for the same cell of
-        another study file beside this one."""
+        """The digest of all that its peers must agree on, and of the files that they read; the same for the same cell
+        of another study file beside this one."""
         return sha256({**self.spec.canonical(), "sources": self.sources}) if self.sources else self.spec.digest()
 
     @cached_property
@@ -55,12 +56,13 @@ class Cell:
 
     @property
     def finished(self) -> bool:
-        return self.files.has_rounds and summary_json.read(self.files.summary) is not None
+        return self.files.finished
 
     @property
     def command(self) -> str:
         """Runs it once more, as real peers."""
-        return f"dfl-launch run {self.files.federation} --out runs/{self.spec.name}-{self.key[:12]} --device cpu"
+        out = f"runs/{self.spec.name}-{self.key[:12]}"
+        return shlex.join(["dfl-launch", "run", str(self.files.federation), "--out", out, "--device", "cpu"])
 
     def prepare(self) -> None:
         """Its directory, with the spec in it."""
@@ -79,6 +81,10 @@ class CellFiles(RunFiles):
     @property
     def rounds(self) -> Path:
         return self.path / "rounds.json"
+
+    @property
+    def finished(self) -> bool:
+        return self.has_rounds and summary_json.read(self.summary) is not None
 
     @property
     def has_rounds(self) -> bool:

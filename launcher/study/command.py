@@ -1,8 +1,7 @@
 """`dfl-launch study`: every cell of a grid, and the tables and figures of all."""
 
-import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from launcher.study.progress import Shown
 from launcher.study.stopping import Stopping
 from launcher.study.written import write
 from peer.errors import FailedError, InputError
-from peer.files import lock, write_atomically
+from peer.files import sole_use, write_atomically
 from peer.spec.peer import FIRST_PORT
 
 
@@ -44,7 +43,7 @@ def study(options: StudyOptions, output: Output) -> int:
     check_directory(directory, settings.name)
     missing_cells = [cell for cell in made if not cell.finished]
     check_data(missing_cells)
-    with place(options, missing_cells, output) as where, sole_use(directory):
+    with place(options, missing_cells, output) as where, alone_in(directory):
         write_atomically(directory / STUDY, options.file.read_bytes())
         return carried_out(made, missing_cells, where, output)
 
@@ -96,12 +95,12 @@ def carried_out(made: Sequence[Cell], missing: Sequence[Cell], where: Place, out
 
 
 @contextmanager
-def sole_use(directory: Path) -> Iterator[None]:
+def alone_in(directory: Path) -> Iterator[None]:
     (directory / "cells").mkdir(parents=True, exist_ok=True)
-    held = os.open(directory / "cells", os.O_RDONLY)
-    try:
-        if not lock(held):
-            raise InputError(f"another dfl-launch is at work in {directory}; wait for it or choose another --out")
+    with ExitStack() as held:
+        try:
+            held.enter_context(sole_use(directory / "cells"))
+        except InputError:
+            way_out = "wait for it or choose another --out"
+            raise InputError(f"another dfl-launch is at work in {directory}; {way_out}") from None
         yield
-    finally:
-        os.close(held)

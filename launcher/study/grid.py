@@ -1,14 +1,15 @@
 """From study.yaml to its cells, each checked."""
 
 import json
-import os
 from collections.abc import Mapping
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from launcher.study.cell import Cell
 from launcher.study.settings import StudySettings
+from launcher.study.sources import digest, sources
 from peer.errors import InputError
 from peer.spec.document import Document, validate
 from peer.spec.federation import Spec
@@ -23,32 +24,20 @@ def read(path: Path) -> tuple[StudySettings, Document]:
 def cells(settings: StudySettings, document: Document, directory: Path) -> list[Cell]:
     """Every cell of the grid, to lie below `directory`; InputError says what is wrong with one, or which are equal."""
     check_keys(settings, document)
-    named = {key: labels(key, values) for key, values in settings.grid.items()}
+    named = {key: labels(key, values, document) for key, values in settings.grid.items()}
+    known = cache(digest)
     made: dict[Path, Cell] = {}
     for chosen in product(*(zip(named[key], values, strict=True) for key, values in settings.grid.items())):
         words = dict(zip(settings.grid, (label for label, _ in chosen), strict=True))
         values = dict(zip(settings.grid, (value for _, value in chosen), strict=True))
         spec = spec_of(settings, values, document)
-        cell = Cell(words, spec, settings.network, directory, sources(spec, document.path.parent))
+        cell = Cell(words, spec, settings.network, directory, sources(spec, document.path.parent, known))
         if twin := made.get(cell.place):
             raise InputError(
                 f"{document.path}: the cells {twin.name} and {cell.name} are the same; leave one of them out"
             )
         made[cell.place] = cell
     return [*made.values()]
-
-
-def sources(spec: Spec, base: Path) -> dict[str, str]:
-    """The files of one's own that the peers read, seen from `base`: what is in them is in no digest of the spec."""
-    # A source that must be told where its data lie knows nothing else of them.
-    fields = type(spec.data).model_fields
-    told = {
-        f"data.{key}": getattr(spec.data, key)
-        for key in ("path", "root")
-        if key in fields and fields[key].is_required()
-    }
-    named = {**told, "model.weights": spec.model.weights, "recording": spec.recording}
-    return {key: os.path.relpath(path, base.resolve()) for key, path in named.items() if path is not None}
 
 
 def check_keys(settings: StudySettings, document: Document) -> None:
@@ -87,11 +76,13 @@ def pinned(protocol: Any) -> bool:
     return isinstance(protocol, Mapping) and protocol.get("resources") == "pinned"
 
 
-def labels(key: str, values: list[Any]) -> list[int | float | str]:
+def labels(key: str, values: list[Any], document: Document) -> list[int | float | str]:
     """Each value in words; InputError where two are called the same."""
     found = [label(value) for value in values]
-    if twice := next((one for one in found if found.count(one) > 1), None):
-        raise InputError(f"`grid` has {key} {twice} twice; leave one of them out")
+    for at, one in enumerate(found):
+        if one in found[:at]:
+            where = document.where(("grid", key, at))
+            raise InputError(f"{where}: `grid` has {key} {one} twice; leave one of them out")
     return found
 
 

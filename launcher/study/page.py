@@ -1,16 +1,17 @@
 """One HTML page of a study: its tables and figures, and how each cell is run again. No script, no network."""
 
 import base64
-import html
 from collections.abc import Mapping, Sequence
+from html import escape
 from importlib.resources import files
 
 from launcher.study.results import Row
 from launcher.study.tables import Table
 from launcher.study.written_tables import LEGEND, cells
 
+# The colours of a picture are those of a light page: `light` keeps page.css from its dark ones.
 HEAD = """<!doctype html>
-<html lang="en">
+<html lang="en" class="light">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
@@ -28,18 +29,16 @@ pre { overflow-x: auto; }
 
 def page(name: str, rows: Sequence[Row], tables: Sequence[Table], pictures: Mapping[str, tuple[str, bytes]]) -> str:
     """pictures: by name, a title and an SVG."""
-    # The colours of a picture are those of a light page.
-    style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8").split("@media (prefers", 1)
-    light = style[0] + style[-1].split("\n}\n", 1)[-1]
-    parts = [HEAD, f"<title>{safe(name)}</title><style>{light}{STYLE}</style></head><body><header>"]
-    parts += [f"<h1>{safe(name)}</h1><p>{_told(rows)}</p><p class='muted'>{safe(LEGEND)}</p></header><main>"]
+    style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8")
+    parts = [HEAD, f"<title>{escape(name)}</title><style>{style}{STYLE}</style></head><body><header>"]
+    parts += [f"<h1>{escape(name)}</h1><p>{_told(rows)}</p><p class='muted'>{escape(LEGEND)}</p></header><main>"]
     parts += [_table(table) for table in tables]
     for title, svg in pictures.values():
         source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-        parts.append(f"<figure><h2>{safe(title)}</h2><img alt='{safe(title)}' src='{source}'></figure>")
+        parts.append(f"<figure><h2>{escape(title)}</h2><img alt='{escape(title)}' src='{source}'></figure>")
     again = "\n".join(row["command"] for row in rows)
     parts.append(
-        f"<section><details><summary>Each cell once more</summary><pre>{safe(again)}</pre></details></section>"
+        f"<section><details><summary>Each cell once more</summary><pre>{escape(again)}</pre></details></section>"
     )
     return "\n".join([*parts, "</main></body></html>\n"])
 
@@ -51,14 +50,10 @@ def _told(rows: Sequence[Row]) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{safe(column)}</th>" for column in ("", *table.columns))
+    head = "".join(f"<th>{escape(column)}</th>" for column in ("", *table.columns))
     lines = []
     for name, entries in table.lines.items():
-        written = "".join(f"<td>{text}</td>" for text in cells(table, entries, safe, "<b>{}</b>"))
-        lines.append(f"<tr><td>{safe(name)}</td>{written}</tr>")
+        written = "".join(f"<td>{text}</td>" for text in cells(table, entries, escape, "<b>{}</b>"))
+        lines.append(f"<tr><td>{escape(name)}</td>{written}</tr>")
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    return f"<section><h2>{safe(table.title)}</h2><div class='scroll'>{body}</div></section>"
-
-
-def safe(text: str) -> str:
-    return html.escape(text)
+    return f"<section><h2>{escape(table.title)}</h2><div class='scroll'>{body}</div></section>"

@@ -29,7 +29,8 @@ def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
         summary = known.get(cell.key)
         baseline = next((one for one in alone if one is not cell and goes_with(cell, one)), None)
         figures = _figures(cell, summary, known[baseline.key] if baseline else None) if summary else {}
-        made.append({**what(cell), "failure": failures.get(cell.key, ""), **figures})
+        of = what(cell)  # stands first, and last too: an axis may be called like a figure
+        made.append({**of, "failure": failures.get(cell.key, ""), **figures, **of})
     columns = dict.fromkeys(name for row in made for name in row)
     return [{name: row.get(name) for name in columns} for row in made]
 
@@ -98,7 +99,7 @@ def round_rows(cells: Sequence[Cell]) -> Iterator[Row]:
     for cell in cells:
         if cell.finished:
             of = {name: value for name, value in what(cell).items() if name not in ("command", "network")}
-            yield from ({**of, **row} for row in kept(cell)["rounds"])
+            yield from ({**of, **row, "evaluated": row["peers"], **of} for row in kept(cell)["rounds"])
 
 
 def as_csv(made: Sequence[Row]) -> str:
@@ -111,8 +112,14 @@ def as_csv(made: Sequence[Row]) -> str:
 
 
 def as_parquet(made: Sequence[Row]) -> bytes:
+    """A column that holds a text anywhere is all texts: a file knows one type for each."""
     import pandas
 
+    texts = {name for row in made for name, value in row.items() if isinstance(value, str)}
+    plain = [
+        {name: str(value) if name in texts and value is not None else value for name, value in row.items()}
+        for row in made
+    ]
     file = io.BytesIO()
-    pandas.DataFrame.from_records([*made]).to_parquet(file, index=False)
+    pandas.DataFrame.from_records(plain).to_parquet(file, index=False)
     return file.getvalue()

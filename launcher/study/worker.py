@@ -46,13 +46,17 @@ def work(place: Path, network: Network, port: int) -> None:
 def work_until(gone: int, place: Path, network: Network, port: int) -> None:
     """The same; `gone` is a descriptor that can be read once nobody wants the cell any more."""
     os.setsid()  # Ctrl-C is for the launcher to hear
-    files = CellFiles(place)
-    with files.said.open("wb") as said:
+    threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
+    files, held = CellFiles(place), os.open(place, os.O_RDONLY)
+    alone = lock(held, PATIENCE)
+    if alone and files.finished:  # by the process that had it
+        return
+    if alone:
+        files.said.unlink(missing_ok=True)
+    with files.said.open("ab") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
-    threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
-    held = os.open(place, os.O_RDONLY)
-    if not lock(held, PATIENCE):
+    if not alone:
         sys.exit("another process computes this cell; end it and start again")
     why = ""
     try:
@@ -83,7 +87,7 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
     }
     write_atomically(files.rounds, json.dumps(kept).encode())
     shutil.rmtree(files.run)
-    files.said.unlink()
+    files.said.unlink(missing_ok=True)
     summary_json.write(files.summary, summary)
 
 

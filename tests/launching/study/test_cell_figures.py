@@ -12,6 +12,8 @@ from launcher.study.cell_figures import file_name
 from launcher.study.reputations import reputations_of
 from launcher.study.ring_figure import ring_figure
 
+pytestmark = pytest.mark.timeout(600)
+
 STUDY = {
     "name": "small",
     "base": {"rounds": 2, "peers": 4, "data": {"name": "digits", "limit": 200}},

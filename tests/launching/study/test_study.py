@@ -4,10 +4,13 @@ import asyncio
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from launcher.arguments import parser
 from launcher.cli import main
 from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_spec
+
+pytestmark = pytest.mark.timeout(600)
 
 BASE = {"rounds": 2, "peers": 3, "data": {"name": "digits", "limit": 200}}
 SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
@@ -46,9 +51,17 @@ def written(place: Path, **keys: Any) -> Path:
     return place / "study.yaml"
 
 
-def start(file: Path, out: Path) -> subprocess.Popen[bytes]:
+@contextmanager
+def running(file: Path, out: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A study that does not outlive the block; what it says goes to said.txt beside its directory."""
     command = [sys.executable, "-m", "launcher.cli", "study", str(file), "--out", str(out), "--at-once", "2"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    with out.with_name("said.txt").open("wb") as said:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def finished(out: Path) -> dict[Path, int]:
@@ -58,7 +71,7 @@ def finished(out: Path) -> dict[Path, int]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("undisturbed")
-    with start(written(place), place / "out") as process:
+    with running(written(place), place / "out") as process:
         assert process.wait() == 0
     return place / "out"
 
@@ -106,23 +119,23 @@ def test_the_tables_follow_from_the_tidy_file(undisturbed: Path) -> None:
 
 def test_a_cell_alone_ends_in_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
     row = results(undisturbed).iloc[0]
-    arguments = parser().parse_args(row.command.split()[1:])
+    arguments = parser().parse_args(shlex.split(row.command)[1:])
     runtimes = asyncio.run(run_in_process(load_spec(arguments.federation), tmp_path))
     ended = {id: json.loads((tmp_path / id / "result.json").read_text())["model_sha256"] for id in runtimes}
     assert ended == json.loads(row.model_sha256)
 
 
-@pytest.mark.timeout(400)
 def test_a_study_killed_again_and_again_ends_in_the_same_results(undisturbed: Path, tmp_path: Path) -> None:
     file, out, chance = written(tmp_path), tmp_path / "out", random.Random(5)
     for cells, number in ((1, signal.SIGKILL), (2, signal.SIGTERM)):
-        with start(file, out) as process:
+        with running(file, out) as process:
             while process.poll() is None and len(finished(out)) < cells:
                 time.sleep(0.02)  # the moment is to be in the middle of a cell
             time.sleep(chance.random() / 2)
             process.send_signal(number)
+            process.wait()
     kept = finished(out)
-    with start(file, out) as process:
+    with running(file, out) as process:
         assert process.wait() == 0
     assert kept.items() <= finished(out).items()
     assert len(kept) >= 2
@@ -134,7 +147,7 @@ def test_a_study_killed_again_and_again_ends_in_the_same_results(undisturbed: Pa
 
 
 def test_ctrl_c_ends_the_study_and_its_cells(tmp_path: Path) -> None:
-    with start(written(tmp_path, base={**BASE, "rounds": 5000}), tmp_path / "out") as process:
+    with running(written(tmp_path, base={**BASE, "rounds": 5000}), tmp_path / "out") as process:
         while not [*tmp_path.glob("out/cells/*/run/*/events.jsonl")]:
             assert process.poll() is None
             time.sleep(0.02)  # files of other processes tell nobody that they have come
@@ -150,11 +163,9 @@ def test_ctrl_c_ends_the_study_and_its_cells(tmp_path: Path) -> None:
 def test_a_cell_that_fails_is_told_and_stops_no_other(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(BROKEN)
     file = written(tmp_path, grid={"protocol": [SOLO, "mine:Raises", "mine:Dies"], "seed": [1]})
-    with start(file, tmp_path / "out") as process:
+    with running(file, tmp_path / "out") as process:
         assert process.wait() == 1
-        assert process.stderr
-        said = process.stderr.read().decode()
-    assert "2 of 3 cells failed" in said
+    assert "2 of 3 cells failed" in (tmp_path / "said.txt").read_text()
     found = results(tmp_path / "out").set_index("protocol")
     assert "ValueError: no more" in found.failure["mine:Raises"]
     assert "signal 9" in found.failure["mine:Dies"]
@@ -175,7 +186,8 @@ def test_a_cell_that_fails_is_told_and_stops_no_other(tmp_path: Path) -> None:
         ({"grid": {"protocol": ["fibfl"], "peers": [5, "six"]}}, '(given: "six")'),
         ({"grid": {"protocol": ["fibfl", {"name": "fibfl", "gama": 0.3}]}}, "did you mean `gamma`?"),
         ({"grid": {"protocol": ["fibfl", {"name": "fibfl", "gamma": 0.5}]}}, "are the same"),
-        ({"grid": {"protocol": ["fibfl", "fibfl"]}}, "twice"),
+        ({"grid": {"protocol": ["fibfl", "fibfl"]}}, "study.yaml:1: `grid` has protocol fibfl twice"),
+        ({"grid": {"protocol": ["fibfl"], "seed": [0, 0]}}, "study.yaml:1: `grid` has seed 0 twice"),
         ({"base": {**BASE, "data": {"name": "npz", "path": "none.npz"}}}, "none.npz"),
     ],
 )

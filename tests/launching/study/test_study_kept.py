@@ -1,7 +1,12 @@
 """What a study takes for finished, and for its own."""
 
 import json
+import re
+import shlex
 import shutil
+import subprocess
+import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +15,18 @@ import pandas
 import pytest
 
 from launcher.cli import main
+from launcher.study import results, worker
 from launcher.study.cell import Cell
-from launcher.study.command import sole_use
+from launcher.study.command import alone_in
 from launcher.study.grid import cells, read
 from launcher.study.results import goes_with
+from peer.files import sole_use
+
+pytestmark = pytest.mark.timeout(600)
 
 BASE = {"rounds": 1, "peers": 2, "data": {"name": "digits", "limit": 100}}
 SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
+DATA = {"name": "csv", "path": "{id}.csv"}
 BROKEN = """
 from typing import Literal
 from peer.protocols.solo import Solo
@@ -79,7 +89,7 @@ def test_the_directory_of_another_study_is_left_alone(
 def test_two_at_once_do_not_share_a_directory(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with sole_use(finished):
+    with alone_in(finished):
         assert main(["study", str(written(tmp_path)), "--out", str(finished)]) == 2
     assert "another dfl-launch is at work" in capsys.readouterr().err
 
@@ -118,3 +128,98 @@ def test_other_files_make_another_cell_wherever_the_study_lies(tmp_path: Path) -
     assert len({cell.key for cell in one}) == 4
     assert [cell.key for cell in one] == [cell.key for cell in two]
     assert [goes_with(one[0], alone) for alone in one[2:]] == [True, False]
+
+
+def test_a_file_with_other_content_makes_another_cell(tmp_path: Path) -> None:
+    def keys() -> list[str]:
+        return [cell.key for cell in made(file)]
+
+    file = written(tmp_path, base={"rounds": 1, "peers": 2}, grid={"protocol": ["mine:Raises"], "data": [DATA]})
+    for name in ("mine.py", "peer0.csv", "peer1.csv"):
+        (tmp_path / name).write_text(BROKEN if name == "mine.py" else "x,label\n1,0\n2,1\n")
+    before = keys()
+    for name in ("mine.py", "peer0.csv", "peer1.csv"):
+        content = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(f"{content}\n")
+        assert keys() != before
+        (tmp_path / name).write_text(content)
+        assert keys() == before
+
+
+def test_an_axis_of_numbers_and_words_is_written(tmp_path: Path) -> None:
+    file = written(tmp_path, grid={"protocol": [SOLO], "data.limit": [100, None]})
+    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    for name in ("rounds", "results"):
+        found = pandas.read_parquet(tmp_path / "out" / f"{name}.parquet")
+        assert found["data.limit"].tolist() == ["100", "null"]
+        assert found["mean"].dtype == float
+
+
+def test_an_axis_called_like_a_figure_keeps_its_place_in_the_grid(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    (cell,) = made(written(tmp_path, grid={"protocol": [SOLO], "seed": [1], "rounds": [1], "peers": [2]}))
+    for file, changed in ((cell.files.summary, {"rounds": 7}), (cell.files.rounds, {"rounds": [{"peers": 1}]})):
+        file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    (row,), (by_round,) = results.rows([cell], {}), [*results.round_rows([cell])]
+    assert row["rounds"] == 1
+    assert (by_round["peers"], by_round["evaluated"]) == (2, 1)
+
+
+def test_the_command_of_a_cell_bears_a_space_in_a_path(tmp_path: Path) -> None:
+    (cell, _) = made(written(tmp_path / "my studies"))
+    assert shlex.split(cell.command)[2] == str(cell.files.federation)
+
+
+def test_the_page_is_light_whatever_the_reader_likes(finished: Path) -> None:
+    style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8")
+    page = (finished / "study.html").read_text()
+    assert style in page
+    assert '<html lang="en" class="light">' in page
+    for dark in style.split("@media (prefers-color-scheme: dark)")[1:]:
+        rules = re.match(r"\s*\{((?:[^{}]*\{[^{}]*\})*)\s*\}", dark)
+        assert rules
+        assert {one.strip() for one in re.findall(r"([^{}]+)\{", rules[1])} == {":root:not(.light)"}
+
+
+def computed(cell: Cell) -> int:
+    """The exit code of a process for the cell that waits for nobody."""
+    patient = "import sys; from pathlib import Path; from launcher.study import worker; worker.PATIENCE = 0.0; "
+    command = [sys.executable, "-c", f"{patient}worker.work_until(0, Path(sys.argv[1]), 'memory', 0)", str(cell.place)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        return process.wait()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def unfinished(finished: Path, tmp_path: Path) -> Cell:
+    """With the log of a process that may still be at work."""
+    shutil.copytree(finished, tmp_path / "out")
+    cell, _ = made(written(tmp_path))
+    cell.files.summary.unlink()
+    cell.files.said.write_text("at work\n")
+    return cell
+
+
+def test_a_log_is_its_writers_as_long_as_that_is_at_work(unfinished: Cell) -> None:
+    with sole_use(unfinished.place):
+        assert computed(unfinished) == 1
+    said = ["at work", "another process computes this cell; end it and start again"]
+    assert unfinished.files.said.read_text().splitlines() == said
+
+
+def test_a_cell_that_another_process_has_finished_is_not_computed_again(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    cell, _ = made(written(tmp_path))
+    before = cell.files.summary.stat().st_mtime_ns
+    assert computed(cell) == 0
+    assert cell.files.summary.stat().st_mtime_ns == before
+    assert not cell.files.said.exists()
+
+
+def test_a_cell_whose_log_was_removed_is_finished_all_the_same(unfinished: Cell) -> None:
+    unfinished.files.said.unlink()
+    worker.compute(unfinished.files, "memory", 0)
+    assert unfinished.finished
