@@ -73,8 +73,11 @@ def running(file: Path, out: Path, address: str) -> Iterator["subprocess.Popen[s
 
 
 def said(process: "subprocess.Popen[str]", code: int) -> str:
-    """All that it says until it ends, which it does with that code."""
-    told, wrong = process.communicate()
+    """All that it says until it ends, which it does with that code; it does not outlive this."""
+    try:
+        told, wrong = process.communicate()
+    finally:
+        process.kill()
     assert process.returncode == code, told + wrong
     return told + wrong
 
