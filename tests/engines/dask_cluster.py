@@ -77,9 +77,9 @@ def dask_cluster(place: Path, workers: Sequence[str] = (), *words: str) -> Itera
         yield cluster
     finally:
         family = [one for process in cluster.started if process.poll() is None for one in descendants(process.pid)]
+        # One after the other: a worker that is told to end just as its scheduler goes may never do so.
         for process in reversed(cluster.started):
             process.terminate()
-        for process in cluster.started:
             try:
                 process.wait(SECONDS)
             except subprocess.TimeoutExpired:
