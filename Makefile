@@ -12,8 +12,10 @@ PACKAGES = constraints.txt requirements/pip.txt requirements/torch-cpu.txt
 PROTOC = $(PY) -m grpc_tools.protoc -Iproto dfl/v1/peer.proto
 JOBS = $$(n=`nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2`; [ "$$n" -le 8 ] || n=8; echo "$$n")
 TESTS = tests
+# Compiled once, also where the environment says not to: each worker imports all tests, and each command the package.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(JOBS) --dist worksteal --ignore tests/engines
 
-.PHONY: setup lock demo test test-engines check bench chaos fuzz proto docs site screenshots clean
+.PHONY: setup lock demo test test-long test-engines check bench chaos fuzz proto docs site screenshots clean
 
 setup: $(INSTALLED)
 
@@ -47,9 +49,12 @@ lock:
 demo: setup
 	$(VENV)/bin/dfl-launch run examples/demo.yaml --fresh
 
-# Compiled once, also where the environment says not to: each worker imports all tests, and each command the package.
 test: setup
-	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(JOBS) --dist worksteal --ignore tests/engines $(TESTS)
+	$(PYTEST) -m 'not long' $(TESTS)
+
+# Federations of real processes and hosts that are killed, cut and waited for.
+test-long: setup
+	$(PYTEST) -m long $(TESTS)
 
 # What needs packages that most do not have.
 test-engines: setup

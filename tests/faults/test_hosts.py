@@ -12,7 +12,7 @@ from real_peers import Build, Nursery, SmallFederation, digests
 from faults.hosts import Hosts, missing
 from peer.network.membership.durability import STALENESS_BOUND
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
 PEERS = 3
 SPEC: dict[str, Any] = {
     "protocol": {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1},

@@ -8,7 +8,7 @@ from real_peers import Build, SmallFederation
 
 from faults.hosts import Hosts, missing
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from real_peers import Build, SmallFederation, digests, until
 
 from faults.accidents import start_and_die
 
+pytestmark = pytest.mark.long
+
 ONE = {"head_epochs": 1, "extractor_epochs": 1}
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "fibfl": {"name": "fibfl", **ONE},

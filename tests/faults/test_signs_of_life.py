@@ -9,6 +9,8 @@ import time
 import pytest
 from real_peers import Build
 
+pytestmark = pytest.mark.long
+
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 
 

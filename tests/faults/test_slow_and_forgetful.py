@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from real_peers import BuildWatched, SmallFederation, digests
 
 from peer.runtime.in_process import run_in_process
+
+pytestmark = pytest.mark.long
 
 PROTOCOL = {"name": "fibfl+", "head_epochs": 1, "extractor_epochs": 1, "tau": 0.05}
 

@@ -5,12 +5,15 @@ import signal
 import time
 from collections.abc import Sequence
 
+import pytest
 from healing import ABSENCE, await_view, begin, end, healing, hurry, judge, kill
 from real_peers import Build, digests
 
 from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
 from peer.views.view import View
+
+pytestmark = pytest.mark.long
 
 
 def members(views: Sequence[View]) -> list[tuple[str, ...]]:

@@ -17,6 +17,8 @@ from peer.runtime.in_process import run_in_process
 from peer.spec.document import dump_yaml
 from peer.spec.member import Member
 
+pytestmark = pytest.mark.long
+
 PROTOCOL = {"name": "fibfl+", "head_epochs": 1, "extractor_epochs": 1, "tau": 0.05}
 OUTWARD = "peer1", "peer3"
 

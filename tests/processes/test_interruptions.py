@@ -9,6 +9,8 @@ from real_peers import Build, BuildWatched, SmallFederation, digests
 
 from peer.runtime.in_process import run_in_process
 
+pytestmark = pytest.mark.long
+
 QUICK = {"head_epochs": 1, "extractor_epochs": 1, "tau": 0.05}
 
 

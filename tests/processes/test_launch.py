@@ -22,6 +22,8 @@ from launcher.engines.local.engine import LocalEngine
 from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_spec
 
+pytestmark = pytest.mark.long
+
 Ports = Callable[[int], list[int]]
 SUMMARY = {
     *("name", "protocol", "task", "peers", "rounds", "seed", "ring", "wall_seconds", "figures"),

@@ -13,6 +13,8 @@ from launcher.certificates import make_certificates
 from launcher.cli import main
 from peer.views.view import View
 
+pytestmark = pytest.mark.long
+
 LEFT = ("peer0", "peer1", "peer3")
 """Of four, when peer2 has gone."""
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from healing import await_view, begin, chain, end, healing, hurry, judge, kill
 from real_peers import Build, SmallFederation, digests
@@ -12,6 +13,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from peer.views.view import View
+
+pytestmark = pytest.mark.long
 
 
 def trace(federation: SmallFederation, id: str) -> dict[str, dict[str, Tensor]]:

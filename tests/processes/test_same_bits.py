@@ -15,6 +15,8 @@ from real_peers import Build, SmallFederation, digests
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.in_process import run_in_process
 
+pytestmark = pytest.mark.long
+
 EXTRACTOR, HEAD = 4 * 116_352, 4 * 1_290
 """Bytes of mlp's parts for digits."""
 MODEL = EXTRACTOR + HEAD

@@ -17,6 +17,8 @@ from peer.errors import InputError
 from peer.learning.data.sources import Source, source_type
 from peer.runtime.in_process import run_in_process
 
+pytestmark = pytest.mark.long
+
 COLUMNS = ["Alter", "Größe", "fest"]
 SITES = {"peer0": (60, "utf-8"), "peer1": (25, "cp1252"), "peer2": (90, "utf-16")}
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from real_peers import Build, SmallFederation, digests, until
 
+pytestmark = pytest.mark.long
+
 QUICK = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 Ports = Callable[[int], list[int]]
 

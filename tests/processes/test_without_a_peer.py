@@ -8,6 +8,8 @@ from real_peers import Build
 
 from launcher.cli import main
 
+pytestmark = pytest.mark.long
+
 PRIVATE = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 
 

@@ -5,9 +5,12 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 from real_peers import Build, RunningPeer, SmallFederation, all_gone, digests, until
 
 from peer.runtime.in_process import run_in_process
+
+pytestmark = pytest.mark.long
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WATCHED = 10.0

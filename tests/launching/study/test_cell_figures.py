@@ -12,7 +12,7 @@ from launcher.study.cell_figures import file_name
 from launcher.study.reputations import reputations_of
 from launcher.study.ring_figure import ring_figure
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 STUDY = {
     "name": "small",

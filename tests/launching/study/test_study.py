@@ -22,7 +22,7 @@ from launcher.cli import main
 from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_spec
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 BASE = {"rounds": 2, "peers": 3, "data": {"name": "digits", "limit": 200}}
 SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}

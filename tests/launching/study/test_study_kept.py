@@ -22,7 +22,7 @@ from launcher.study.grid import cells, read
 from launcher.study.results import goes_with
 from peer.files import sole_use
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 BASE = {"rounds": 1, "peers": 2, "data": {"name": "digits", "limit": 100}}
 SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
