@@ -115,7 +115,7 @@ ring:
 EVENTS = """\
 # Events
 
-<!-- Written by `make docs` from peer/telemetry/events.py; change that file, not this one. -->
+<!-- Written by `make docs` from the files in peer/telemetry/events; change those, not this one. -->
 
 What a peer tells of its life. Each event is a JSON line of `<id>/events.jsonl`, and what the launcher's live view,
 reports, [metrics, TensorBoard and trackers](monitoring.md) go by. To a tracker in Python, it is an object with these
