@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -66,17 +65,9 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
 
 
-def generator() -> ModuleType:
-    found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert found
-    assert found.loader
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-def test_generated_pages_are_current() -> None:
-    for page, text in generator().pages().items():
+def test_generated_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    for page, text in importlib.import_module("generate").pages().items():
         assert page.read_text(encoding="utf-8") == text, f"{page.name}: run `make docs`"
 
 

@@ -1,0 +1,1 @@
+"""What `make docs` writes, a file for each kind of block."""

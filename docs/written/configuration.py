@@ -1,0 +1,180 @@
+"""The page configuration.md: every key of federation.yaml and of a peer's file."""
+
+from collections.abc import Iterator, Mapping
+from typing import get_args
+
+from pydantic import BaseModel
+
+from peer.learning.data.drift import Drift
+from peer.learning.data.partition import PARTITIONS
+from peer.learning.data.sources import SOURCES, Source, UserSource
+from peer.learning.model.settings import ModelSettings
+from peer.learning.model.zoo import MODELS
+from peer.learning.tasks import TASKS
+from peer.learning.training.optimiser import Optimiser
+from peer.learning.training.scheduler import Scheduler
+from peer.learning.training.settings import Budget, OwnStep, Training
+from peer.protocols.base import Protocol
+from peer.protocols.registry import PROTOCOLS, protocol_class
+from peer.spec import evaluation
+from peer.spec.behaviour import Behaviour
+from peer.spec.federation import Spec
+from peer.spec.member import Machine, Member
+from peer.spec.peer import TLS, PeerConfig
+from peer.spec.wire import Bfloat16, Float32, TopK
+from written.settings import table
+from written.words import cell, prose
+
+TRAINING: Mapping[str, type[BaseModel]] = {
+    "optimiser": Optimiser,
+    "scheduler": Scheduler,
+    "budget": Budget,
+    "step": OwnStep,
+}
+"""The blocks inside `training`."""
+INTRODUCTION = """\
+# Configuration
+
+<!-- Written by `make docs` from the settings' classes; change their docstrings, not this file. -->
+
+Two kinds of file: [`federation.yaml`](#federationyaml), which is the same for all peers, and one
+[peer file](#a-peers-file) each. `dfl-launch run` writes the peer files itself.
+
+- YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
+- A relative path is relative to the file that names it.
+- An unknown key is an error that names the nearest known one.
+- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same for `model`, `task` and `data`.
+- `module:Name` names code of your own, imported from the directory of `federation.yaml` (or from `code`).
+- On the command line, `--set protocol.gamma=0.3` replaces one value, `--seed 7` the seed.
+
+```yaml
+name: example
+seed: 42
+rounds: 10
+protocol: {name: fibfl, gamma: 0.5}
+model: {name: mlp}
+data: {name: digits, partition: {kind: dirichlet, alpha: 0.5}}
+ring:
+  - {id: peer0, address: "127.0.0.1:7700"}
+  - {id: peer1, address: "127.0.0.1:7701"}
+  - {id: peer2, address: "127.0.0.1:7702"}
+```
+"""
+
+
+def configuration() -> str:
+    """The whole of configuration.md."""
+    parts = [INTRODUCTION, *_spec(), *_protocols(), *_models(), *_tasks(), *_data(), *_partitions(), *_peer()]
+    return "\n".join(part for part in parts if part)
+
+
+def _spec() -> Iterator[str]:
+    yield "## federation.yaml\n"
+    yield f"{prose(Spec)}\n"
+    yield table(Spec)
+    yield "### ring\n"
+    yield "One entry a peer, in ring order.\n"
+    yield table(Member)
+    yield "### training\n"
+    yield f"{prose(Training)}\n"
+    yield table(Training)
+    for key, block in TRAINING.items():
+        yield f"### {key}\n"
+        yield f"{prose(block)}\n"
+        yield table(block)
+    yield "### wire\n"
+    yield "`wire: bfloat16`, or `{kind: top-k, share: ...}`. Where one is refused: [wire.md](wire.md#fewer-bytes).\n"
+    for wire in (Float32, Bfloat16, TopK):
+        yield f"`{get_args(wire.model_fields['kind'].annotation)[0]}`: {prose(wire)}\n"
+        yield table(wire, leave_out=["kind"])
+    for chapter, block in (("ending early", evaluation.StopEarly), ("fine-tuning", evaluation.FineTune)):
+        yield f"### {chapter}\n"
+        yield f"{prose(block)}\n"
+        yield table(block)
+    yield "### machines\n"
+    yield "One entry a peer, by its id.\n"
+    yield table(Machine)
+    yield "### behaviour\n"
+    yield "`{peer3: {kind: ...}}`: what it is for is in [adversaries.md](adversaries.md).\n"
+    for behaviour in get_args(Behaviour):
+        yield f"`{get_args(behaviour.model_fields['kind'].annotation)[0]}`: {prose(behaviour)}\n"
+        yield table(behaviour, leave_out=["kind"])
+
+
+def _protocols() -> Iterator[str]:
+    yield "## protocol\n"
+    yield "What each one does and where it comes from: [protocols.md](protocols.md).\n"
+    for name in PROTOCOLS:
+        protocol = protocol_class(name)
+        shown = protocol(name=name)
+        init = "that of `like`" if name == "solo" else shown.init
+        yield f"### {name}\n"
+        yield f"{prose(protocol)}\n"
+        yield f"Source: {protocol.paper}. Edges: {shown.graph}. Leaves the peer: {leaves(shown)}."
+        yield f"Least number of peers: {protocol.min_peers}. `init` when not given: {init}.\n"
+        yield table(protocol, leave_out=["name"])
+
+
+def leaves(protocol: Protocol) -> str:
+    """What leaves a peer: vectors with the numbers beside them, and records for everybody."""
+    vectors = [
+        share.vector + (f" with {share.scalars} number{'s' * (share.scalars > 1)}" if share.scalars else "")
+        for share in protocol.shares(rounds=10)
+    ]
+    records = [f"a record of its {record.name} for everybody" for record in protocol.records]
+    return "; ".join([*vectors, *records]) or "nothing"
+
+
+def _models() -> Iterator[str]:
+    yield "## model\n"
+    yield "Written `extractor | head`; FC is a fully connected layer, d the number of values of an input, C the number"
+    yield "of classes.\n"
+    yield "| name | |\n|---|---|"
+    yield from (f"| `{name}` | {cell(prose(make))} |" for name, make in MODELS.items())
+    own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module."
+    yield f"| `module:Name` | {own} See [running.md](running.md#a-model-of-your-own). |\n"
+    yield table(ModelSettings)
+
+
+def _tasks() -> Iterator[str]:
+    yield "## task\n"
+    yield "What each one takes and gives: [tasks.md](tasks.md).\n"
+    for name, task in TASKS.items():
+        yield f"### {name}\n"
+        yield f"{prose(task)}\n"
+        yield table(task, leave_out=["name"])
+
+
+def _data() -> Iterator[str]:
+    yield "## data\n"
+    yield "Keys that every data set knows:\n"
+    yield table(Source)
+    sources: dict[str, type[Source]] = {**SOURCES, "module:function": UserSource}
+    for name, source in sources.items():
+        yield f"### {name}\n"
+        yield f"{prose(source)}\n"
+        yield table(source, leave_out=Source.model_fields)
+
+
+def _partitions() -> Iterator[str]:
+    yield "## partition\n"
+    yield "`partition: {kind: ...}` under `data`: how the samples are dealt to the peers.\n"
+    for name, partition in PARTITIONS.items():
+        yield f"### {name}\n"
+        yield f"{prose(partition)}\n"
+        yield table(partition, leave_out=["kind"])
+    yield "### drift\n"
+    yield f"A list of these, under `data`. {prose(Drift)}\n"
+    yield table(Drift)
+
+
+def _peer() -> Iterator[str]:
+    yield "## A peer's file\n"
+    yield f"{prose(PeerConfig)}\n"
+    yield table(PeerConfig)
+    yield "### tls\n"
+    yield f"{prose(TLS)}\n"
+    yield table(TLS)
+    yield "### machine\n"
+    yield f"{prose(Machine)}\n"
+    yield table(Machine)

@@ -1,0 +1,29 @@
+"""The tables of docs/results, of studies' results."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.study.tables import tables as study_tables
+from launcher.study.written_tables import markdown
+
+
+def measured(page: Path) -> Iterator[tuple[str, str]]:
+    """The tables that a page has of studies' results, by what is written of their source: `data/x.csv: mean`."""
+    for source, file, column in re.findall(r"<!-- from ((data/\S+): (\w+)), by", page.read_text(encoding="utf-8")):
+        with (page.parent / file).open(encoding="utf-8", newline="") as lines:
+            rows = [{key: plain(value) for key, value in row.items()} for row in csv.DictReader(lines)]
+        axes = [*rows[0]][: [*rows[0]].index("peers")]
+        found = next(one for one in study_tables(rows, axes) if one.measure.column == column)
+        yield source, "".join(f"{line}\n" for line in markdown([found], "").splitlines() if line.startswith("|"))
+
+
+def plain(value: str) -> int | float | str | None:
+    """A field of a study's CSV: a number where it is one; None where it is empty."""
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value or None
