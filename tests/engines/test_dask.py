@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pandas
 import pytest
 from dask_cluster import ROOT, SECONDS, DaskCluster, dask_cluster
 from real_peers import until
+from small_studies import BASE, OF_THIS_COMPUTATION, RAISES, SOLO, results, written
 
 from launcher.cli import main
 from launcher.study import cluster as clusters
@@ -23,37 +23,22 @@ from launcher.study.free_ports import free_ports
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.timeout(600)
 
-BASE = {"rounds": 2, "peers": 3, "data": {"name": "digits", "limit": 200}}
-SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
-GRID = {"protocol": [{"name": "rdfl", "epochs": 1}, SOLO], "seed": [1, 2]}
-OF_THIS_COMPUTATION = ["command", "seconds", "bytes_sent", "commit"]
 OLD = (
     "from importlib import metadata; told = metadata.version; "
     "metadata.version = lambda name: '2020.1.0' if name == 'distributed' else told(name)"
 )
 """Says to be an older one."""
-BROKEN = """
-import os, time
-from typing import Literal
-from peer.protocols.solo import Solo
-
-class Raises(Solo):
-    name: Literal["mine:Raises"] = "mine:Raises"
-    async def round(self, peer):
-        raise ValueError("no more")
-
+BROKEN = f"""{RAISES}
 class Kills(Solo):
     name: Literal["mine:Kills"] = "mine:Kills"
     async def round(self, peer):
         os.kill(os.getppid(), 9)
-        time.sleep(3600)
+        time.sleep(3600)  # its process is ended as its parent is gone
 """
 
 
-def written(place: Path, **keys: Any) -> Path:
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "study.yaml").write_text(json.dumps({"name": "small", "base": BASE, "grid": GRID, **keys}))
-    return place / "study.yaml"
+def comparable(out: Path) -> pandas.DataFrame:
+    return results(out).drop(columns=OF_THIS_COMPUTATION)
 
 
 def start(file: Path, out: Path, *more: str) -> "subprocess.Popen[str]":
@@ -82,10 +67,6 @@ def said(process: "subprocess.Popen[str]", code: int) -> str:
     return told + wrong
 
 
-def results(out: Path) -> pandas.DataFrame:
-    return pandas.read_csv(out / "results.csv").drop(columns=OF_THIS_COMPUTATION)
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
     with dask_cluster(tmp_path_factory.mktemp("dask"), ["one", "two"]) as made:
@@ -99,7 +80,7 @@ def test_the_same_study_by_dask_and_in_one_process_is_the_same(
     file = written(tmp_path, network=network, grid={"protocol": ["rdfl"], "seed": [1, 2]})
     for name, more in (("here", ()), ("there", ("--dask", cluster.address))):
         said(start(file, tmp_path / name, *more), 0)
-    pandas.testing.assert_frame_equal(results(tmp_path / "here"), results(tmp_path / "there"))
+    pandas.testing.assert_frame_equal(comparable(tmp_path / "here"), comparable(tmp_path / "there"))
     texts = [(tmp_path / name / "tables.md").read_text().split("## Seconds")[0] for name in ("here", "there")]
     assert texts[0] == texts[1]
     left = {file.name for file in (tmp_path / "there").glob("cells/*/*")}
@@ -120,7 +101,7 @@ def test_what_a_lost_worker_had_is_computed_elsewhere(tmp_path: Path) -> None:
         said(start(file, tmp_path / "out", "--dask", cluster.address), 0)
         assert kept == {one: one.stat().st_mtime_ns for one in tmp_path.glob("out/cells/*/summary.json")}
     said(start(file, tmp_path / "here"), 0)
-    pandas.testing.assert_frame_equal(results(tmp_path / "out"), results(tmp_path / "here"))
+    pandas.testing.assert_frame_equal(comparable(tmp_path / "out"), comparable(tmp_path / "here"))
 
 
 def test_a_cell_that_kills_its_workers_has_failed_and_stops_no_other(cluster: DaskCluster, tmp_path: Path) -> None:
@@ -167,7 +148,7 @@ def test_it_goes_by_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with dask_cluster(tmp_path / "dask", ["one"], "--protocol", "tls") as cluster:
         assert cluster.address.startswith("tls://")
         said(start(file, tmp_path / "out", "--dask", cluster.address), 0)
-        assert results(tmp_path / "out")["mean"].notna().all()
+        assert comparable(tmp_path / "out")["mean"].notna().all()
         monkeypatch.delenv("DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT")
         wrong = said(start(written(tmp_path), tmp_path / "not", "--dask", cluster.address), 2)
         assert "no Dask scheduler answers there" in wrong
@@ -249,7 +230,7 @@ def test_a_worker_with_other_code_that_comes_later_is_given_no_cell(tmp_path: Pa
         cluster.start_worker("two", "--no-nanny", path=other_code)
         told = said(process, 0)
     assert told.count("it is given no cell") == 1
-    assert results(tmp_path / "out").failure.isna().all()
+    assert comparable(tmp_path / "out").failure.isna().all()
 
 
 def test_cells_of_one_machine_take_ports_of_their_own() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas
 import pytest
+from small_studies import BASE, OF_THIS_COMPUTATION, RAISES, SOLO, results, written
 
 from launcher.arguments import parser
 from launcher.cli import main
@@ -24,31 +25,12 @@ from peer.spec.peer import load_spec
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
-BASE = {"rounds": 2, "peers": 3, "data": {"name": "digits", "limit": 200}}
-SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
-GRID = {"protocol": [{"name": "rdfl", "epochs": 1}, SOLO], "seed": [1, 2]}
-OF_THIS_COMPUTATION = ["command", "seconds", "bytes_sent", "commit"]
-BROKEN = """
-import os
-from typing import Literal
-from peer.protocols.solo import Solo
-
-class Raises(Solo):
-    name: Literal["mine:Raises"] = "mine:Raises"
-    async def round(self, peer):
-        raise ValueError("no more")
-
+BROKEN = f"""{RAISES}
 class Dies(Raises):
     name: Literal["mine:Dies"] = "mine:Dies"
     async def round(self, peer):
         os.kill(os.getpid(), 9)
 """
-
-
-def written(place: Path, **keys: Any) -> Path:
-    content = {"name": "small", "base": BASE, "grid": GRID, **keys}
-    (place / "study.yaml").write_text(json.dumps(content))
-    return place / "study.yaml"
 
 
 @contextmanager
@@ -74,10 +56,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with running(written(place), place / "out") as process:
         assert process.wait() == 0
     return place / "out"
-
-
-def results(out: Path) -> pandas.DataFrame:
-    return pandas.read_csv(out / "results.csv")
 
 
 def test_every_cell_is_a_tidy_row(undisturbed: Path) -> None:
@@ -131,7 +109,7 @@ def test_a_study_killed_again_and_again_ends_in_the_same_results(undisturbed: Pa
         with running(file, out) as process:
             while process.poll() is None and len(finished(out)) < cells:
                 time.sleep(0.02)  # the moment is to be in the middle of a cell
-            time.sleep(chance.random() / 2)
+            time.sleep(chance.random() / 2)  # and the kill anywhere in it
             process.send_signal(number)
             process.wait()
     kept = finished(out)
