@@ -11,14 +11,19 @@ from launcher.study.tables import elsewhere, place
 Chart = dict[str, Any]
 SIZE: Chart = {"width": 260, "height": 200}
 LEGEND: Chart = {"labelLimit": 0, "columns": 1, "orient": "right", "symbolOpacity": 1}
+SHOWN = ("protocol", "seed", "mean", "gini", "tensor_bytes_sent")
 METHOD = nominal("protocol", sort=None, legend=LEGEND)
 
 
 def figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:
     """By file name: the title and the chart."""
     others = elsewhere(rows, axes, "protocol")
-    figure = next((row["figure"] for row in rows if row.get("figure")), "figure")
-    whole = [{**row, "place": place(row, others)} for row in rows if row.get("mean") is not None]
+    figure = headline(rows)
+    whole = [
+        {**{name: row[name] for name in SHOWN}, "place": place(row, others)}
+        for row in rows
+        if row.get("mean") is not None
+    ]
     course = [
         {**{name: row[name] for name in ("protocol", "seed", "round", "mean")}, "place": place(row, others)}
         for row in round_rows
@@ -26,27 +31,30 @@ def figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[str])
     ]
     made: dict[str, tuple[str, Chart]] = {}
     if course:
-        made["rounds"] = f"{titled(figure)} per round", _faceted(_over_seeds(course), _curves(figure))
+        made["rounds"] = f"{titled(figure)} per round", faceted(_over_seeds(course), _curves(figure))
     if any(row["gini"] is not None for row in whole):
         made["fairness"] = (
             f"{titled(figure)} against fairness",
-            _faceted(whole, _points(figure, "gini", "Gini coefficient")),
+            faceted(whole, _points(figure, "gini", "Gini coefficient")),
         )
     if any(row["tensor_bytes_sent"] for row in whole):
         made["bytes"] = (
             f"{titled(figure)} against bytes",
-            _faceted(whole, _points(figure, "tensor_bytes_sent", "bytes of tensors sent")),
+            faceted(whole, _points(figure, "tensor_bytes_sent", "bytes of tensors sent")),
         )
     return made
 
 
-def _faceted(data: Sequence[Row], spec: Chart) -> Chart:
+def headline(rows: Sequence[Row]) -> str:
+    """What `mean` is the mean of."""
+    return next((row["figure"] for row in rows if row.get("figure")), "figure")
+
+
+def faceted(data: Sequence[Row], spec: Chart) -> Chart:
     """A small chart for each place in the grid but for protocol and seed."""
-    kept = ("protocol", "seed", "round", "mean", "lower", "upper", "gini", "tensor_bytes_sent", "place")
-    values = [{name: row[name] for name in kept if name in row} for row in data]
-    places = list(dict.fromkeys(row["place"] for row in values))
+    places = list(dict.fromkeys(row["place"] for row in data))
     facet = {"field": "place", "type": "nominal", "title": None, "sort": places}
-    return {"data": {"values": values}, "facet": facet, "columns": min(3, len(places)), "spec": spec}
+    return {"data": {"values": [*data]}, "facet": facet, "columns": min(3, len(places)), "spec": spec}
 
 
 def _over_seeds(course: Sequence[Row]) -> list[Row]:

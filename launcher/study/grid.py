@@ -30,6 +30,8 @@ def cells(settings: StudySettings, document: Document, directory: Path) -> list[
     for chosen in product(*(zip(named[key], values, strict=True) for key, values in settings.grid.items())):
         words = dict(zip(settings.grid, (label for label, _ in chosen), strict=True))
         values = dict(zip(settings.grid, (value for _, value in chosen), strict=True))
+        if any(matches(values, one) for one in settings.exclude):
+            continue
         spec = spec_of(settings, values, document)
         cell = Cell(words, spec, settings.network, directory, sources(spec, document.path.parent, known))
         if twin := made.get(cell.place):
@@ -37,7 +39,13 @@ def cells(settings: StudySettings, document: Document, directory: Path) -> list[
                 f"{document.path}: the cells {twin.name} and {cell.name} are the same; leave one of them out"
             )
         made[cell.place] = cell
+    if not made:
+        raise InputError(f"{document.where(('exclude',))}: `exclude` leaves no cell; leave some of it out")
     return [*made.values()]
+
+
+def matches(values: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
+    return all(values[key] == value for key, value in pattern.items())
 
 
 def check_keys(settings: StudySettings, document: Document) -> None:
@@ -48,6 +56,11 @@ def check_keys(settings: StudySettings, document: Document) -> None:
                 raise InputError(f"{document.where((block, key))}: `{key}` cannot be in `{block}`; {way_out}")
     if "peers" not in settings.base.keys() | settings.grid.keys():
         raise InputError(f"{document.path}: `peers` is missing; write `peers: [5]` into `grid`, say")
+    for number, pattern in enumerate(settings.exclude):
+        for key, value in pattern.items():
+            if value not in settings.grid.get(key, []):
+                where = document.where(("exclude", number, key))
+                raise InputError(f"{where}: `exclude` wants values of `grid`, and {key} {label(value)} is none of them")
 
 
 def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Document) -> Spec:

@@ -19,5 +19,7 @@ class StudySettings(Settings):
     grid: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
     """The values of each key that varies; a dot reaches into a block, as in `data.partition`. A cell is one value of
     each."""
+    exclude: list[Annotated[dict[str, Any], Field(min_length=1)]] = Field(default_factory=list)
+    """Cells to leave out: those that have all values of one of these, each as it stands in `grid`."""
     network: Network = "memory"
     """`memory`: a cell is one process. `grpc`: a process a peer, on this machine."""

@@ -7,6 +7,7 @@ from typing import Any
 from launcher.page.figures.palette import look
 from launcher.page.library import picture
 from launcher.study import results
+from launcher.study.axis_figures import axis_figures
 from launcher.study.cell import Cell
 from launcher.study.cell_figures import cell_figures
 from launcher.study.figures import figures
@@ -15,7 +16,7 @@ from launcher.study.tables import tables
 from launcher.study.written_tables import latex, markdown
 from peer.files import write_atomically
 
-KINDS = ("rounds", "fairness", "bytes", "ring", "reputation")
+KINDS = ("rounds", "fairness", "bytes", "axis", "ring", "reputation")
 """With which the names of figures begin."""
 
 
@@ -29,7 +30,8 @@ def write(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
     found = tables(rows, axes)
     write_atomically(directory / "tables.md", markdown(found, name).encode())
     write_atomically(directory / "tables.tex", latex(found, name).encode())
-    pictures = _draw(directory / "figures", figures(rows, by_round, axes) | cell_figures(made, axes))
+    charts = figures(rows, by_round, axes) | axis_figures(rows, axes) | cell_figures(made, axes)
+    pictures = _draw(directory / "figures", charts)
     write_atomically(directory / "study.html", page(name, rows, found, pictures).encode())
 
 

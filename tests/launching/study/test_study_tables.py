@@ -7,6 +7,7 @@ import pytest
 from launcher.study.grid import cells, label, read
 from launcher.study.tables import BEST, NOT_WORSE, Entry, mark, tables
 from launcher.study.written_tables import escaped, latex, markdown
+from peer.errors import InputError
 
 STUDIES = sorted((Path(__file__).parents[3] / "examples" / "studies").glob("*.yaml"))
 
@@ -58,6 +59,38 @@ def test_machines_are_for_those_who_go_by_them(tmp_path: Path) -> None:
     grid = "grid: {protocol: [fedavg, {name: flexifed, resources: pinned}], peers: [2]}"
     file.write_text(f"name: t\nbase: {{{machines}}}\n{grid}\n")
     assert [cell.spec.machines is None for cell in cells(*read(file), tmp_path)] == [True, False]
+
+
+GRID = "name: t\ngrid: {protocol: [solo, {name: rdfl, gamma: 1}], peers: [3, 4]}\n"
+
+
+@pytest.mark.parametrize(
+    ("excluded", "left"),
+    [
+        ("[{protocol: solo, peers: 4}]", [("solo", 3), ("rdfl", 3), ("rdfl", 4)]),
+        ("[{protocol: {name: rdfl, gamma: 1}}, {peers: 3}]", [("solo", 4)]),
+    ],
+)
+def test_what_is_excluded_is_no_cell(excluded: str, left: list[tuple[str, int]], tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(f"{GRID}exclude: {excluded}\n")
+    found = cells(*read(tmp_path / "study.yaml"), tmp_path)
+    assert [(cell.spec.protocol.name, len(cell.spec.ids)) for cell in found] == left
+
+
+@pytest.mark.parametrize(
+    ("excluded", "said"),
+    [
+        ("[{peers: 5}]", "study.yaml:3: `exclude` wants values of `grid`, and peers 5 is none of them"),
+        ("[{protocol: rdfl}]", "study.yaml:3: `exclude` wants values of `grid`, and protocol rdfl is none of them"),
+        ("[{seed: 1}]", "study.yaml:3: `exclude` wants values of `grid`, and seed 1 is none of them"),
+        ("[{peers: 3}, {peers: 4}]", "study.yaml:3: `exclude` leaves no cell; leave some of it out"),
+    ],
+)
+def test_an_exclusion_that_cannot_be_meant_is_refused(excluded: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(f"{GRID}exclude: {excluded}\n")
+    with pytest.raises(InputError) as error:
+        cells(*read(tmp_path / "study.yaml"), tmp_path)
+    assert str(error.value).endswith(said)
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
