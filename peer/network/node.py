@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from peer.network.limits import Limits, Timeouts
-from peer.network.membership.board import PostedDurability
 from peer.network.membership.durability import Durability, ImpossibleError
 from peer.network.membership.edges import Edges, Neighbour
+from peer.network.membership.posted_durability import PostedDurability
 from peer.network.streams.deliveries import Deliveries
 from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce
 from peer.network.streams.inbox import Memory, pageable

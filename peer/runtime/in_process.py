@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from peer.learning.data.sources import Source
-from peer.network.membership.board import Board
+from peer.network.transport.board import Board
 from peer.network.transport.memory import MemoryNetwork
 from peer.process import raise_open_files, return_memory
 from peer.runtime.bounds import Bounds

@@ -11,7 +11,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from peer.learning.data.standard import Standard, first_pass, second_pass
+from peer.learning.data.column_passes import first_pass, second_pass, standard_of
+from peer.learning.data.standard import Standard
 from peer.network.wire.manifest import Manifest, Payload
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.manifest import on_entry
@@ -40,7 +41,7 @@ async def settle(peer: LocalPeer, whose: Whose) -> None:
     second = await _in_thread(peer, second_pass, samples, first)
     if together:
         await peer.mean(VARIANCES, second, len(samples))
-    peer.standardise(Standard.of_passes(first, second))
+    peer.standardise(standard_of(first, second))
 
 
 async def take_in(peer: LocalPeer, whose: Whose, entrants: Mapping[str, int]) -> None:

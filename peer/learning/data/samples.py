@@ -3,15 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from peer.learning.data.standard import Standard
+from peer.learning.data.standard import Standard
 
 Array = NDArray[Any]
 Targets = NDArray[Any]
@@ -104,7 +103,7 @@ class Samples(ABC):
         """Others with these labels int64 (n,) and with images turned by so many right angles, anticlockwise."""
 
     @abstractmethod
-    def standardised(self, standard: "Standard") -> "Samples":
+    def standardised(self, standard: Standard) -> "Samples":
         """Rows of numbers with their columns brought to one scale."""
 
     @abstractmethod
@@ -168,7 +167,7 @@ class InMemory(Samples):
         x = torch.rot90(self.x, turns, (-2, -1)).contiguous() if turns else self.x
         return InMemory(x, self.y if labels is None else labels)
 
-    def standardised(self, standard: "Standard") -> "InMemory":
+    def standardised(self, standard: Standard) -> "InMemory":
         return InMemory(standard(self.x), self.y)
 
     def close(self) -> None:

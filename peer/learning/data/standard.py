@@ -1,9 +1,4 @@
-"""Columns brought to mean 0 and deviation 1, by what was found of training samples in two passes over them.
-
-Both passes give vectors of which a weighted mean over several peers is the same of all their samples together. The
-second one goes round the mean of the first and in units of the column's size, so that it loses nothing where numbers
-are large and alike, or tiny.
-"""
+"""Columns brought to mean 0 and deviation 1."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,12 +7,6 @@ import torch
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
-from peer.learning.data.samples import Samples
-
-BATCH = 4096
-"""Samples that are looked at together."""
-ALIKE = torch.finfo(torch.float32).eps
-"""A deviation so small beside the numbers themselves is that of a column which always is the same."""
 
 
 @dataclass(frozen=True)
@@ -50,41 +39,6 @@ class Standard:
         """Of what `vector` gave."""
         means, deviations = vector.clone().chunk(2)
         return cls(means, deviations)
-
-    @classmethod
-    def of_passes(cls, first: Tensor, second: Tensor) -> Self:
-        """Of what both passes gave, each perhaps its mean over peers. A column that always is the same has deviation 1,
-        and so becomes 0."""
-        about, size = _of_first(first)
-        rest, squares = second.double().chunk(2)
-        deviations = (squares - rest.square()).clamp(min=0).sqrt()
-        deviations = torch.where(deviations > ALIKE, deviations * size, 1)
-        return cls((about + rest * size).float(), deviations.float())
-
-
-def first_pass(samples: Samples) -> Tensor:
-    """Of each column its mean and how large its values are, float32 (2·columns,)."""
-    total = torch.zeros(2, *samples.shape, dtype=torch.float64)
-    for batch in samples.in_order(BATCH):
-        x = batch.inputs.cpu().double()
-        total += torch.stack([x.sum(0), x.abs().sum(0)])
-    return (total / len(samples)).float().flatten()
-
-
-def second_pass(samples: Samples, first: Tensor) -> Tensor:
-    """Of each column the mean distance from the mean of the first pass, and that of its squares, in units of the
-    column's size: float32 (2·columns,)."""
-    about, size = _of_first(first)
-    total = torch.zeros(2, *samples.shape, dtype=torch.float64)
-    for batch in samples.in_order(BATCH):
-        away = (batch.inputs.cpu().double() - about) / size
-        total += torch.stack([away.sum(0), away.square().sum(0)])
-    return (total / len(samples)).float().flatten()
-
-
-def _of_first(first: Tensor) -> tuple[Tensor, Tensor]:
-    means, sizes = first.double().chunk(2)
-    return means, torch.where(sizes > 0, sizes, 1)
 
 
 def check_columns(shape: object, where: str) -> None:

@@ -12,6 +12,7 @@ from peer.learning.data.samples import InMemory, Samples
 from peer.learning.model.inputs import spread
 from peer.learning.randomness import global_stream
 from peer.learning.tasks import Classification, Task
+from peer.learning.tasks.trial import judged
 from peer.plugins import in_words
 
 
@@ -60,8 +61,10 @@ class Example:
         return cls(two.inputs, task, classes, two.targets)
 
     def misfit(self, outputs: object) -> str | None:
-        """What the model should have given, in words; None if it fits."""
-        return None if self.targets is None else self.task.misfit(outputs, self.targets, self.classes)
+        """What the model should have given, in words; None if it fits, or nothing is known of the targets."""
+        if self.targets is None:
+            return None
+        return self.task.misfit(outputs, self.targets, self.classes) or judged(self.task, outputs, self.targets)
 
 
 @torch.no_grad()

@@ -75,9 +75,7 @@ class LanguageModel(Task):
 
     def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
         shape = (*targets.shape[1:], classes)
-        return misshapen(outputs, shape, "a logit for each token of the vocabulary at each place") or super().misfit(
-            outputs, targets, classes
-        )
+        return misshapen(outputs, shape, "a logit for each token of the vocabulary at each place")
 
     def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The cross entropy at each place, (n, T); 0 where nothing is asked for."""

@@ -73,4 +73,4 @@ class Regression(Task):
         return min(max(results["r2"], 0.0), 1.0)
 
     def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
-        return misshapen(outputs, (classes,), "a number for each target") or super().misfit(outputs, targets, classes)
+        return misshapen(outputs, (classes,), "a number for each target")

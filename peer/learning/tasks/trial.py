@@ -2,23 +2,21 @@
 
 from collections.abc import Mapping
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from peer.errors import InputError
+from peer.learning.tasks.base import Task
 from peer.plugins import UserCodeError, in_words, user_code_errors
-
-if TYPE_CHECKING:
-    from peer.learning.tasks.base import Task
 
 WRONG = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
 """What a task raises that is given what it cannot take."""
 
 
-def judged(task: "Task", outputs: object, targets: Tensor) -> str | None:
+def judged(task: Task, outputs: object, targets: Tensor) -> str | None:
     """What a model should give for these targets, and gives not, in words; None if the task can judge it.
 
     InputError where it is the task that is wrong, as one of a user's own may be.
@@ -43,7 +41,7 @@ def judged(task: "Task", outputs: object, targets: Tensor) -> str | None:
     return None
 
 
-def _check_figures(task: "Task", rows: Tensor) -> None:
+def _check_figures(task: Task, rows: Tensor) -> None:
     """InputError where no figures come of these rows."""
     try:
         with user_code_errors(task.name):

@@ -3,10 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
-if TYPE_CHECKING:
-    from peer.network.membership.board import Board
+from peer.network.transport.board import Board
 
 Service = Literal["Tensors", "Fetch", "Heartbeat", "Views"]
 """Fetch has a connection in common with Tensors: its tensors come the other way. Views are short questions."""
@@ -83,7 +82,7 @@ StreamHandler = Callable[[Service, Pipe], Awaitable[None]]
 class Transport(ABC):
     """A way of carrying bytes between peers."""
 
-    board: "Board | None" = None
+    board: Board | None = None
     """Where all peers that it reaches read what is on whose disk; None where they have to tell each other."""
 
     @abstractmethod

@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 
 from peer.errors import InputError
-from peer.network.membership.board import Board
 from peer.network.transport.base import (
     REFUSED,
     SERVICES,
@@ -15,6 +14,7 @@ from peer.network.transport.base import (
     StreamHandler,
     Transport,
 )
+from peer.network.transport.board import Board
 from peer.tasks import background
 
 DEPTH = 8

@@ -20,6 +20,7 @@ from peer.learning.export import load_model
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.zoo import build
 from peer.learning.tasks import TASKS, Figure, LanguageModel, Multilabel, Regression, Segmentation, Task, task_class
+from peer.learning.tasks.trial import judged
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
@@ -129,8 +130,8 @@ class Detached(Regression):
 
 def test_a_loss_without_a_gradient_is_told_before_anything_is_trained() -> None:
     with pytest.raises(InputError, match=r"^the task `regression`: its `loss` must be calculated by torch, without"):
-        Detached(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
-    assert Regression(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1) is None
+        judged(Detached(name="regression"), torch.zeros(2, 1), torch.zeros(2, 1))
+    assert judged(Regression(name="regression"), torch.zeros(2, 1), torch.zeros(2, 1)) is None
 
 
 class Silent(Regression):
@@ -178,11 +179,11 @@ class Divided(Regression):
 )
 def test_figures_that_cannot_be_made_are_told_before_anything_is_trained(kind: type[Task], said: str) -> None:
     with pytest.raises(InputError, match=rf"^the task `regression`: {said}"):
-        kind(name="regression").misfit(torch.zeros(2, 1), torch.zeros(2, 1), 1)
+        judged(kind(name="regression"), torch.zeros(2, 1), torch.zeros(2, 1))
 
 
 def test_of_figures_that_cannot_be_told_there_is_no_score() -> None:
-    assert Regression(name="regression").misfit(torch.full((2, 1), torch.nan), torch.zeros(2, 1), 1) is None
+    assert judged(Regression(name="regression"), torch.full((2, 1), torch.nan), torch.zeros(2, 1)) is None
 
 
 @pytest.mark.parametrize(
