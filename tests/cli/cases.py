@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 Ports = Callable[[int], list[int]]
-FIRST_PORT = 9100 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-"""Each worker has its own, outside the range of the `ports` fixture: `run` looks whether they are free."""
+FIRST_PORT = 7000 + 10 * (os.getpid() % 200)
+"""Each process has its own, outside the range of the `ports` fixture: `run` looks whether they are free."""
 TAKEN = f"127.0.0.1:{FIRST_PORT + 1}"
 """The address of the right ring's second member."""
 
