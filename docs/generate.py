@@ -55,7 +55,8 @@ def filled(page: Path, blocks: Mapping[str, str]) -> str:
     text, end = page.read_text(encoding="utf-8"), "<!-- end -->\n"
     for source, block in blocks.items():
         begin = f"<!-- from {source}, by `make docs` -->\n"
-        before, _, rest = text.partition(begin)
+        before, found, rest = text.partition(begin)
+        assert found, f"{page} has no place for {source}"
         text = f"{before}{begin}{block}{end}{rest.partition(end)[2]}"
     return text
 

@@ -1,12 +1,15 @@
-"""The tables of docs/results, of studies' results."""
+"""The tables of docs/results, of the results of examples/studies."""
 
 import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.study.grid import read
 from launcher.study.tables import tables as study_tables
 from launcher.study.written_tables import markdown
+
+STUDIES = Path(__file__).parents[2] / "examples" / "studies"
 
 
 def measured(page: Path) -> Iterator[tuple[str, str]]:
@@ -14,8 +17,8 @@ def measured(page: Path) -> Iterator[tuple[str, str]]:
     for source, file, column in re.findall(r"<!-- from ((data/\S+): (\w+)), by", page.read_text(encoding="utf-8")):
         with (page.parent / file).open(encoding="utf-8", newline="") as lines:
             rows = [{key: plain(value) for key, value in row.items()} for row in csv.DictReader(lines)]
-        axes = [*rows[0]][: [*rows[0]].index("peers")]
-        found = next(one for one in study_tables(rows, axes) if one.measure.column == column)
+        study, _ = read(STUDIES / f"{Path(file).stem}.yaml")
+        found = next(one for one in study_tables(rows, [*study.grid]) if one.measure.column == column)
         yield source, "".join(f"{line}\n" for line in markdown([found], "").splitlines() if line.startswith("|"))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher.page.figures.base import quantitative, tip, titled
-from launcher.study.figures import METHOD, SIZE, Chart, faceted, headline
+from launcher.study.figures import METHOD, SIZE, Chart, faceted, file_name, headline
 from launcher.study.results import Row
 from launcher.study.tables import elsewhere, place
 
@@ -21,39 +21,48 @@ def axis_figures(rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[st
         "weight_divergence": "weight divergence between the peers' models",
         "tensor_bytes_sent": "bytes of tensors sent by all peers",
     }
-    made = {}
+    made: dict[str, tuple[str, Chart]] = {}
     for axis in axes:
-        others = elsewhere(rows, [one for one in axes if one != axis], "protocol")
+        if axis.rpartition(".")[2] in ("protocol", "seed"):
+            continue
         for column, words in against.items():
-            known = [row for row in rows if row.get(column) is not None]
-            values = [
-                {"protocol": row["protocol"], "seed": row["seed"], "x": row[axis], "y": row[column]}
-                | {"place": place(row, others)}
-                for row in known
-            ]
-            if axis not in ("protocol", "seed") and _numbers({row["x"] for row in values}):
-                made[f"axis-{axis}-{column}"] = (
-                    f"{titled(words)} against {axis}",
-                    faceted(values, _lines(values, axis, words)),
-                )
+            values = _values(rows, axes, axis, column)
+            if _course({row["x"] for row in values}):
+                chart = faceted(values, _lines(values, axis, words, counted=column != "mean"))
+                made[file_name(f"axis-{axis}-{column}", made)] = f"{titled(words)} against {axis}", chart
     return made
 
 
-def _numbers(found: set[Any]) -> bool:
+def _values(rows: Sequence[Row], axes: Sequence[str], axis: str, column: str) -> list[Row]:
+    """A row a cell. Where nothing is sent, or no models differ, there is no point: zero is no size beside others."""
+    others = elsewhere(rows, [one for one in axes if one != axis], "protocol")
+    return [
+        {
+            "protocol": row["protocol"],
+            "seed": row["seed"],
+            "x": row[axis],
+            "y": row[column],
+            "place": place(row, others),
+        }
+        for row in rows
+        if row.get(column) is not None and (column == "mean" or row[column] > 0)
+    ]
+
+
+def _course(found: set[Any]) -> bool:
     return len(found) >= FEWEST and not any(isinstance(one, str) for one in found)
 
 
-def _lines(values: Sequence[Row], axis: str, words: str) -> Chart:
-    """A point a cell, and a line through the means over the seeds."""
-    scales = {field: _scale(values, field) for field in ("x", "y")}
+def _lines(values: Sequence[Row], axis: str, words: str, counted: bool) -> Chart:
+    """A point a cell, and a line through the means over the seeds. counted: y is a size, which may be logarithmic."""
     ticks = {"format": ".2s"} if max(row["y"] for row in values) >= 1000 else {}
-    x = quantitative("x", axis, scale=scales["x"], axis={"values": sorted({row["x"] for row in values})})
-    y = quantitative("y", words, scale=scales["y"], axis=ticks)
+    scale = _scale([row["y"] for row in values]) if counted else {"zero": False}
+    found = sorted({row["x"] for row in values})
+    x = quantitative("x", axis, scale=_scale(found), axis={"values": found})
+    y = quantitative("y", words, scale=scale, axis=ticks)
     tips = [tip("protocol", "protocol"), tip("x", axis), tip("seed", "seed"), tip("y", words, ".4g")]
     return {
         **SIZE,
-        # Zero has no logarithm: a mean over all peers leaves no divergence, and peers alone send nothing.
-        "transform": [{"filter": f"datum.{field} > 0"} for field, scale in scales.items() if "type" in scale],
         "encoding": {"x": x, "color": METHOD},
         "layer": [
             {"mark": "line", "encoding": {"y": {**y, "aggregate": "mean"}}},
@@ -62,8 +71,6 @@ def _lines(values: Sequence[Row], axis: str, words: str) -> Chart:
     }
 
 
-def _scale(values: Sequence[Row], field: str) -> Chart:
-    """Logarithmic where the positive values are far apart."""
-    positive = [row[field] for row in values if row[field] > 0]
-    wide = positive and max(positive) >= WIDE * min(positive)
-    return {"type": "log", "nice": False} if wide else {"zero": False}
+def _scale(found: Sequence[float]) -> Chart:
+    """Logarithmic where all are positive and far apart."""
+    return {"type": "log", "nice": False} if min(found) > 0 and max(found) >= WIDE * min(found) else {"zero": False}

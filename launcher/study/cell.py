@@ -24,6 +24,12 @@ from peer.spec.federation import Spec
 Label = int | float | str
 
 
+def called(axis: str, label: Label) -> str:
+    """A value of an axis in words; with the axis' name where it says nothing by itself, as `3`, `true` and `[64]`."""
+    speaks = isinstance(label, str) and label not in ("true", "false", "null") and not label.startswith("[")
+    return str(label) if speaks else f"{axis} {label}"
+
+
 @dataclass(frozen=True)
 class Cell:
     """labels: what it is of, in words, by key of the grid. directory: the study's. sources: of what its peers read."""
@@ -46,9 +52,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        return ", ".join(
-            f"{key} {label}" if isinstance(label, int | float) else label for key, label in self.labels.items()
-        )
+        return ", ".join(called(axis, label) for axis, label in self.labels.items())
 
     @property
     def files(self) -> "CellFiles":

@@ -1,12 +1,10 @@
 """The figures that show one cell: of each method in each place of the grid, at its first seed."""
 
-import re
-from collections.abc import Container, Iterator, Sequence
-from itertools import chain, count
+from collections.abc import Iterator, Sequence
 
 from launcher.reports import summary_json
 from launcher.study.cell import Cell
-from launcher.study.figures import Chart
+from launcher.study.figures import Chart, file_name
 from launcher.study.reputations import reputations_of
 from launcher.study.results import kept, what
 from launcher.study.ring_figure import ring_figure
@@ -40,9 +38,3 @@ def _of(cell: Cell) -> Iterator[tuple[str, str, Chart]]:
     if summary and (found := reputations_of({one.id: one.notes for one in summary.per_peer})):
         said, chart = found
         yield "reputation", f"Reputations {said}", chart
-
-
-def file_name(words: str, taken: Container[str]) -> str:
-    """Of letters that every file system takes, and not taken yet."""
-    name = re.sub(r"[^A-Za-z0-9.+=]+", "-", words).strip("-.")[:110]
-    return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -11,8 +11,8 @@ from launcher.study.remote import who
 from peer.errors import FailedError, InputError
 from peer.text import one_line
 
-CONNECT, APPEAR = 15.0, 30.0
-"""Seconds for the scheduler to answer, and for the first worker to be there."""
+CONNECT, APPEAR, ANSWER = 15.0, 30.0, 10.0
+"""Seconds for the scheduler to answer, for the first worker to be there, and for workers to say what they have."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,25 @@ class Cluster:
             for gone in self.refused.keys() - threads.keys():
                 del self.refused[gone]
             if new := [worker for worker in threads if worker not in self.refused]:
-                answers = self.client.run(who, workers=new, on_error="return")
-                heard = {worker: told for worker, told in answers.items() if not isinstance(told, OSError)}
-                self.refused.update({worker: self._why_not(worker, told) for worker, told in heard.items()})
+                with suppress(TimeoutError):  # one that is as slow as that is asked again at the next look
+                    self._hear(self.client.run(who, workers=new, on_error="return", callback_timeout=ANSWER))
         except OSError:
             raise self.gone() from None
         return {worker: count for worker, count in threads.items() if self.refused.get(worker) == ""}
+
+    def _hear(self, answers: Mapping[str, Any]) -> None:
+        heard = {worker: told for worker, told in answers.items() if not isinstance(told, OSError)}
+        self.refused.update({worker: self._why_not(worker, told) for worker, told in heard.items()})
 
     def _why_not(self, worker: str, told: Any) -> str:
         if isinstance(told, Exception):
             return _without(f"the worker {worker}", told)
         other = differing(self.code, told)
-        return other and f"the worker {worker} has {other}"
+        return other and _has(worker, other)
+
+    def refuse(self, worker: str, other: str) -> None:
+        """It has other code, as it has told instead of computing a cell."""
+        self.refused[worker] = _has(worker, other)
 
     @property
     def way_out(self) -> str:
@@ -105,6 +112,10 @@ async def _version(address: str) -> str:
     async with asyncio.timeout(CONNECT), rpc(address, connection_args=secured, timeout=CONNECT) as scheduler:
         told: str = (await scheduler.versions())["packages"]["distributed"]
         return told
+
+
+def _has(worker: str, other: str) -> str:
+    return f"the worker {worker} has {other}"
 
 
 def _without(what: str, error: Exception) -> str:

@@ -62,6 +62,7 @@ def place(options: StudyOptions, cells: Sequence[Cell], output: Output) -> Itera
         places = ports(cells, options.at_once or room(cells), options.port)
         yield Place(f"{len(places)} at once", partial(computed, cells, places))
         return
+    ports(cells, 1, options.port)
     from launcher.study.cluster import Cluster
     from launcher.study.handed_out import HandedOut
 

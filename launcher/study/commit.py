@@ -4,6 +4,8 @@ import subprocess
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PATIENCE = 10.0
+"""Seconds for git to answer."""
 
 
 def commit() -> str | None:
@@ -12,10 +14,12 @@ def commit() -> str | None:
         asked("ls-files", "--error-unmatch", Path(__file__).name)  # or it is some other repository's folder
         dirty = asked("status", "--porcelain", "--untracked-files=no")
         return asked("rev-parse", "HEAD") + ("-dirty" if dirty else "")
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return None
 
 
 def asked(*words: str) -> str:
-    done = subprocess.run(["git", "-C", str(HERE), *words], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "-C", str(HERE), *words], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
     return done.stdout.strip()

@@ -1,6 +1,8 @@
 """The figures of a study, as Vega-Lite charts that hold their data."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Sequence
+from itertools import chain, count
 from statistics import fmean, stdev
 from typing import Any
 
@@ -46,8 +48,9 @@ def figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[str])
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """What `mean` is the mean of."""
-    return next((row["figure"] for row in rows if row.get("figure")), "figure")
+    """What `mean` is the mean of, where that is the same everywhere."""
+    found = {row["figure"] for row in rows}
+    return found.pop() if len(found) == 1 else "figure"
 
 
 def faceted(data: Sequence[Row], spec: Chart) -> Chart:
@@ -55,6 +58,12 @@ def faceted(data: Sequence[Row], spec: Chart) -> Chart:
     places = list(dict.fromkeys(row["place"] for row in data))
     facet = {"field": "place", "type": "nominal", "title": None, "sort": places}
     return {"data": {"values": [*data]}, "facet": facet, "columns": min(3, len(places)), "spec": spec}
+
+
+def file_name(words: str, taken: Container[str]) -> str:
+    """Of letters that every file system takes, and not taken yet."""
+    name = re.sub(r"[^A-Za-z0-9.+=_]+", "-", words).strip("-.")[:110]
+    return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 def _over_seeds(course: Sequence[Row]) -> list[Row]:

@@ -45,7 +45,12 @@ def cells(settings: StudySettings, document: Document, directory: Path) -> list[
 
 
 def matches(values: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
-    return all(values[key] == value for key, value in pattern.items())
+    return all(exactly(values[key]) == exactly(value) for key, value in pattern.items())
+
+
+def exactly(value: Any) -> str:
+    """Python takes true for 1."""
+    return json.dumps(value, sort_keys=True)
 
 
 def check_keys(settings: StudySettings, document: Document) -> None:
@@ -58,7 +63,7 @@ def check_keys(settings: StudySettings, document: Document) -> None:
         raise InputError(f"{document.path}: `peers` is missing; write `peers: [5]` into `grid`, say")
     for number, pattern in enumerate(settings.exclude):
         for key, value in pattern.items():
-            if value not in settings.grid.get(key, []):
+            if exactly(value) not in map(exactly, settings.grid.get(key, [])):
                 where = document.where(("exclude", number, key))
                 raise InputError(f"{where}: `exclude` wants values of `grid`, and {key} {label(value)} is none of them")
 

@@ -93,13 +93,14 @@ class HandedOut:
                 self._waiting.append(cell)
 
     def _told(self, cell: Cell, future: Any) -> Ended | None:
-        """None of a worker that has come since, with other code."""
+        """None of a worker that has other code, as it has come since, or was changed."""
         if future.status == "error":
             return Ended(cell, _why(future.exception(timeout=FETCH)))
         if future.status == "cancelled":
             raise self.cluster.gone()
         answer: Answer = future.result(timeout=FETCH)
         if answer["refused"]:
+            self.cluster.refuse(answer["worker"], answer["refused"])
             return None
         shutil.rmtree(cell.files.run, ignore_errors=True)  # of an attempt on this machine, as is the log
         cell.files.said.unlink(missing_ok=True)

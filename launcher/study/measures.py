@@ -9,11 +9,12 @@ from launcher.formatting import quantity
 
 @dataclass(frozen=True)
 class Measure:
-    """better: which values are; "" where neither is. shown: how a mean or a deviation is written."""
+    """better: which values are; "" where neither is, "figure" as it is of the figure by which cells are judged. shown:
+    how a mean or a deviation is written."""
 
     column: str
     name: str
-    better: Literal["up", "down", ""]
+    better: Literal["up", "down", "figure", ""]
     shown: Callable[[float], str]
 
 
@@ -22,9 +23,9 @@ def four(value: float) -> str:
 
 
 MEASURES = (
-    Measure("mean", "Mean", "up", four),
-    Measure("worst", "Worst peer", "up", four),
-    Measure("honest", "Mean of the peers that do not misbehave", "up", four),
+    Measure("mean", "Mean", "figure", four),
+    Measure("worst", "Worst peer", "figure", four),
+    Measure("honest", "Mean of the peers that do not misbehave", "figure", four),
     Measure("gini", "Gini coefficient", "down", four),
     Measure("r50", "First round with a mean of at least one half (R50)", "down", "{:.1f}".format),
     Measure("plateau_sigma", "Plateau σ", "down", four),

@@ -56,4 +56,4 @@ def _table(table: Table) -> str:
         written = "".join(f"<td>{text}</td>" for text in cells(table, entries, escape, "<b>{}</b>"))
         lines.append(f"<tr><td>{escape(name)}</td>{written}</tr>")
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    return f"<section><h2>{escape(table.title)}</h2><div class='scroll'>{body}</div></section>"
+    return f"<section><h2>{escape(table.measure.name)}</h2><div class='scroll'>{body}</div></section>"

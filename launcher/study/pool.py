@@ -9,6 +9,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
+from launcher.formatting import plural
 from launcher.study.cell import Cell
 from launcher.study.stopping import Stopping
 from launcher.study.worker import work
@@ -40,9 +41,10 @@ def room(cells: Sequence[Cell]) -> int:
 def ports(cells: Sequence[Cell], at_once: int, first: int) -> list[int]:
     """The first port of each of the cells that run at once."""
     each = max((len(cell.spec.ids) for cell in cells if cell.network == "grpc"), default=1)
-    last = first + each * at_once - 1
-    if not (first >= 1 and last <= MAX_PORT):
-        raise InputError(f"--port {first}: {at_once} cells of {each} peers need ports up to {last}; give a lower one")
+    highest = MAX_PORT + 1 - each * at_once
+    if not 1 <= first <= highest:
+        needed = f"{plural(at_once, 'cell')} of {plural(each, 'peer')}"
+        raise InputError(f"--port {first}: there is no room from there on for {needed}; give one from 1 to {highest}")
     return [first + each * number for number in range(at_once)]
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
@@ -37,16 +38,18 @@ class Task(TypedDict):
 
 
 class Answer(TypedDict):
-    """refused: whether this worker computes none. code: with which the cell's process has ended. files: their texts by
-    name."""
+    """worker: its address. refused: why it computes none, or nothing. code: with which the cell's process has ended.
+    files: their texts by name."""
 
-    refused: bool
+    worker: str
+    refused: str
     code: int
     files: dict[str, str]
 
 
+@cache
 def who() -> dict[str, str]:
-    """The code of this machine."""
+    """The code of this machine, as it was when it was first asked for."""
     return code()
 
 
@@ -55,8 +58,8 @@ def compute(task: Task) -> Answer:
     from distributed import get_worker
 
     worker = get_worker()
-    if differing(task["code"], code()):
-        return {"refused": True, "code": 1, "files": {}}
+    if other := differing(task["code"], code()):
+        return {"worker": worker.address, "refused": other, "code": 1, "files": {}}
     # What a worker that is killed leaves in that directory the next one removes.
     with TemporaryDirectory(prefix="dfl-cell-", dir=worker.local_directory) as made, ExitStack() as held:
         place = Path(made).resolve()
@@ -65,7 +68,8 @@ def compute(task: Task) -> Answer:
         ended = _process(worker, [str(place), task["network"], str(port)])
         found = {name: _text(place / name) for name in BROUGHT}
         return {
-            "refused": False,
+            "worker": worker.address,
+            "refused": "",
             "code": ended,
             "files": {name: text for name, text in found.items() if text is not None},
         }

@@ -6,16 +6,23 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.commands.compare import COMPARED, gained
+from launcher.commands.compare import gained
 from launcher.headline import Headline
 from launcher.page.course import spread
 from launcher.page.tables import as_cell
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
+from launcher.study.baselines import baselines
 from launcher.study.cell import Cell
 from peer.reading import RECORDS, read_plain
 
 Row = dict[str, Any]
+FIGURES = (
+    *("rounds", "mean", "worst", "gini", "honest", "r50", "plateau_sigma", "weight_divergence"),
+    *("mcg", "cgs", "least_gain", "ring_cost_before", "ring_cost_after", "ring_saving"),
+    *("tensor_bytes_sent", "bytes_sent", "seconds", "commit", "model_sha256"),
+)
+"""The columns of what a finished cell has come to."""
 
 
 def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
@@ -23,16 +30,18 @@ def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
     known = {
         cell.key: summary for cell in cells if cell.finished and (summary := summary_json.read(cell.files.summary))
     }
-    alone = [cell for cell in cells if cell.spec.protocol.name == "solo" and cell.key in known]
+    alone = baselines(cells, known.keys())
     made = []
     for cell in cells:
-        summary = known.get(cell.key)
-        baseline = next((one for one in alone if one is not cell and goes_with(cell, one)), None)
-        figures = _figures(cell, summary, known[baseline.key] if baseline else None) if summary else {}
+        figures = dict.fromkeys(FIGURES)
+        if summary := known.get(cell.key):
+            baseline = alone.get(cell.key)
+            figures |= _figures(cell, summary, known[baseline.key] if baseline else None)
+        headline = Headline.of(cell.spec)
+        judged = {"figure": headline.words, "better": headline.figure.better}
         of = what(cell)  # stands first, and last too: an axis may be called like a figure
-        made.append({**of, "failure": failures.get(cell.key, ""), **figures, **of})
-    columns = dict.fromkeys(name for row in made for name in row)
-    return [{name: row.get(name) for name in columns} for row in made]
+        made.append({**of, "failure": failures.get(cell.key, ""), **judged, **figures, **of})
+    return made
 
 
 def what(cell: Cell) -> Row:
@@ -48,20 +57,12 @@ def what(cell: Cell) -> Row:
     }
 
 
-def goes_with(cell: Cell, alone: Cell) -> bool:
-    """Whether the peers alone train on the same data in the same way."""
-    ours, theirs = cell.spec.canonical(), alone.spec.canonical()
-    alike = all(ours.get(key) == theirs.get(key) for key in COMPARED)
-    return alike and cell.sources == alone.sources and cell.spec.protocol.local() == alone.spec.protocol.local()
-
-
 def _figures(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
     headline = Headline.of(cell.spec)
     together = {one.id: value for one in summary.per_peer if (value := headline.value(one)) is not None}
     found = spread([*together.values()], headline)
     before, after = summary.ring_cost.get("before"), summary.ring_cost.get("after")
     return {
-        "figure": headline.words,
         "rounds": summary.rounds,
         **{name: found[name] for name in ("mean", "worst", "gini")},
         "honest": summary.honest_accuracy,

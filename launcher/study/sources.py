@@ -35,16 +35,19 @@ def _named(spec: Spec) -> Iterator[tuple[str, Path]]:
         yield "recording", spec.recording
     if spec.code is not None:
         for module in {name.partition(":")[0] for name in own_code(spec.model_dump(mode="json"))}:
-            yield module, spec.code / f"{module.replace('.', '/')}.py"
+            file = spec.code / f"{module.replace('.', '/')}.py"
+            yield module, file if file.exists() else file.with_suffix("") / "__init__.py"
 
 
 def digest(path: Path) -> str:
-    """Of a plain file's content; empty for a directory, and where there is nothing that can be read."""
+    """Of a plain file's content; empty for a directory."""
+    if path.is_dir():
+        return ""
     found = hashlib.sha256()
     try:
         with open_plain(path) as file:
             while block := file.read(BLOCK):
                 found.update(block)
     except OSError:
-        return ""
+        return "cannot be read"
     return found.hexdigest()

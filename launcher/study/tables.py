@@ -1,10 +1,11 @@
 """Tables of a study: a row a protocol, a column a place in the rest of the grid; mean ± deviation over the seeds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
+from launcher.study.cell import called
 from launcher.study.measures import MEASURES, Measure
 from launcher.study.results import Row
 
@@ -14,7 +15,8 @@ BEST, NOT_WORSE = "best", "not worse"
 
 @dataclass(frozen=True)
 class Entry:
-    """Of the seeds of one method in one place. mark: BEST, NOT_WORSE or nothing; unknown: some seed has no value."""
+    """Of the seeds of one method in one place. unknown: how many seeds have no value. mark: BEST, NOT_WORSE or
+    nothing."""
 
     values: Mapping[int, float]
     unknown: int = 0
@@ -28,33 +30,40 @@ class Entry:
 @dataclass(frozen=True)
 class Table:
     measure: Measure
-    title: str
     columns: Sequence[str]
     lines: Mapping[str, Sequence[Entry]]
 
 
 def tables(rows: Sequence[Row], axes: Sequence[str]) -> list[Table]:
-    """A table a measure of which anything is known. axes: the grid's keys."""
+    """A table a measure of which anything is known; where cells are judged by several figures, one for each of those.
+    axes: the grid's keys."""
     of = "protocol" if "protocol" in axes else next((axis for axis in axes if axis != "seed"), "protocol")
     others = elsewhere(rows, axes, of)
-    figure = next((row["figure"] for row in rows if row.get("figure")), "")
     made = []
     for measure in MEASURES:
-        if any(row.get(measure.column) is not None for row in rows):
-            title = f"{measure.name} {figure}" if measure.column == "mean" else measure.name
-            made.append(_table(rows, of, others, measure, title))
+        for figure in dict.fromkeys(row["figure"] for row in rows) if measure.better == "figure" else [None]:
+            judged = [row for row in rows if figure in (None, row["figure"])]
+            if any(row.get(measure.column) is not None for row in judged):
+                made.append(_table(judged, of, others, _directed(measure, judged[0])))
     return made
 
 
-def _table(rows: Sequence[Row], of: str, others: Sequence[str], measure: Measure, title: str) -> Table:
+def _directed(measure: Measure, row: Row) -> Measure:
+    if measure.better != "figure":
+        return measure
+    return replace(measure, better=row["better"], name=f"{measure.name}, {row['figure']}")
+
+
+def _table(rows: Sequence[Row], of: str, others: Sequence[str], measure: Measure) -> Table:
     columns = list(dict.fromkeys(place(row, others) for row in rows))
     names = list(dict.fromkeys(str(row[of]) for row in rows))
     marked = {}
     for column in columns:
         here = [row for row in rows if place(row, others) == column]
-        entries = {name: _entry([row for row in here if str(row[of]) == name], measure.column) for name in names}
+        seeds = len({row["seed"] for row in here})
+        entries = {name: _entry([row for row in here if str(row[of]) == name], measure, seeds) for name in names}
         marked[column] = _marked(entries, measure)
-    return Table(measure, title, columns, {name: [marked[column][name] for column in columns] for name in names})
+    return Table(measure, columns, {name: [marked[column][name] for column in columns] for name in names})
 
 
 def elsewhere(rows: Sequence[Row], axes: Sequence[str], of: str) -> list[str]:
@@ -63,14 +72,16 @@ def elsewhere(rows: Sequence[Row], axes: Sequence[str], of: str) -> list[str]:
 
 
 def place(row: Row, axes: Sequence[str]) -> str:
-    """Where in the grid a row lies, in words; the axis is named where its value is but a number."""
-    said = [row[axis] if isinstance(row[axis], str) else f"{axis} {row[axis]}" for axis in axes]
-    return ", ".join(said) or "all"
+    """Where in the grid a row lies, in words."""
+    return ", ".join(called(axis, row[axis]) for axis in axes) or "all"
 
 
-def _entry(rows: Sequence[Row], column: str) -> Entry:
-    values = {row["seed"]: row[column] for row in rows if row.get(column) is not None}
-    return Entry(values, len(rows) - len(values))
+def _entry(rows: Sequence[Row], measure: Measure, seeds: int) -> Entry:
+    """seeds: how many any method has here."""
+    if len({row["seed"] for row in rows}) < len(rows):
+        raise ValueError("two rows of one method, place and seed")
+    values = {row["seed"]: row[measure.column] for row in rows if row.get(measure.column) is not None}
+    return Entry(values, seeds - len(values))
 
 
 def _marked(entries: Mapping[str, Entry], measure: Measure) -> dict[str, Entry]:

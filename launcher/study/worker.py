@@ -100,7 +100,7 @@ def ordered(told: Told) -> dict[str, Any] | None:
 
 
 def as_real_peers(spec: Spec, files: CellFiles) -> Summary:
-    ended = run(RunOptions(spec, files.run, device="cpu"), Output(quiet=True))
+    ended = run(RunOptions(spec, files.run, fresh=True, device="cpu"), Output(quiet=True))
     if ended.summary is None:
         raise FailedError(ended.why or f"its run ended with {ended.code}")
     return ended.summary

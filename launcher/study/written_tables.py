@@ -11,6 +11,7 @@ LEGEND = (
 )
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "σ": r"$\sigma$"}
 SPECIAL |= {"±": r"$\pm$", "†": r"$^\dagger$", "–": "--"} | {one: f"\\{one}" for one in "&%$#_{}"}
+SPECIAL["["] = "{[}"  # else a length, after the end of a row
 
 
 def markdown(tables: Sequence[Table], title: str) -> str:
@@ -20,7 +21,7 @@ def markdown(tables: Sequence[Table], title: str) -> str:
         lines += [
             _line([plain(name), *cells(table, entries, plain, "**{}**")]) for name, entries in table.lines.items()
         ]
-        parts.append("\n".join([f"## {plain(table.title)}\n", *lines, ""]))
+        parts.append("\n".join([f"## {plain(table.measure.name)}\n", *lines, ""]))
     return "\n".join(parts)
 
 
@@ -28,7 +29,7 @@ def latex(tables: Sequence[Table], title: str) -> str:
     """For `\\input` into a document that uses booktabs."""
     parts = [f"% {title.splitlines()[0]}: {LEGEND}\n"]
     for table in tables:
-        lines = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(table.title)}}}"]
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(table.measure.name)}}}"]
         lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
         lines += [_row(["", *map(escaped, table.columns)]), r"\midrule"]
         for name, entries in table.lines.items():

@@ -18,6 +18,7 @@ from small_studies import BASE, OF_THIS_COMPUTATION, RAISES, SOLO, results, writ
 
 from launcher.cli import main
 from launcher.study import cluster as clusters
+from launcher.study.cluster import Cluster
 from launcher.study.free_ports import free_ports
 
 pytest.importorskip("distributed")
@@ -28,6 +29,9 @@ OLD = (
     "metadata.version = lambda name: '2020.1.0' if name == 'distributed' else told(name)"
 )
 """Says to be an older one."""
+SLOW = (
+    "import time; from launcher.study import remote; told = remote.code; remote.code = lambda: time.sleep(3) or told()"
+)
 BROKEN = f"""{RAISES}
 class Kills(Solo):
     name: Literal["mine:Kills"] = "mine:Kills"
@@ -168,6 +172,25 @@ def test_what_is_no_scheduler_is_refused(capsys: pytest.CaptureFixture[str], tmp
         line = refused(capsys, tmp_path, address)
         assert line.startswith(f"dfl-launch: --dask {address}: no Dask scheduler answers there (")
         assert "tcp://host:8786" in line
+
+
+def test_ports_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = [str(written(tmp_path, network="grpc")), "--out", str(tmp_path / "out"), "--dask", "tcp://127.0.0.1:1"]
+    assert main(["study", *arguments, "--port", "65535"]) == 2
+    assert "for 1 cell of 3 peers; give one from 1 to 65533" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_worker_that_is_slow_to_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "ANSWER", 0.2)
+    with dask_cluster(tmp_path / "dask", ["one"]) as made, Cluster.connected(made.address) as cluster:
+        (first,) = until(cluster.look, SECONDS, "the first worker has answered")
+        made.start_worker("two", "--no-nanny", before=SLOW)
+        until(lambda: len(cluster.client.nthreads()) == 2, SECONDS, "the second worker is there")
+        assert [*cluster.look()] == [first]
+        both = until(lambda: len(found := cluster.look()) == 2 and found, SECONDS, "the second has answered, too")
+        cluster.refuse(first, "other code")
+        assert [*cluster.look()] == [one for one in both if one != first]
 
 
 def test_a_scheduler_without_workers_is_refused(

@@ -48,8 +48,8 @@ def check_same(place: Path, address: str, start: Start) -> None:
     file = written(place)
     for name, more in (("here", []), ("there", ["--dask", address])):
         command = [sys.executable, "-m", "launcher.cli", "study", str(file), "--out", str(place / name), *more]
-        process = start(command)
-        said, _ = process.communicate()
+        with start(command) as process:
+            said, _ = process.communicate()
         assert process.returncode == 0, said
     here, there = (results(place / name).drop(columns=OF_THIS_COMPUTATION) for name in ("here", "there"))
     pandas.testing.assert_frame_equal(here, there)
@@ -60,13 +60,13 @@ def test_on_slurm(ports: Callable[[int], list[int]], tmp_path: Path) -> None:
     pytest.importorskip("dask_jobqueue")
     base = Path(tempfile.mkdtemp(prefix="slurm-"))
     slurm = slurm_cluster.Cluster(base, ports)
-    slurm.start()
 
     def start(command: list[str]) -> "subprocess.Popen[str]":
         return subprocess.Popen(command, text=True, env=slurm.environment, cwd=tmp_path, **PIPES)  # type: ignore[call-overload, no-any-return]
 
     here = {"cores=8": "cores=1", "16GB": "2GB", "jobs=4": "jobs=2"}
     try:
+        slurm.start()
         with documented(tmp_path, "SLURMCluster", here, start) as address:
             check_same(tmp_path, address, start)
             assert len(slurm.jobs()) == 2

@@ -11,7 +11,7 @@ from launcher.study.axis_figures import axis_figures
 
 def row(method: str, peers: int, seed: int = 1, **more: Any) -> dict[str, Any]:
     means = {"mean": 1 / peers, "weight_divergence": 0.1 * peers, "tensor_bytes_sent": 1000 * peers}
-    return {"protocol": method, "peers": peers, "seed": seed, "figure": "accuracy", **means, **more}
+    return {"protocol": method, "peers": peers, "seed": seed, "figure": "accuracy", "better": "up", **means, **more}
 
 
 ROWS = [row("fibfl", peers, seed) for peers in (5, 50, 500) for seed in (1, 2)]
@@ -25,12 +25,19 @@ def test_what_goes_with_a_number_is_drawn_over_it() -> None:
     assert [(one["x"], one["y"]) for one in chart["data"]["values"]] == [(one["peers"], one["mean"]) for one in ROWS]
 
 
-@pytest.mark.parametrize(("fourth", "axes"), [(None, ["peers"]), ("all", ["peers"]), (4, ["peers", "data.limit"])])
-def test_an_axis_with_words_or_two_values_is_none(fourth: int | str | None, axes: list[str]) -> None:
-    limits = [1, 2, fourth]
-    rows = [{**row("solo", 5), "data.limit": limit} for limit in limits] + [{**row("solo", 10), "data.limit": 1}]
-    found = axis_figures(rows, ["protocol", *axes])
-    assert {name.split("-")[1] for name in found} == ({"data.limit"} if fourth == 4 else set())
+@pytest.mark.parametrize(
+    ("axis", "values", "drawn"),
+    [
+        ("data.limit", [1, 2, 4], True),
+        ("data.limit", [1, 2, "null"], False),
+        ("data.limit", [1, 2, 2], False),
+        ("data.seed", [1, 2, 3], False),
+    ],
+)
+def test_an_axis_of_words_seeds_or_two_values_is_none(axis: str, values: list[Any], drawn: bool) -> None:
+    rows = [{**row("solo", 5, seed), axis: value} for seed, value in enumerate(values)]
+    found = axis_figures(rows, ["protocol", axis, "seed"])
+    assert list(found)[:1] == ([f"axis-{axis}-mean"] if drawn else [])
 
 
 def test_what_is_nothing_is_left_out_where_the_scale_is_logarithmic() -> None:
@@ -40,9 +47,16 @@ def test_what_is_nothing_is_left_out_where_the_scale_is_logarithmic() -> None:
         assert x["scale"]["type"] == "log"
         assert x["axis"]["values"] == [5, 50, 500]
         drawn = picture(chart, look("light"), "svg").decode()
-        assert drawn.count('aria-roledescription="point"') == (12 - 3 if name.endswith("mean") else 6)
+        assert drawn.count('aria-roledescription="point"') == (9 if name.endswith("mean") else 6)
         assert "NaN" not in drawn
         assert "Infinity" not in drawn
+
+
+def test_zero_is_drawn_where_it_is_a_value() -> None:
+    """Of what is varied, and of how good models are."""
+    rows = [{**row("fibfl", 5, mean=mean), "protocol.tau": tau} for tau, mean in ((0, 0.0), (0.01, 0.9), (1, 0.04))]
+    _, chart = axis_figures(rows, ["protocol.tau", "protocol"])["axis-protocol.tau-mean"]
+    assert picture(chart, look("light"), "svg").decode().count('aria-roledescription="point"') == 3
 
 
 def test_other_places_in_the_grid_have_charts_of_their_own() -> None:

@@ -8,7 +8,7 @@ import pytest
 from launcher.cli import main
 from launcher.page.figures.palette import look
 from launcher.page.library import picture
-from launcher.study.cell_figures import file_name
+from launcher.study.figures import file_name
 from launcher.study.reputations import reputations_of
 from launcher.study.ring_figure import ring_figure
 

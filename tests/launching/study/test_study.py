@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ class Dies(Raises):
 
 
 @contextmanager
-def running(file: Path, out: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def running(file: Path, out: Path, *more: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A study that does not outlive the block; what it says goes to said.txt beside its directory."""
-    command = [sys.executable, "-m", "launcher.cli", "study", str(file), "--out", str(out), "--at-once", "2"]
+    command = [sys.executable, "-m", "launcher.cli", "study", str(file), "--out", str(out), "--at-once", "2", *more]
     with out.with_name("said.txt").open("wb") as said:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
     try:
@@ -122,6 +122,28 @@ def test_a_study_killed_again_and_again_ends_in_the_same_results(undisturbed: Pa
     tables, same = ((place / "tables.md").read_text().split("## Seconds")[0] for place in (out, undisturbed))
     assert tables == same
     assert not [*out.glob("cells/*/run")]
+
+
+def test_a_cell_of_real_peers_that_was_killed_begins_anew(tmp_path: Path, ports: Callable[[int], list[int]]) -> None:
+    file = written(tmp_path, network="grpc", base={**BASE, "rounds": 30}, grid={"protocol": ["rdfl"], "seed": [1]})
+    out, port = tmp_path / "out", ("--at-once", "1", "--port", str(min(ports(5))))
+    with running(file, out, *port) as process:
+        while not [*out.glob("cells/*/run/peer0/checkpoint*")]:
+            assert process.poll() is None
+            time.sleep(0.02)  # files of other processes tell nobody that they have come
+    (spec,) = out.glob("cells/*/run/federation.yaml")
+    spec.write_text(spec.read_text().replace("rounds: 30", "rounds: 40"))  # `run` would not take this one up
+    with running(file, out, *port) as process:
+        assert process.wait() == 0, (tmp_path / "said.txt").read_text()
+    assert results(out).rounds.tolist() == [30]
+
+
+@pytest.mark.parametrize("port", [0, -5, 65535, 70000])
+def test_ports_that_are_none_are_refused(port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, network="grpc")
+    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--port", str(port), "--at-once", "2"]) == 2
+    assert "for 2 cells of 3 peers; give one from 1 to 65530" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_ctrl_c_ends_the_study_and_its_cells(tmp_path: Path) -> None:

@@ -13,36 +13,32 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+import small_studies
+from small_studies import RAISES, SOLO
 
 from launcher.cli import main
 from launcher.study import results, worker
+from launcher.study.baselines import baselines
 from launcher.study.cell import Cell
 from launcher.study.command import alone_in
 from launcher.study.grid import cells, read
-from launcher.study.results import goes_with
 from peer.files import sole_use
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 BASE = {"rounds": 1, "peers": 2, "data": {"name": "digits", "limit": 100}}
-SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
-DATA = {"name": "csv", "path": "{id}.csv"}
-BROKEN = """
+OWN = """
 from typing import Literal
-from peer.protocols.solo import Solo
+from peer.protocols.rdfl import RDFL
 
-class Raises(Solo):
-    name: Literal["mine:Raises"] = "mine:Raises"
-    async def round(self, peer):
-        raise ValueError("no more")
+class Own(RDFL):
+    name: Literal["own_ring:Own"] = "own_ring:Own"
 """
+DATA = {"name": "csv", "path": "{id}.csv"}
 
 
 def written(place: Path, **keys: Any) -> Path:
-    content = {"name": "small", "base": BASE, "grid": {"protocol": [SOLO], "seed": [1, 2]}, **keys}
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "study.yaml").write_text(json.dumps(content))
-    return place / "study.yaml"
+    return small_studies.written(place, **{"base": BASE, "grid": {"protocol": [SOLO], "seed": [1, 2]}, **keys})
 
 
 def made(file: Path) -> list[Cell]:
@@ -106,7 +102,7 @@ def test_a_study_that_is_made_smaller_keeps_what_it_has(finished: Path, tmp_path
 
 
 def test_where_every_cell_fails_the_files_say_so(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(BROKEN)
+    (tmp_path / "mine.py").write_text(RAISES)
     file = written(tmp_path, grid={"protocol": ["mine:Raises"], "seed": [1]})
     assert main(["study", str(file), "--out", str(tmp_path / "out"), "--quiet"]) == 1
     (failure,) = pandas.read_csv(tmp_path / "out" / "results.csv").failure
@@ -127,7 +123,18 @@ def test_other_files_make_another_cell_wherever_the_study_lies(tmp_path: Path) -
     one, two = (made(written(place, base={"rounds": 1, "peers": 3}, grid=grid)) for place in (here, there))
     assert len({cell.key for cell in one}) == 4
     assert [cell.key for cell in one] == [cell.key for cell in two]
-    assert [goes_with(one[0], alone) for alone in one[2:]] == [True, False]
+    found = baselines(one, {cell.key for cell in one})
+    assert found == {one[0].key: one[2], one[1].key: one[3]}
+    assert not baselines(one[:1] + one[3:], {cell.key for cell in one})
+
+
+def test_gains_are_over_the_peers_alone_at_the_same_place(tmp_path: Path) -> None:
+    """Own code of the protocol tells nothing of the data; what is tuned afterwards is told by the place alone."""
+    (tmp_path / "own_ring.py").write_text(OWN)
+    grid = {"protocol": ["own_ring:Own", {"name": "solo", "like": "rdfl"}, "fibfl"], "finetune": [None, {"epochs": 1}]}
+    cells = made(written(tmp_path, base={"rounds": 1, "peers": 3}, grid=grid))
+    assert baselines(cells, {cell.key for cell in cells}) == {cells[at].key: cells[at + 2] for at in (0, 1)}
+    assert not baselines(cells, {cells[0].key})
 
 
 def test_a_file_with_other_content_makes_another_cell(tmp_path: Path) -> None:
@@ -136,7 +143,7 @@ def test_a_file_with_other_content_makes_another_cell(tmp_path: Path) -> None:
 
     file = written(tmp_path, base={"rounds": 1, "peers": 2}, grid={"protocol": ["mine:Raises"], "data": [DATA]})
     for name in ("mine.py", "peer0.csv", "peer1.csv"):
-        (tmp_path / name).write_text(BROKEN if name == "mine.py" else "x,label\n1,0\n2,1\n")
+        (tmp_path / name).write_text(RAISES if name == "mine.py" else "x,label\n1,0\n2,1\n")
     before = keys()
     for name in ("mine.py", "peer0.csv", "peer1.csv"):
         content = (tmp_path / name).read_text()

@@ -1,20 +1,31 @@
 """Which entries of a study's tables are marked, and how they are written."""
 
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from launcher.study.cell import called
+from launcher.study.checks import check_data
 from launcher.study.grid import cells, label, read
 from launcher.study.tables import BEST, NOT_WORSE, Entry, mark, tables
 from launcher.study.written_tables import escaped, latex, markdown
 from peer.errors import InputError
 
+OWN = """
+from typing import Literal
+from peer.protocols.rdfl import RDFL
+
+class Own(RDFL):
+    name: Literal["packed:Own"] = "packed:Own"
+"""
 STUDIES = sorted((Path(__file__).parents[3] / "examples" / "studies").glob("*.yaml"))
 
 
 def rows(**values: list[float | None]) -> list[dict[str, object]]:
     return [
-        {"protocol": name, "seed": seed, "figure": "matched accuracy", "mean": value}
+        {"protocol": name, "seed": seed, "figure": "matched accuracy", "better": "up", "mean": value}
         for name, ones in values.items()
         for seed, value in enumerate(ones)
     ]
@@ -36,6 +47,28 @@ def test_an_entry_with_a_seed_missing_is_told_and_not_marked() -> None:
     assert "| whole | **0.5500**" in text
 
 
+def test_less_is_better_of_an_error_and_each_figure_has_a_table_of_its_own() -> None:
+    of_numbers = {"figure": "rmse", "better": "down", "task": "regression"}
+    errors = [{**row, **of_numbers} for row in rows(good=[0.5], bad=[1e9])]
+    scores = [{**row, "task": "classification"} for row in rows(good=[0.5], bad=[0.1])]
+    accuracy, error = tables([*scores, *errors], ["protocol", "task", "seed"])
+    assert (accuracy.measure.name, error.measure.name) == ("Mean, matched accuracy", "Mean, rmse")
+    for table in (accuracy, error):
+        assert len(table.columns) == 1
+        assert [one.mark for (one,) in table.lines.values()] == [BEST, ""]
+
+
+def test_a_method_without_all_seeds_is_told_and_not_marked() -> None:
+    (table,) = tables([*rows(a=[0.9]), *rows(b=[0.95, 0.5, 0.5])], ["protocol", "seed"])
+    assert "| a | 0.9000 (2 missing) |" in markdown([table], "t")
+    assert [one.mark for (one,) in table.lines.values()] == ["", ""]
+
+
+def test_two_rows_of_one_seed_in_one_place_are_refused() -> None:
+    with pytest.raises(ValueError, match="two rows of one method, place and seed"):
+        tables([*rows(a=[0.9]), *rows(a=[0.8])], ["protocol", "seed"])
+
+
 @pytest.mark.parametrize(("ones", "expected"), [([0.5], ""), ([0.4, 0.5], ""), ([0.61, 0.5], NOT_WORSE)])
 def test_one_seed_or_a_constant_difference_gives_no_test(ones: list[float], expected: str) -> None:
     assert mark(Entry(dict(enumerate(ones))), Entry({0: 0.5, 1: 0.6})) == ("" if len(ones) == 1 else expected)
@@ -47,10 +80,15 @@ def test_labels_say_what_was_written() -> None:
     assert label({"name": "solo", "settings": {"epochs": 1}}) == "solo settings=(epochs=1)"
     assert label(True) == "true"
     assert label({}) == "none"
+    assert called("peers", 5) == "peers 5"
+    assert called("plaintext", label(True)) == "plaintext true"
+    assert called("model.hidden", label([64])) == "model.hidden [64]"
+    assert called("data.partition", "iid") == "iid"
 
 
 def test_latex_takes_no_text_for_a_command() -> None:
     assert escaped(r"a_b & \c") == r"a\_b \& \textbackslash{}c"
+    assert escaped("[64]") == "{[}64]"
 
 
 def test_machines_are_for_those_who_go_by_them(tmp_path: Path) -> None:
@@ -82,6 +120,7 @@ def test_what_is_excluded_is_no_cell(excluded: str, left: list[tuple[str, int]],
     [
         ("[{peers: 5}]", "study.yaml:3: `exclude` wants values of `grid`, and peers 5 is none of them"),
         ("[{protocol: rdfl}]", "study.yaml:3: `exclude` wants values of `grid`, and protocol rdfl is none of them"),
+        ("[{peers: true}]", "study.yaml:3: `exclude` wants values of `grid`, and peers true is none of them"),
         ("[{seed: 1}]", "study.yaml:3: `exclude` wants values of `grid`, and seed 1 is none of them"),
         ("[{peers: 3}, {peers: 4}]", "study.yaml:3: `exclude` leaves no cell; leave some of it out"),
     ],
@@ -91,6 +130,26 @@ def test_an_exclusion_that_cannot_be_meant_is_refused(excluded: str, said: str, 
     with pytest.raises(InputError) as error:
         cells(*read(tmp_path / "study.yaml"), tmp_path)
     assert str(error.value).endswith(said)
+
+
+def test_the_data_of_every_cell_are_opened(tmp_path: Path) -> None:
+    np.savez(tmp_path / "there.npz", x=np.zeros((40, 4), np.float32), y=np.arange(40) % 2)
+    data = "[{name: npz, path: missing.npz}, {name: npz, path: there.npz}]"
+    (tmp_path / "study.yaml").write_text(f"name: t\ngrid: {{protocol: [rdfl], peers: [2], data: {data}}}\n")
+    with pytest.raises(InputError, match=r"missing\.npz"):
+        check_data(cells(*read(tmp_path / "study.yaml"), tmp_path))
+
+
+def test_a_package_of_ones_own_is_in_the_key(tmp_path: Path) -> None:
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "study.yaml").write_text("name: t\ngrid: {protocol: ['packed:Own'], peers: [3]}\n")
+    keys = set()
+    for comment in ("", "# changed\n"):
+        (tmp_path / "packed" / "__init__.py").write_text(OWN + comment)
+        sys.modules.pop("packed", None)
+        (cell,) = cells(*read(tmp_path / "study.yaml"), tmp_path)
+        keys.add(cell.key)
+    assert len(keys) == 2
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
