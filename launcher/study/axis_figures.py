@@ -21,6 +21,7 @@ def axis_figures(rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[st
         "weight_divergence": "weight divergence between the peers' models",
         "tensor_bytes_sent": "bytes of tensors sent by all peers",
     }
+    methods = list(dict.fromkeys(row["protocol"] for row in rows))  # each with its colour, also where it has no point
     made: dict[str, tuple[str, Chart]] = {}
     for axis in axes:
         if axis.rpartition(".")[2] in ("protocol", "seed"):
@@ -29,6 +30,7 @@ def axis_figures(rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[st
             values = _values(rows, axes, axis, column)
             if _course({row["x"] for row in values}):
                 chart = faceted(values, _lines(values, axis, words, counted=column != "mean"))
+                chart["spec"]["encoding"]["color"] = {**METHOD, "scale": {"domain": methods}}
                 made[file_name(f"axis-{axis}-{column}", made)] = f"{titled(words)} against {axis}", chart
     return made
 
@@ -58,12 +60,12 @@ def _lines(values: Sequence[Row], axis: str, words: str, counted: bool) -> Chart
     ticks = {"format": ".2s"} if max(row["y"] for row in values) >= 1000 else {}
     scale = _scale([row["y"] for row in values]) if counted else {"zero": False}
     found = sorted({row["x"] for row in values})
-    x = quantitative("x", axis, scale=_scale(found), axis={"values": found})
+    x = quantitative("x", axis, scale=_scale(found), axis={"values": found, "format": "~g"})
     y = quantitative("y", words, scale=scale, axis=ticks)
     tips = [tip("protocol", "protocol"), tip("x", axis), tip("seed", "seed"), tip("y", words, ".4g")]
     return {
         **SIZE,
-        "encoding": {"x": x, "color": METHOD},
+        "encoding": {"x": x},
         "layer": [
             {"mark": "line", "encoding": {"y": {**y, "aggregate": "mean"}}},
             {"mark": {"type": "point", "filled": True, "size": 40}, "encoding": {"y": y, "tooltip": tips}},

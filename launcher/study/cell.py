@@ -22,6 +22,8 @@ from peer.spec.agreement import sha256
 from peer.spec.federation import Spec
 
 Label = int | float | str
+KEPT = {"commit", "rounds"}
+"""What rounds.json holds at least."""
 
 
 def called(axis: str, label: Label) -> str:
@@ -71,7 +73,9 @@ class Cell:
     def prepare(self) -> None:
         """Its directory, with the spec in it."""
         self.place.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.files.federation, self.spec.dump().encode())
+        file, content = self.files.federation, self.spec.dump().encode()
+        if not file.is_file() or file.read_bytes() != content:
+            write_atomically(file, content)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,8 @@ class CellFiles(RunFiles):
     def has_rounds(self) -> bool:
         """Whether they can be read; a power cut may have taken either file."""
         try:
-            return isinstance(json.loads(read_plain(self.rounds, RECORDS)), dict)
+            found = json.loads(read_plain(self.rounds, RECORDS))
+            return isinstance(found, dict) and found.keys() >= KEPT
         except (OSError, ValueError):
             return False
 

@@ -11,7 +11,7 @@ from launcher.output import Output
 from launcher.study.cell import Cell
 from launcher.study.checks import STUDY, check_data, check_directory, check_packages
 from launcher.study.grid import cells, read
-from launcher.study.pool import Ended, computed, ports, room
+from launcher.study.pool import Ended, check_port, computed, room
 from launcher.study.progress import Shown
 from launcher.study.stopping import Stopping
 from launcher.study.written import write
@@ -58,11 +58,11 @@ class Place:
 
 @contextmanager
 def place(options: StudyOptions, cells: Sequence[Cell], output: Output) -> Iterator[Place]:
+    check_port(cells, options.port)
     if not options.dask or not cells:
-        places = ports(cells, options.at_once or room(cells), options.port)
-        yield Place(f"{len(places)} at once", partial(computed, cells, places))
+        at_once = options.at_once or room(cells)
+        yield Place(f"{at_once} at once", partial(computed, cells, at_once, options.port))
         return
-    ports(cells, 1, options.port)
     from launcher.study.cluster import Cluster
     from launcher.study.handed_out import HandedOut
 
@@ -87,11 +87,13 @@ def carried_out(made: Sequence[Cell], missing: Sequence[Cell], where: Place, out
         if stopping.code:
             output.say("Stopped; the same command goes on. The finished cells are kept.")
             return stopping.code
+    for cell in made:
+        cell.prepare()  # where it was computed the study, or its own code, may have lain elsewhere
     write(made, failures)
     output.say(*(str(directory / name) for name in ("results.csv", "tables.md", "study.html")))
     if failures:
-        how_many = f"{len(failures)} of {plural(len(made), 'cell')} failed and are in no table"
-        raise FailedError(f"{how_many}; results.csv says why, and the same command tries them again")
+        how_many = f"{len(failures)} of {plural(len(made), 'cell')} failed"
+        raise FailedError(f"{how_many}; results.csv says why, and the same command tries again")
     return 0
 
 

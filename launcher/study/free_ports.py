@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from socket import AF_INET, SO_REUSEADDR, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET, socket
 
+from peer.errors import FailedError
+
 PORTS = 1 << 16
 
 
 @contextmanager
 def free_ports(first: int, each: int) -> Iterator[int]:
     """The first of `each` ports in a row, from `first` on, at which nobody of this machine listens and that no other
-    cell has inside the block; OSError where there are none."""
+    cell has inside the block; FailedError where there are none."""
     with ExitStack() as held:
         yield _found(held, first, each)
 
@@ -22,7 +24,7 @@ def _found(held: ExitStack, first: int, each: int) -> int:
                 _take(tried, one)
             held.enter_context(tried.pop_all())
             return port
-    raise OSError(f"no {each} ports in a row are free from {first} on; give another --port")
+    raise FailedError(f"no {each} ports in a row are free from {first} on; give another --port")
 
 
 def _take(held: ExitStack, port: int) -> None:

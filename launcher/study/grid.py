@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.study.cell import Cell
+from launcher.study.cell_document import CellDocument
 from launcher.study.settings import StudySettings
 from launcher.study.sources import digest, sources
-from peer.errors import InputError
+from peer.errors import InputError, nearest
 from peer.spec.document import Document, validate
 from peer.spec.federation import Spec
+from peer.spec.known_keys import Location
 from peer.spec.peer import put, resolve
 
 
@@ -54,11 +56,18 @@ def exactly(value: Any) -> str:
 
 
 def check_keys(settings: StudySettings, document: Document) -> None:
+    known = {*Spec.model_fields, "peers"} - {"ring", "name"}
     for block, keys in (("base", settings.base), ("grid", settings.grid)):
         for key in keys:
-            if key.partition(".")[0] in ("ring", "name"):
-                way_out = "give `peers: 5`, say" if key.startswith("ring") else "all cells have the study's"
-                raise InputError(f"{document.where((block, key))}: `{key}` cannot be in `{block}`; {way_out}")
+            first, dot, rest = key.partition(".")
+            where = document.where((block, key))
+            if first in ("ring", "name"):
+                way_out = "give `peers: 5`, say" if first == "ring" else "all cells have the study's"
+                raise InputError(f"{where}: `{key}` cannot be in `{block}`; {way_out}")
+            if first not in known:
+                raise InputError(f"{where}: unknown key `{key}`; {nearest(first, [*known])}")
+            if dot and block == "base":
+                raise InputError(f"{where}: `base` has no dots in its keys; write `{first}: {{{rest}: …}}`")
     if "peers" not in settings.base.keys() | settings.grid.keys():
         raise InputError(f"{document.path}: `peers` is missing; write `peers: [5]` into `grid`, say")
     for number, pattern in enumerate(settings.exclude):
@@ -79,11 +88,14 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
     if not pinned(content.get("protocol")):
         content.pop("machines", None)
     peers = content.pop("peers")
-    if type(peers) is not int:
-        raise InputError(f"{document.path}: `peers` wants a number, such as 5 (given: {json.dumps(peers)})")
-    base = Document(document.path, content, document.tree.get("base") or {})
+    if type(peers) is not int or peers < 1:
+        where = document.where(("grid" if "peers" in settings.grid else "base", "peers"))
+        raise InputError(f"{where}: `peers` wants a number from 1 on, such as 5 (given: {json.dumps(peers)})")
+    places: dict[Location, Location] = {
+        tuple(key.split(".")): ("grid", key, settings.grid[key].index(value)) for key, value in values.items()
+    }
     try:
-        return resolve(base, peers=peers)
+        return resolve(CellDocument(document.path, content, document.tree, places), peers=peers)
     except InputError as error:
         where = ", ".join(f"{key} {label(value)}" for key, value in values.items())
         raise InputError(f"{error} (in the cell {where})") from None

@@ -67,7 +67,6 @@ class HandedOut:
             "spec": _portable(cell),
             "network": cell.network,
             "port": self.port,
-            "peers": len(cell.spec.ids),
             "code": self.cluster.code,
         }
         # A key of its own: what an earlier launcher asked for may just be being given up.

@@ -36,6 +36,9 @@ def page(name: str, rows: Sequence[Row], tables: Sequence[Table], pictures: Mapp
     for title, svg in pictures.values():
         source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
         parts.append(f"<figure><h2>{escape(title)}</h2><img alt='{escape(title)}' src='{source}'></figure>")
+    failed = "\n".join(f"{row['command']}\n    {row['failure']}" for row in rows if row["failure"])
+    if failed:
+        parts.append(f"<section><h2>Failed</h2><pre>{escape(failed)}</pre></section>")
     again = "\n".join(row["command"] for row in rows)
     parts.append(
         f"<section><details><summary>Each cell once more</summary><pre>{escape(again)}</pre></details></section>"
@@ -46,11 +49,11 @@ def page(name: str, rows: Sequence[Row], tables: Sequence[Table], pictures: Mapp
 def _told(rows: Sequence[Row]) -> str:
     failed = [row for row in rows if row["failure"]]
     said = f"{len(rows)} cells"
-    return said if not failed else f"{said}; {len(failed)} failed and are in no figure"
+    return said if not failed else f"{said}; {len(failed)} failed, as told at the end"
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in ("", *table.columns))
+    head = "".join(f"<th>{escape(column)}</th>" for column in (table.of, *table.columns))
     lines = []
     for name, entries in table.lines.items():
         written = "".join(f"<td>{text}</td>" for text in cells(table, entries, escape, "<b>{}</b>"))

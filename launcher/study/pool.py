@@ -1,18 +1,19 @@
 """Processes for cells: one each, as many at once as there is room for."""
 
 import multiprocessing
+import signal
 import sys
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
-from launcher.formatting import plural
 from launcher.study.cell import Cell
 from launcher.study.stopping import Stopping
-from launcher.study.worker import work
+from launcher.study.worker import HEARD, work
 from peer.errors import InputError
 from peer.runtime.resources import memory, whole_cores
 from peer.spec.member import MAX_PORT
@@ -38,43 +39,53 @@ def room(cells: Sequence[Cell]) -> int:
     return max(1, min(whole_cores() // processes, free))
 
 
-def ports(cells: Sequence[Cell], at_once: int, first: int) -> list[int]:
-    """The first port of each of the cells that run at once."""
-    each = max((len(cell.spec.ids) for cell in cells if cell.network == "grpc"), default=1)
-    highest = MAX_PORT + 1 - each * at_once
-    if not 1 <= first <= highest:
-        needed = f"{plural(at_once, 'cell')} of {plural(each, 'peer')}"
-        raise InputError(f"--port {first}: there is no room from there on for {needed}; give one from 1 to {highest}")
-    return [first + each * number for number in range(at_once)]
+def check_port(cells: Sequence[Cell], first: int) -> None:
+    """InputError where no cell of real peers finds room from that port on."""
+    most = max((len(cell.spec.ids) for cell in cells if cell.network == "grpc"), default=0)
+    highest = MAX_PORT + 1 - most
+    if most and not 1 <= first <= highest:
+        raise InputError(
+            f"--port {first}: there is no room from there on for {most} peers; give one from 1 to {highest}"
+        )
 
 
-def computed(cells: Sequence[Cell], places: Sequence[int], stopping: Stopping) -> Generator[Ended, None, None]:
-    """Each cell when it has ended, until all have or the study is told to stop. places: the first port of each of the
-    processes that run at once."""
+def computed(cells: Sequence[Cell], at_once: int, port: int, stopping: Stopping) -> Generator[Ended, None, None]:
+    """Each cell when it has ended, until all have or the study is told to stop. port: the first that peers may take."""
     # A process made by fork of one that has torch loaded already begins at once, also with the compiler that the first
     # optimiser loads; a Mac's libraries bear no fork.
     context: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
     if sys.platform == "linux":
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["launcher.study.worker", "torch._dynamo"])
-    waiting, free, running = deque(cells), [*places], dict[BaseProcess, tuple[Cell, int]]()
+    waiting, running = deque(cells), dict[BaseProcess, Cell]()
     try:
         while waiting or running:
-            while waiting and free:
-                cell, port = waiting.popleft(), free.pop()
+            while waiting and len(running) < at_once:
+                cell = waiting.popleft()
                 cell.prepare()
                 process = context.Process(target=work, args=(cell.place, cell.network, port))
-                process.start()
-                running[process] = cell, port
+                with held_back(HEARD):
+                    process.start()
+                running[process] = cell
             wait([stopping.descriptor, *(process.sentinel for process in running)])
             if stopping.code:
                 return
             for ended in [process for process in running if process.exitcode is not None]:
-                cell, port = running.pop(ended)
-                free.append(port)
+                cell = running.pop(ended)
                 yield Ended(cell, "" if cell.finished else why(cell, ended.exitcode))
     finally:
         end([*running])
+
+
+@contextmanager
+def held_back(signals: Collection[signal.Signals]) -> Iterator[None]:
+    """These signals reach this process after the block, and no process that is made inside it: Ctrl-C goes to all of a
+    terminal, also to one that has not got as far as to be its own session's."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end(running: Sequence[BaseProcess]) -> None:

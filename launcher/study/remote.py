@@ -8,14 +8,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
 
 from launcher.study.code import code, differing
-from launcher.study.free_ports import free_ports
 
 SAID = "log.txt"
 BROUGHT = (SAID, "rounds.json", "summary.json")
@@ -27,13 +26,11 @@ LOOK, PATIENCE = 1.0, 20.0
 
 
 class Task(TypedDict):
-    """spec: federation.yaml. port: the first that peers may take, `peers` of them; none take any in memory. code: of
-    the machine that asks."""
+    """spec: federation.yaml. port: the first that peers may take. code: of the machine that asks."""
 
     spec: str
     network: str
     port: int
-    peers: int
     code: Mapping[str, str]
 
 
@@ -61,11 +58,10 @@ def compute(task: Task) -> Answer:
     if other := differing(task["code"], code()):
         return {"worker": worker.address, "refused": other, "code": 1, "files": {}}
     # What a worker that is killed leaves in that directory the next one removes.
-    with TemporaryDirectory(prefix="dfl-cell-", dir=worker.local_directory) as made, ExitStack() as held:
+    with TemporaryDirectory(prefix="dfl-cell-", dir=worker.local_directory) as made:
         place = Path(made).resolve()
         (place / "federation.yaml").write_text(task["spec"], encoding="utf-8")
-        port = held.enter_context(free_ports(task["port"], task["peers"])) if task["network"] == "grpc" else 0
-        ended = _process(worker, [str(place), task["network"], str(port)])
+        ended = _process(worker, [str(place), task["network"], str(task["port"])])
         found = {name: _text(place / name) for name in BROUGHT}
         return {
             "worker": worker.address,

@@ -15,6 +15,7 @@ from launcher.reports.summary_json import Summary
 from launcher.study.baselines import baselines
 from launcher.study.cell import Cell
 from peer.reading import RECORDS, read_plain
+from peer.text import printable
 
 Row = dict[str, Any]
 FIGURES = (
@@ -40,7 +41,7 @@ def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
         headline = Headline.of(cell.spec)
         judged = {"figure": headline.words, "better": headline.figure.better}
         of = what(cell)  # stands first, and last too: an axis may be called like a figure
-        made.append({**of, "failure": failures.get(cell.key, ""), **judged, **figures, **of})
+        made.append({**of, "failure": printable(failures.get(cell.key, "")), **judged, **figures, **of})
     return made
 
 

@@ -29,7 +29,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
+    """of: the axis of which each value has a line."""
+
     measure: Measure
+    of: str
     columns: Sequence[str]
     lines: Mapping[str, Sequence[Entry]]
 
@@ -63,7 +66,7 @@ def _table(rows: Sequence[Row], of: str, others: Sequence[str], measure: Measure
         seeds = len({row["seed"] for row in here})
         entries = {name: _entry([row for row in here if str(row[of]) == name], measure, seeds) for name in names}
         marked[column] = _marked(entries, measure)
-    return Table(measure, columns, {name: [marked[column][name] for column in columns] for name in names})
+    return Table(measure, of, columns, {name: [marked[column][name] for column in columns] for name in names})
 
 
 def elsewhere(rows: Sequence[Row], axes: Sequence[str], of: str) -> list[str]:

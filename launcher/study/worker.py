@@ -24,6 +24,7 @@ from launcher.reports.summary import summarise
 from launcher.reports.summary_json import Summary
 from launcher.study.cell import CellFiles
 from launcher.study.commit import commit
+from launcher.study.free_ports import free_ports
 from launcher.study.settings import Network
 from peer.errors import FailedError, InputError
 from peer.files import lock, write_atomically
@@ -31,12 +32,14 @@ from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
 
+HEARD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+"""What a terminal, or who stops a process group, sends to all of it."""
 PATIENCE = 60.0
 """Seconds for which the cell's process of a launcher that was killed may take to be gone."""
 
 
 def work(place: Path, network: Network, port: int) -> None:
-    """Computes the cell in `place`, as a process that the launcher has made; on the network `grpc` its peers take the
+    """Computes the cell in `place`, as a process that the launcher has made; on the network `grpc` its peers take free
     ports from `port` on. Exits with 1 where it fails; the last line of log.txt says why."""
     launcher = parent_process()
     assert launcher is not None
@@ -46,6 +49,7 @@ def work(place: Path, network: Network, port: int) -> None:
 def work_until(gone: int, place: Path, network: Network, port: int) -> None:
     """The same; `gone` is a descriptor that can be read once nobody wants the cell any more."""
     os.setsid()  # Ctrl-C is for the launcher to hear
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
     threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
     files, held = CellFiles(place), os.open(place, os.O_RDONLY)
     alone = lock(held, PATIENCE)
@@ -76,7 +80,8 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         asyncio.run(run_in_process(spec, files.run))
         summary = summarise(spec, files.run, wall_seconds=time.monotonic() - begun, restarts=0)
     else:
-        summary = as_real_peers(placed(spec, port), files)
+        with free_ports(port, len(spec.ids)) as found:
+            summary = as_real_peers(placed(spec, found), files)
     told = Told.read(spec, {id: files.run / id for id in spec.ids}, summary)
     rows = [*rounds(told.chronicles, told.views, told.judged, told.headline)]
     kept = {

@@ -1,13 +1,14 @@
 """A study's tables in Markdown and in LaTeX."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from launcher.study.tables import BEST, NOT_WORSE, Entry, Table, shown
 
 LEGEND = (
     "Mean ± standard deviation over the seeds. The best of a column is bold; † marks what is not significantly worse "
-    "than it (paired t-test over the seeds, 5 %; with few seeds that says little). – is not known; (n missing) tells "
-    "of seeds without a value, and such a cell gets no mark."
+    "than it: by a paired t-test over the seeds that both have, 5 %. Of few seeds that says little, of one there is no "
+    "test. – is not known; (n missing) tells of seeds without a value, and such a cell gets no mark."
 )
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "σ": r"$\sigma$"}
 SPECIAL |= {"±": r"$\pm$", "†": r"$^\dagger$", "–": "--"} | {one: f"\\{one}" for one in "&%$#_{}"}
@@ -17,7 +18,7 @@ SPECIAL["["] = "{[}"  # else a length, after the end of a row
 def markdown(tables: Sequence[Table], title: str) -> str:
     parts = [f"# {plain(title)}\n", f"{LEGEND}\n"]
     for table in tables:
-        lines = [_line(["", *map(plain, table.columns)]), "|---" + "|---:" * len(table.columns) + "|"]
+        lines = [_line([plain(table.of), *map(plain, table.columns)]), "|---" + "|---:" * len(table.columns) + "|"]
         lines += [
             _line([plain(name), *cells(table, entries, plain, "**{}**")]) for name, entries in table.lines.items()
         ]
@@ -31,7 +32,7 @@ def latex(tables: Sequence[Table], title: str) -> str:
     for table in tables:
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(table.measure.name)}}}"]
         lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
-        lines += [_row(["", *map(escaped, table.columns)]), r"\midrule"]
+        lines += [_row([escaped(table.of), *map(escaped, table.columns)]), r"\midrule"]
         for name, entries in table.lines.items():
             lines.append(_row([escaped(name), *cells(table, entries, escaped, r"\textbf{{{}}}")]))
         parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]))
@@ -59,7 +60,8 @@ def _row(cells: Sequence[str]) -> str:
 
 def plain(text: str) -> str:
     """As Markdown, and as HTML, takes it for text."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    html = text.replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\|*`\[\]])", r"\\\1", html)
 
 
 def escaped(text: str) -> str:
