@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -57,6 +58,8 @@ def computed(cells: Sequence[Cell], at_once: int, port: int, stopping: Stopping)
     if sys.platform == "linux":
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["launcher.study.worker", "torch._dynamo"])
+    with held_back(HEARD):  # by itself, as it lets signals through when it has started
+        resource_tracker.ensure_running()
     waiting, running = deque(cells), dict[BaseProcess, Cell]()
     try:
         while waiting or running:

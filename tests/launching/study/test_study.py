@@ -34,11 +34,11 @@ class Dies(Raises):
 
 
 @contextmanager
-def running(file: Path, out: Path, *more: str) -> Iterator["subprocess.Popen[bytes]"]:
+def running(file: Path, out: Path, *more: str, start_new_session: bool = False) -> Iterator["subprocess.Popen[bytes]"]:
     """A study that does not outlive the block; what it says goes to said.txt beside its directory."""
     command = [sys.executable, "-m", "launcher.cli", "study", str(file), "--out", str(out), "--at-once", "2", *more]
     with out.with_name("said.txt").open("wb") as said:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, start_new_session=start_new_session)
     try:
         yield process
     finally:
@@ -158,6 +158,20 @@ def test_ctrl_c_ends_the_study_and_its_cells(tmp_path: Path) -> None:
         sizes = [file.stat().st_size for file in files]
         time.sleep(0.1)  # how long nothing may be written, not for how long something is awaited
         assert [file.stat().st_size for file in files] == sizes
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)])
+def test_what_a_terminal_sends_to_all_ends_it_quietly_from_the_first_moment(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    """While the first process for cells still loads PyTorch."""
+    with running(written(tmp_path), tmp_path / "out", start_new_session=True) as process:
+        while not [*tmp_path.glob("out/cells/*/federation.yaml")]:
+            assert process.poll() is None
+            time.sleep(0.02)  # files of other processes tell nobody that they have come
+        os.killpg(process.pid, number)
+        assert process.wait() == code
+    assert not (tmp_path / "said.txt").read_text(), "no traceback of any process"
 
 
 def test_a_cell_that_fails_is_told_and_stops_no_other(tmp_path: Path) -> None:
