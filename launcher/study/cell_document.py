@@ -14,7 +14,7 @@ class CellDocument(Document):
     places: Mapping[Location, Location]
 
     def where(self, location: Location) -> str:
-        for put, stands in self.places.items():
+        for put in sorted(self.places, key=len, reverse=True):
             if location[: len(put)] == put:
-                return super().where((*stands, *location[len(put) :]))
+                return super().where((*self.places[put], *location[len(put) :]))
         return super().where(("base", *location))

@@ -177,7 +177,7 @@ def test_what_is_no_scheduler_is_refused(capsys: pytest.CaptureFixture[str], tmp
 def test_ports_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     arguments = [str(written(tmp_path, network="grpc")), "--out", str(tmp_path / "out"), "--dask", "tcp://127.0.0.1:1"]
     assert main(["study", *arguments, "--port", "65535"]) == 2
-    assert "for 1 cell of 3 peers; give one from 1 to 65533" in capsys.readouterr().err
+    assert "for 3 peers; give one from 1 to 65533" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

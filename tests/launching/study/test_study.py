@@ -6,6 +6,7 @@ import os
 import random
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -138,11 +139,18 @@ def test_a_cell_of_real_peers_that_was_killed_begins_anew(tmp_path: Path, ports:
     assert results(out).rounds.tolist() == [30]
 
 
+def test_real_peers_go_round_a_port_that_is_taken(tmp_path: Path, ports: Callable[[int], list[int]]) -> None:
+    port, *_ = ports(8)
+    with socket.create_server(("127.0.0.1", port)):
+        file = written(tmp_path, network="grpc", grid={"protocol": ["rdfl"], "seed": [1]})
+        assert main(["study", str(file), "--out", str(tmp_path / "out"), "--port", str(port), "--quiet"]) == 0
+
+
 @pytest.mark.parametrize("port", [0, -5, 65535, 70000])
 def test_ports_that_are_none_are_refused(port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path, network="grpc")
-    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--port", str(port), "--at-once", "2"]) == 2
-    assert "for 2 cells of 3 peers; give one from 1 to 65530" in capsys.readouterr().err
+    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--port", str(port)]) == 2
+    assert "for 3 peers; give one from 1 to 65533" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -23,6 +23,7 @@ from launcher.study.cell import Cell
 from launcher.study.command import alone_in
 from launcher.study.grid import cells, read
 from peer.files import sole_use
+from peer.spec.peer import load_spec
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -53,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "out"
 
 
-@pytest.mark.parametrize("damage", [b"", b'{"rounds": [', None])
+@pytest.mark.parametrize("damage", [b"", b'{"rounds": [', b"{}", b"[]", None])
 def test_a_cell_with_a_damaged_file_is_computed_once_more(finished: Path, tmp_path: Path, damage: bytes | None) -> None:
     shutil.copytree(finished, tmp_path / "out")
     whole, broken = made(written(tmp_path))
@@ -170,6 +171,23 @@ def test_an_axis_called_like_a_figure_keeps_its_place_in_the_grid(finished: Path
     (row,), (by_round,) = results.rows([cell], {}), [*results.round_rows([cell])]
     assert row["rounds"] == 1
     assert (by_round["peers"], by_round["evaluated"]) == (2, 1)
+
+
+def test_the_command_of_a_cell_goes_with_a_study_that_was_moved(tmp_path: Path) -> None:
+    """Nothing is computed again, and own code is found where it lies now."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "own_ring.py").write_text(OWN)
+    grid = {"protocol": ["own_ring:Own"], "seed": [1]}
+    file = written(tmp_path / "here", base={**BASE, "peers": 3}, grid=grid)
+    assert main(["study", str(file), "--out", str(tmp_path / "here" / "out"), "--quiet"]) == 0
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert (
+        main(["study", str(tmp_path / "there" / "study.yaml"), "--out", str(tmp_path / "there" / "out"), "--quiet"])
+        == 0
+    )
+    (federation,) = tmp_path.glob("there/out/cells/*/federation.yaml")
+    assert load_spec(federation).code == tmp_path / "there"
+    assert not [*tmp_path.glob("there/out/cells/*/run")]
 
 
 def test_the_command_of_a_cell_bears_a_space_in_a_path(tmp_path: Path) -> None:

@@ -132,6 +132,27 @@ def test_an_exclusion_that_cannot_be_meant_is_refused(excluded: str, said: str, 
     assert str(error.value).endswith(said)
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["grid: {protocol: [rdfl], peers: [3]}", "base: {data: {name: digits, limt: 3}}"], "3: unknown key `limt`"),
+        (["grid:", "  protocol:", "  - rdfl", "  - {name: rdfl, gama: 3}", "  peers: [3]"], "5: unknown key `gama`"),
+        (["grid:", "  peers: [3]", "  protocol: [rdfl]", "  protocol.gama: [1]"], "5: unknown key `gama`"),
+        (["grid:", "  peers: [3]", "  protocl: [rdfl]"], "4: unknown key `protocl`; did you mean `protocol`?"),
+        (
+            ["base: {peers: 3, data.name: digits}", "grid: {protocol: [rdfl]}"],
+            "2: `base` has no dots in its keys; write",
+        ),
+        (["grid: {protocol: [rdfl], peers: [3, -3]}"], "2: `peers` wants a number from 1 on, such as 5 (given: -3)"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(lines: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text("\n".join(["name: t", *lines, ""]))
+    with pytest.raises(InputError) as error:
+        cells(*read(tmp_path / "study.yaml"), tmp_path)
+    assert f"study.yaml:{said}" in str(error.value)
+
+
 def test_the_data_of_every_cell_are_opened(tmp_path: Path) -> None:
     np.savez(tmp_path / "there.npz", x=np.zeros((40, 4), np.float32), y=np.arange(40) % 2)
     data = "[{name: npz, path: missing.npz}, {name: npz, path: there.npz}]"
