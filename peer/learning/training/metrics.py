@@ -3,8 +3,9 @@
 Accuracies are shares in 0..1, one a peer or one a round. A metric that is undefined for its input is None.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 Real = NDArray[np.floating[Any] | np.integer[Any]]
 Float64 = NDArray[np.float64]
+BLOCK = 1 << 22
+"""Values of all peers that are sorted at a time."""
 
 
 def mean(accuracies: Sequence[float]) -> float:
@@ -98,8 +101,21 @@ def matched_accuracy(recall: Float64, proportions: Real) -> float | None:
 
 
 def weight_divergence(weights: Sequence[Real]) -> Float64:
-    """Mean over all pairs of peers of |w_i − w_j|, parameter by parameter (FedISP Eq. 11)."""
-    return _mean_over_pairs(weights, np.abs)
+    """Mean over all pairs of peers of |w_i − w_j|, parameter by parameter (FedISP Eq. 11).
+
+    Of N peers, k(N − k) pairs lie on either side of the gap between a parameter's k-th and next value: a thousand have
+    half a million pairs and 999 gaps.
+    """
+    _check_pairs(weights)
+    k = np.arange(1, len(weights))
+    pairs_across = (k * (len(weights) - k)).astype(np.float64)
+    found = np.empty(np.shape(weights[0]))
+    flat, columns = [np.reshape(one, -1) for one in weights], max(1, BLOCK // len(weights))
+    for start in range(0, found.size, columns):
+        part = np.stack([one[start : start + columns] for one in flat]).astype(np.float64)
+        part.sort(axis=0)
+        found.reshape(-1)[start : start + columns] = pairs_across @ np.diff(part, axis=0)
+    return found / comb(len(weights), 2)
 
 
 def output_divergence(logits: Sequence[Real]) -> Float64:
@@ -107,7 +123,12 @@ def output_divergence(logits: Sequence[Real]) -> Float64:
 
     `logits` holds one (samples, classes) array a peer; the result is (samples,).
     """
-    return _mean_over_pairs(logits, _row_norms)
+    _check_pairs(logits)
+    pairs = combinations([np.asarray(one, dtype=np.float64) for one in logits], 2)
+    total = np.zeros(len(logits[0]))
+    for one, other in pairs:
+        total += np.linalg.norm(one - other, axis=-1)
+    return total / comb(len(logits), 2)
 
 
 def _some(values: Sequence[float]) -> Float64:
@@ -127,16 +148,6 @@ def _gains(accuracies: Sequence[float], solo: Sequence[float]) -> Float64:
     return together - alone
 
 
-def _mean_over_pairs(arrays: Sequence[Real], size: Callable[[Float64], Float64]) -> Float64:
-    pairs = list(combinations([np.asarray(array, dtype=np.float64) for array in arrays], 2))
-    if not pairs:
+def _check_pairs(arrays: Sequence[Real]) -> None:
+    if len(arrays) < 2:
         raise ValueError("a divergence needs at least two peers")
-    total = size(pairs[0][0] - pairs[0][1])
-    for one, other in pairs[1:]:
-        total += size(one - other)
-    return total / len(pairs)
-
-
-def _row_norms(rows: Real) -> Float64:
-    norms: Float64 = np.linalg.norm(np.asarray(rows, dtype=np.float64), axis=-1)
-    return norms

@@ -116,7 +116,9 @@ def test_output_divergence_by_hand() -> None:
     np.testing.assert_allclose(metrics.output_divergence(logits), [5.0, 0.0])
 
 
-def test_divergence_of_float32_is_computed_in_float64() -> None:
+@pytest.mark.parametrize("block", [1, 7, 1 << 22])
+def test_divergence_of_float32_is_computed_in_float64(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(metrics, "BLOCK", block)
     rng = np.random.default_rng(1)
     weights = [rng.normal(size=(4, 3)).astype(np.float32) for _ in range(5)]
     expected = np.mean(
@@ -125,6 +127,10 @@ def test_divergence_of_float32_is_computed_in_float64() -> None:
     result = metrics.weight_divergence(weights)
     assert result.dtype == np.float64
     np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
+def test_of_equal_models_the_divergence_is_nothing_to_the_bit() -> None:
+    assert not metrics.weight_divergence([np.array([0.1, 1e9, -1e-30], np.float32)] * 10).any()
 
 
 def test_metrics_of_nothing_are_refused() -> None:
