@@ -10,6 +10,8 @@ from launcher.study.measures import MEASURES, Measure
 from launcher.study.results import Row
 
 SIGNIFICANT = 0.05
+ROUNDING = 1e-9
+"""Differences that differ by no larger a share of themselves are one and the same: no test of chance has a meaning."""
 BEST, NOT_WORSE = "best", "not worse"
 
 
@@ -103,7 +105,7 @@ def mark(entry: Entry, best: Entry) -> str:
     if entry.mean == best.mean:
         return BEST
     pairs = [entry.values[seed] - best.values[seed] for seed in sorted(entry.values.keys() & best.values.keys())]
-    if len(pairs) < 2 or stdev(pairs) == 0:
+    if len(pairs) < 2 or stdev(pairs) <= ROUNDING * max(map(abs, pairs)):
         return ""
     from scipy import stats
 

@@ -74,6 +74,10 @@ def test_one_seed_or_a_constant_difference_gives_no_test(ones: list[float], expe
     assert mark(Entry(dict(enumerate(ones))), Entry({0: 0.5, 1: 0.6})) == ("" if len(ones) == 1 else expected)
 
 
+def test_a_difference_that_is_constant_but_for_rounding_gives_no_test() -> None:
+    assert mark(Entry({0: 0.3, 1: 0.1 + 0.2}), Entry({0: 0.4, 1: 0.4})) == ""
+
+
 def test_labels_say_what_was_written() -> None:
     assert label({"name": "fibfl++", "tau": 0.3}) == "fibfl++ tau=0.3"
     assert label({"kind": "iid"}) == "iid"
