@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -3, -4, -8
@@ -16,6 +16,16 @@ KEPT = 256 << 20
 RETURNED = 300_000
 """Bytes of a block that goes back to the system when it is freed: more than a step of a small model takes and gives
 back, less than its vector."""
+
+
+@contextmanager
+def held_back(signals: Iterable[signal.Signals]) -> Iterator[None]:
+    """These signals reach this process after the block; a process that is made inside it begins with them held back."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -1,11 +1,9 @@
 """Processes for cells: one each, as many at once as there is room for."""
 
 import multiprocessing
-import signal
 import sys
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
@@ -14,8 +12,10 @@ from multiprocessing.process import BaseProcess
 
 from launcher.study.cell import Cell
 from launcher.study.stopping import Stopping
-from launcher.study.worker import HEARD, work
+from launcher.study.worker import work
+from launcher.supervision.stop import STOPS
 from peer.errors import InputError
+from peer.process import held_back
 from peer.runtime.resources import memory, whole_cores
 from peer.spec.member import MAX_PORT
 
@@ -58,7 +58,7 @@ def computed(cells: Sequence[Cell], at_once: int, port: int, stopping: Stopping)
     if sys.platform == "linux":
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["launcher.study.worker", "torch._dynamo"])
-    with held_back(HEARD):  # by itself, as it lets signals through when it has started
+    with held_back(STOPS):  # by itself, as it lets signals through when it has started
         resource_tracker.ensure_running()
     waiting, running = deque(cells), dict[BaseProcess, Cell]()
     try:
@@ -67,7 +67,7 @@ def computed(cells: Sequence[Cell], at_once: int, port: int, stopping: Stopping)
                 cell = waiting.popleft()
                 cell.prepare()
                 process = context.Process(target=work, args=(cell.place, cell.network, port))
-                with held_back(HEARD):
+                with held_back(STOPS):  # Ctrl-C goes to all of a terminal, also to who is not its own session's yet
                     process.start()
                 running[process] = cell
             wait([stopping.descriptor, *(process.sentinel for process in running)])
@@ -78,17 +78,6 @@ def computed(cells: Sequence[Cell], at_once: int, port: int, stopping: Stopping)
                 yield Ended(cell, "" if cell.finished else why(cell, ended.exitcode))
     finally:
         end([*running])
-
-
-@contextmanager
-def held_back(signals: Collection[signal.Signals]) -> Iterator[None]:
-    """These signals reach this process after the block, and no process that is made inside it: Ctrl-C goes to all of a
-    terminal, also to one that has not got as far as to be its own session's."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end(running: Sequence[BaseProcess]) -> None:

@@ -26,14 +26,13 @@ from launcher.study.cell import CellFiles
 from launcher.study.commit import commit
 from launcher.study.free_ports import free_ports
 from launcher.study.settings import Network
+from launcher.supervision.stop import STOPS
 from peer.errors import FailedError, InputError
 from peer.files import lock, write_atomically
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
 
-HEARD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-"""What a terminal, or who stops a process group, sends to all of it."""
 PATIENCE = 60.0
 """Seconds for which the cell's process of a launcher that was killed may take to be gone."""
 
@@ -49,7 +48,7 @@ def work(place: Path, network: Network, port: int) -> None:
 def work_until(gone: int, place: Path, network: Network, port: int) -> None:
     """The same; `gone` is a descriptor that can be read once nobody wants the cell any more."""
     os.setsid()  # Ctrl-C is for the launcher to hear
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
     files, held = CellFiles(place), os.open(place, os.O_RDONLY)
     alone = lock(held, PATIENCE)

@@ -32,6 +32,7 @@ import time
 from typing import Any
 
 from launcher.engines.local.child import SIGNALS, Descriptors, Entry, live
+from peer.process import held_back
 
 
 class Server:
@@ -99,14 +100,13 @@ class Server:
         sys.stderr.flush()
         try:
             # Until the child has its own handlers, a signal to it would write into this server's pipe.
-            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-            pid = os.fork()
-            if pid == 0:
-                # With the control socket open in a child, the launcher would never see this server end.
-                foreign = (self.control.fileno(), self.wakeup, self.wakeup_write)
-                live(order, self.entry, Descriptors(log, self.lifeline, foreign), self.grace)
+            with held_back(SIGNALS):
+                pid = os.fork()
+                if pid == 0:
+                    # With the control socket open in a child, the launcher would never see this server end.
+                    foreign = (self.control.fileno(), self.wakeup, self.wakeup_write)
+                    live(order, self.entry, Descriptors(log, self.lifeline, foreign), self.grace)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.close(log)
         return pid
 
