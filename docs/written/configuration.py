@@ -1,6 +1,6 @@
 """The page configuration.md: every key of federation.yaml and of a peer's file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import get_args
 
 from pydantic import BaseModel
@@ -136,13 +136,17 @@ def _models() -> Iterator[str]:
     yield table(ModelSettings)
 
 
+def _each(kinds: Mapping[str, type[BaseModel]], leave_out: Collection[str]) -> Iterator[str]:
+    for name, kind in kinds.items():
+        yield f"### {name}\n"
+        yield f"{prose(kind)}\n"
+        yield table(kind, leave_out)
+
+
 def _tasks() -> Iterator[str]:
     yield "## task\n"
     yield "What each one takes and gives: [tasks.md](tasks.md).\n"
-    for name, task in TASKS.items():
-        yield f"### {name}\n"
-        yield f"{prose(task)}\n"
-        yield table(task, leave_out=["name"])
+    yield from _each(TASKS, leave_out=["name"])
 
 
 def _data() -> Iterator[str]:
@@ -150,19 +154,13 @@ def _data() -> Iterator[str]:
     yield "Keys that every data set knows:\n"
     yield table(Source)
     sources: dict[str, type[Source]] = {**SOURCES, "module:function": UserSource}
-    for name, source in sources.items():
-        yield f"### {name}\n"
-        yield f"{prose(source)}\n"
-        yield table(source, leave_out=Source.model_fields)
+    yield from _each(sources, leave_out=Source.model_fields)
 
 
 def _partitions() -> Iterator[str]:
     yield "## partition\n"
     yield "`partition: {kind: ...}` under `data`: how the samples are dealt to the peers.\n"
-    for name, partition in PARTITIONS.items():
-        yield f"### {name}\n"
-        yield f"{prose(partition)}\n"
-        yield table(partition, leave_out=["kind"])
+    yield from _each(PARTITIONS, leave_out=["kind"])
     yield "### drift\n"
     yield f"A list of these, under `data`. {prose(Drift)}\n"
     yield table(Drift)
