@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -39,12 +41,23 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def uninterrupted(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-    """What the function returns; a cancellation waits for its end."""
-    async with background() as group:
-        task = group.create_task(function(*arguments))
+    """What the function returns; a cancellation, or several, wait for its end."""
+    task, cancelled = asyncio.create_task(function(*arguments)), False
+    while not task.done():
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
-            await asyncio.wait((task,))
-            raise
+            cancelled = True
+    if cancelled:
+        if not task.cancelled():
+            task.exception()  # asked for, or asyncio would complain that nobody has
+        raise asyncio.CancelledError
     return task.result()
+
+
+async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """What a blocking function returns, which runs in a thread; a cancellation waits for its end.
+
+    No thread can be stopped: without that it would still write while whoever comes next writes the same file.
+    """
+    return await uninterrupted(partial(asyncio.to_thread, function, *arguments, **named))

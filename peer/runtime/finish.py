@@ -11,6 +11,7 @@ from peer.runtime.fine_tuned import take_fine_tuned
 from peer.runtime.judge import Judge
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.round_reports import Ending, result
+from peer.tasks import in_thread
 from peer.telemetry.events import FineTuned
 from peer.telemetry.results import MODEL, Judged, history, write_result
 
@@ -25,7 +26,7 @@ class Finish:
     async def run(self) -> None:
         """FailedError where fine-tuning diverges."""
         await self._peer.follow_drift(self._last)
-        if await asyncio.to_thread(take_fine_tuned, self._peer.trained, self._out, self._last):
+        if await in_thread(take_fine_tuned, self._peer.trained, self._out, self._last):
             await self._judge.judge()
             return
         found = self._judge.judged or await self._judge.judge()
@@ -35,11 +36,11 @@ class Finish:
 
     async def _write(self, found: Judged, before: Judged | None) -> None:
         """The model as it is, and the result; `before`: its figures before fine-tuning."""
-        await asyncio.to_thread(save_model, self._peer.trained, self._out / MODEL)
+        await in_thread(save_model, self._peer.trained, self._out / MODEL)
         digest = await asyncio.to_thread(self._peer.trained.sha256)
         past = await asyncio.to_thread(history, self._out)
         ending = Ending(found, digest, past, before, self._judge.course)
-        await asyncio.to_thread(write_result, self._out, result(self._peer, ending))
+        await in_thread(write_result, self._out, result(self._peer, ending))
 
     async def _fine_tune(self, phase: Phase) -> Judged:
         peer = self._peer

@@ -13,6 +13,7 @@ from peer.runtime.local_peer import LocalPeer
 from peer.runtime.progress import tellable
 from peer.runtime.round_reports import judged
 from peer.spec.federation import FIGURE
+from peer.tasks import in_thread
 from peer.telemetry.events import Report, StoppedEarly
 from peer.telemetry.results import BEST_MODEL, Best, Judged
 
@@ -57,7 +58,7 @@ class Judge:
         figure = self.validation[self._task.headline.name]
         if self.course.is_best(figure, self._since(round)):
             model = self._peer.trained
-            await asyncio.to_thread(save_model, model, directory / BEST_MODEL)
+            await in_thread(save_model, model, directory / BEST_MODEL)
             self.course.best = Best(round=round, figure=figure, model_sha256=await asyncio.to_thread(model.sha256))
 
     async def agree(self, round: int) -> None:

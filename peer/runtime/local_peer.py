@@ -29,6 +29,7 @@ from peer.runtime.lifecycle import State as Activity
 from peer.runtime.notes import noted
 from peer.runtime.setup import Setup, load_shard
 from peer.spec.resources import NOTED, as_noted
+from peer.tasks import in_thread
 from peer.telemetry.events import DataDrifted, DataHeld, Note, Report
 
 T = TypeVar("T")
@@ -154,7 +155,7 @@ class LocalPeer(Communicating):
         known = await asyncio.to_thread(self.journal.recall, self.round, number)
         loss = await self.compute(self.trainer.train, phase, self.round, None if known is None else int(known))
         if known is None:
-            await asyncio.to_thread(self.journal.write, self.round, number, torch.tensor(self.trainer.steps))
+            await in_thread(self.journal.write, self.round, number, torch.tensor(self.trainer.steps))
         return loss
 
     async def accuracy(self) -> float:
@@ -181,7 +182,7 @@ class LocalPeer(Communicating):
         value = await asyncio.to_thread(self.journal.recall, self.round, number)
         if value is None:
             made = self.calls.once(self, await self.compute(make))
-            value = await asyncio.to_thread(self.journal.write, self.round, number, made)
+            value = await in_thread(self.journal.write, self.round, number, made)
         return value.to(self.trained.device)
 
     async def resources(self) -> Resources:

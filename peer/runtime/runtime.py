@@ -37,7 +37,7 @@ from peer.runtime.status import status_reply
 from peer.runtime.watchdog import watch_forgotten, watch_lost, watch_stalled
 from peer.spec.agreement import digests
 from peer.spec.behaviour import in_words
-from peer.tasks import background
+from peer.tasks import background, in_thread
 from peer.telemetry.events import Done, Failed, Left, Misbehaving, StateChanged
 from peer.telemetry.line_file import LineFile
 from peer.telemetry.results import AUDIT, EVENTS, append_audit, close_torn_lines, starts
@@ -238,7 +238,7 @@ class Runtime:
             self.peer.end()
             self._spec.protocol.check_state(self.peer)
         if trace := self.peer.departures.trace:
-            await asyncio.to_thread(trace.write, shared, trace_facts(self.peer))
+            await in_thread(trace.write, shared, trace_facts(self.peer))
         self._become("evaluating")
         found = judged(None, {})
         if self._spec.evaluates(round):
@@ -266,7 +266,7 @@ class Runtime:
 
     async def _close_round(self, round: int) -> None:
         """Put the round on disk while the next one trains."""
-        await asyncio.to_thread(append_audit, self._audit, self.network.audit.close(round))
+        await in_thread(append_audit, self._audit, self.network.audit.close(round))
         await self._checkpointer.save(round)
         if round < self.network.last_round:
             self._become("ready")

@@ -7,8 +7,9 @@ from real_peers import Build
 
 ADVICE = "set a smaller `batch_size`, run fewer peers on this GPU"
 FULL = '''
+from typing import ClassVar
 import torch
-from peer import Protocol, Share
+from peer import Protocol
 from peer.learning.training.trainer import SGD, Phase
 
 SAID = (
@@ -19,8 +20,10 @@ def allocate():
     raise torch.cuda.OutOfMemoryError(SAID)
 
 class Base(Protocol):
-    paper, min_peers = "none", 3
-    def shares(self, rounds): return (Share("extractor"),)
+    """Alone: whoever had to wait for one that has ended would wait for ever."""
+    paper, min_peers = "none", 1
+    graph: ClassVar = "none"
+    def shares(self, rounds): return ()
     def local(self): return (Phase("model", 1, SGD()),)
 
 class InTheThread(Base):

@@ -26,7 +26,7 @@ from peer.runtime.membership.votes import Votes
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.spec.agreement import digests
-from peer.tasks import background
+from peer.tasks import background, in_thread
 from peer.telemetry.events import Departed, Failed, Returning
 from peer.telemetry.telemetry import Telemetry
 from peer.views.view import View
@@ -160,5 +160,5 @@ class Lives:
     async def _drop_after(self, round: int | None) -> None:
         """What lies after that round is void; None: nothing is."""
         if round is not None:
-            await asyncio.to_thread(self._checkpoints.drop_after, round)
-            await asyncio.to_thread(self._journal.drop_after, round)
+            await in_thread(self._checkpoints.drop_after, round)
+            await in_thread(self._journal.drop_after, round)

@@ -9,6 +9,7 @@ from peer.network.views.questions import Questions
 from peer.runtime.membership.leaving import Order
 from peer.runtime.membership.moving_seat import MovingSeat, Terms
 from peer.runtime.membership.register import Register
+from peer.tasks import in_thread, uninterrupted
 from peer.telemetry.events import Report, ViewConflict, ViewDecided
 from peer.views.acceptor import NOWHERE, Standing
 from peer.views.messages import Decided, Denied, Enter, Expel, Heard, Leave, Prepare, Promise, Reply, Request
@@ -102,7 +103,7 @@ class Membership:
         known = {*current.members, *current.expelled}
         if isinstance(request, Enter) and isinstance(reply, Heard) and request.id not in known:
             self.asks_to_enter[request.id] = request.private
-        await self._take_note()
+        await uninterrupted(self._take_note)  # what was heard stands, also where the asker has gone meanwhile
         return reply
 
     async def _leave(self, request: Leave) -> Reply:
@@ -160,7 +161,7 @@ class Membership:
 
     async def _write(self) -> None:
         """As it is now, whatever is decided while it is being written."""
-        await asyncio.to_thread(self.register.write, self.register.content())
+        await in_thread(self.register.write, self.register.content())
 
     def _tell_seat(self) -> None:
         if seat := self.seat:

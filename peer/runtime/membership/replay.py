@@ -13,6 +13,7 @@ from peer.runtime.membership.register import Register
 from peer.runtime.membership.replayed_seat import ReplayedSeat
 from peer.runtime.membership.script import Scene, script
 from peer.runtime.setup import Setup, prepare
+from peer.tasks import in_thread
 from peer.telemetry.events import Report, ViewDecided
 from peer.views.view import View
 
@@ -57,11 +58,11 @@ class Replay:
     async def _enter(self, scene: Scene) -> None:
         """Where this peer lives is on disk before anything is dropped that the view before could still need."""
         self._register.entered = scene.view.number
-        await asyncio.to_thread(self._register.write, self._register.content())
+        await in_thread(self._register.write, self._register.content())
         if scene.brings is None or max(self._checkpoints.rounds(), default=-1) >= scene.view.first:
             return
-        await asyncio.to_thread(self._checkpoints.drop_after, scene.brings)
-        await asyncio.to_thread(self._journal.drop_after, scene.brings)
+        await in_thread(self._checkpoints.drop_after, scene.brings)
+        await in_thread(self._journal.drop_after, scene.brings)
         if scene.brings < 0:
             self._setup = await asyncio.to_thread(prepare, self._setup.config, self._setup.spec)
 
