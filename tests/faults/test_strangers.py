@@ -13,7 +13,7 @@ from peer.network.wire.messages import SERVICE, Hello
 
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 2}
 CONNECTIONS = 1000
-HANDSHAKES = 300
+HANDSHAKES, SECONDS = 300, 5
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -33,14 +33,18 @@ def loris(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 
 def flood(address: str, count: int) -> None:
-    """Handshakes of strangers and bytes that are no handshake, over one channel."""
+    """Handshakes of strangers and bytes that are no handshake, over one channel.
+
+    A call has seconds: among so many connections the channel's own may be one of those that are shown out, and gRPC
+    waits 20 s for the next.
+    """
     with grpc.insecure_channel(address) as channel:
         for service in ("Tensors", "Heartbeat"):
             dial = channel.stream_stream(f"/{SERVICE}/{service}")
             calls = []
             for number in range(count // 2):
                 said = Hello(version=1, id=f"stranger{number}").SerializeToString() if number % 2 else b"\xff" * 1000
-                calls.append(dial(iter([said])))
+                calls.append(dial(iter([said]), timeout=SECONDS))
             for call in calls:
                 with suppress(grpc.RpcError):
                     list(call)
