@@ -1,5 +1,6 @@
 """All benchmarks, one after the other, each in a process of its own: `python -m benchmarks`, or `make bench`."""
 
+import argparse
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ ALL = ("links", "epoch", "federation", "checkpoints", "startup", "gpu")
 
 def main() -> int:
     """0 when all ran; a missed bar is printed, not an error: figures of a busy machine say little."""
+    argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__).parse_args()
     print(f"before: {machine()}")
     codes = []
     for name in ALL:
