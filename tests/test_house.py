@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FLOORS = (
     {"launcher"},
+    {"peer.preloaded"},
     {"peer.cli"},
     {"peer.runtime"},
     {"peer.spec"},

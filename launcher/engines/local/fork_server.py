@@ -23,16 +23,11 @@ from typing import Any, Self
 from launcher.engines.base import Process
 from peer.errors import FailedError
 from peer.process import raise_open_files
-from peer.protocols.registry import PROTOCOLS
 from peer.tasks import background
 
 # The first Adam imports torch._dynamo, for more than a second of CPU.
-PRELOAD = (
-    *("numpy", "torch", "torch._dynamo", "grpc.aio", "uvloop"),
-    *("peer.runtime.runtime", "peer.runtime.setup", "peer.network.transport.grpc", "peer.network.transport.tls"),
-    *(reference.partition(":")[0] for reference in PROTOCOLS.values()),
-)
-"""What every peer imports, once for all of them: 14 MB a peer are the protocols' alone."""
+PRELOAD = ("numpy", "torch", "torch._dynamo", "uvloop", "peer.preloaded")
+"""What every peer imports, once for all of them; what is not installed is left out."""
 
 
 class Child(Process):
