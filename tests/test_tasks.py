@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -87,6 +87,19 @@ async def test_a_cancellation_in_the_moment_of_an_error_is_not_forgotten() -> No
     assert tries == 1
 
 
+async def cancel_again_and_again(running: Coroutine[Any, Any, int], let_go: Callable[[], None]) -> None:
+    """It ends when it is let go, not before, and as cancelled."""
+    task = asyncio.create_task(running)
+    await asyncio.sleep(0.01)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+    let_go()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
 async def test_a_cancellation_waits_for_what_must_not_be_cut_short() -> None:
     let_go, done = asyncio.Event(), False
 
@@ -96,15 +109,7 @@ async def test_a_cancellation_waits_for_what_must_not_be_cut_short() -> None:
         done = True
         return 7
 
-    task = asyncio.create_task(uninterrupted(write))
-    await asyncio.sleep(0)
-    for _ in range(2):
-        task.cancel()
-        await asyncio.sleep(0.01)
-        assert not task.done()
-    let_go.set()
-    await asyncio.wait([task])
-    assert task.cancelled()
+    await cancel_again_and_again(uninterrupted(write), let_go.set)
     assert done
     assert await uninterrupted(write) == 7
     with pytest.raises(ValueError, match="disk"):
@@ -120,14 +125,7 @@ async def test_a_cancellation_waits_for_a_thread() -> None:
         written.append(number)
         return number
 
-    task = asyncio.create_task(in_thread(write, 1))
-    await asyncio.sleep(0.01)
-    task.cancel()
-    await asyncio.sleep(0.01)
-    assert not task.done()
-    let_go.set()
-    await asyncio.wait([task])
-    assert task.cancelled()
+    await cancel_again_and_again(in_thread(write, 1), let_go.set)
     assert written == [1]
     assert await in_thread(write, number=2) == 2
 
