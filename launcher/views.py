@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from peer.telemetry.events import ViewDecided
-from peer.views.spans import Span, spans
-from peer.views.view import View
+from peer.views.view import Span, View, spans
 
 
 @dataclass(frozen=True)

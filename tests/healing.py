@@ -15,7 +15,9 @@ from torch import Tensor
 from peer.protocols.blocks.blend import blend
 from peer.protocols.fibfl import ALPHA, BETA
 from peer.spec.recorded_views import VIEWS
-from peer.views.view import Chain, View
+from peer.views.decision import Memory
+from peer.views.statements import read
+from peer.views.view import View
 
 ABSENCE = 6
 """Seconds: longer than a busy machine lets a process stand."""
@@ -72,8 +74,8 @@ def chain(federation: SmallFederation, id: str) -> tuple[View, ...]:
     path = federation.directory / id / VIEWS
     if not path.exists():
         return (View(0, federation.ids, 0),)
-    kept = json.loads(path.read_text())
-    return Chain.load(kept["acceptor"]["chain"]).since(-1)
+    memory = read(Memory, path.read_bytes())
+    return (View(0, federation.ids, 0), *(one.view for one in memory.decisions))
 
 
 def await_view(federation: SmallFederation, id: str, members: Sequence[str], seconds: float = 60) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from peer.network.transport.asking import PeerStatus, StatusClient
 from peer.network.transport.tls import Certificates
 from peer.network.views.orders import Ask, UnansweredError
 from peer.spec.federation import Spec
-from peer.views.messages import Decided, Denied, Expel, Reply
+from peer.views.statements import Decided, Denied, Expel, Reply
 from peer.views.view import View
 
 TO_DECIDE = 15.0
@@ -68,7 +68,7 @@ async def _expel(spec: Spec, id: str, consenting: Mapping[str, Certificates | No
             replies = await asyncio.gather(*(_consent(ask, id) for ask in asks.values()))
             for one, reply in zip(asks, replies, strict=True):
                 if isinstance(reply, Decided):
-                    return told_in_a_line(next(view for view in reply.views if id in view.expelled))
+                    return told_in_a_line(next(one.view for one in reply.decisions if id in one.view.expelled))
                 if isinstance(reply, Denied):
                     raise FailedError(f"{id} cannot be voted out: {reply.why}")
                 if isinstance(reply, str):
@@ -91,12 +91,13 @@ async def _consent(ask: Ask, id: str) -> Reply | str:
 
 async def _is_quorum(spec: Spec, given: set[str], consenting: Mapping[str, Certificates | None]) -> bool:
     """Whether these are enough of the present members, by what they themselves say of who is one."""
+    faulty = spec.tolerated(any(consenting.values()))
     chain = next((found.read() for found in consenting.values() if found), None)
     async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
         answers = [one for one in (await peers.ask_all(given)).values() if isinstance(one, PeerStatus)]
     newest = max(answers, key=lambda one: one.view, default=None)
     outside = newest.outside if newest else ()
-    return View(0, tuple(id for id in spec.ids if id not in outside), 0).is_quorum(given)
+    return View(0, tuple(id for id in spec.ids if id not in outside), 0).is_quorum(given, faulty)
 
 
 def _short(id: str, given: set[str], silent: Mapping[str, str]) -> str:

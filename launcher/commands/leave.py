@@ -12,7 +12,7 @@ from peer.network.transport.asking import PeerStatus, StatusClient
 from peer.network.transport.tls import Certificates
 from peer.network.views.orders import UnansweredError
 from peer.spec.federation import Spec
-from peer.views.messages import Decided, Denied, Leave
+from peer.views.statements import Decided, Denied, Leave
 
 LAST_LOOKS = 10
 """Times that the others are asked what was decided, a second apart, when the one that leaves has ended."""
@@ -39,7 +39,8 @@ async def _leave(spec: Spec, id: str, certificates: Certificates | None) -> str:
             heard = True
             if isinstance(reply, Denied):
                 raise FailedError(f"{id} cannot leave: {reply.why}")
-            if isinstance(reply, Decided) and (without := [view for view in reply.views if id not in view.members]):
+            views = [one.view for one in reply.decisions] if isinstance(reply, Decided) else []
+            if without := [view for view in views if id not in view.members]:
                 return told_in_a_line(without[-1])
 
 

@@ -10,17 +10,19 @@ from peer.views.view import View
 
 @dataclass(frozen=True)
 class Bearable:
-    """at_least: members that every view has; None where the peers go on without nobody."""
+    """at_least: members that every view has; None where the peers go on without nobody. faulty: of how many the rest must
+    be able to outvote the lies."""
 
     at_least: int | None = None
+    faulty: int = 0
 
     @classmethod
-    def of(cls, spec: Spec) -> Self:
-        return cls(spec.protocol.min_peers if spec.on_loss == "bypass" else None)
+    def of(cls, spec: Spec, certificates: bool) -> Self:
+        return cls(spec.protocol.min_peers, spec.tolerated(certificates)) if spec.on_loss == "bypass" else cls()
 
     def without(self, failed: Collection[str], view: View) -> bool:
         """Whether the rest of the view's members can decide to go on, and are enough."""
         if self.at_least is None:
             return not failed
         left = [id for id in view.members if id not in failed]
-        return len(left) >= self.at_least and view.is_quorum(left)
+        return len(left) >= self.at_least and view.is_quorum(left, self.faulty)

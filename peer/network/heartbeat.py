@@ -4,6 +4,7 @@ Suspicion is only shown and counted; it never changes the run.
 """
 
 import asyncio
+from base64 import b64encode
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -220,7 +221,11 @@ class Heartbeats:
         durability = self._node.durability
         try:
             durability.said(teller, beat.durable)
-            durability.overheard(teller, beat.others)
+            if not self._node.identity.keyring.signs:
+                durability.overheard(teller, beat.others)
+            for one in beat.announced:
+                signature, certificate = b64encode(one.signature).decode(), b64encode(one.certificate).decode()
+                durability.proved(one.id, one.round, signature, certificate)
         except ImpossibleError as error:
             if teller not in self._doubted:
                 self._doubted.add(teller)

@@ -69,6 +69,10 @@ class Limits:
     """Bytes of a message that is no frame, besides what it says of each member."""
     member: int = 192
     """Bytes that such a message may have for each member of the federation: ids have up to 64 characters."""
+    announcement: int = 3072
+    """Bytes that a sign of life may have besides for each member: what it has announced, signed by RSA-4096."""
+    views: int = 1 << 20
+    """Bytes of a question about views, and of an answer: a member takes .9 kB of each with keys of P-256."""
     facts: int = 20_000
     """What a refusal lists, such as the columns of a table, kept."""
     characters: int = 300

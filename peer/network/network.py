@@ -207,7 +207,7 @@ class Network:
         self.audit.tensor_bytes = state["tensor_bytes"]
         self.traffic.sent.update(state["sent"])
         self.traffic.received.update(state["received"])
-        self.durability.remember(durable)
+        self.durability.grant(durable)
 
     def load_frames(self, frames: Frames) -> None:
         """Put a round's frames back, after those of the rounds before it."""

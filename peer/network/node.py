@@ -55,7 +55,7 @@ class Node:
         self.durability = (
             PostedDurability(identity.id, self.edges, identity.rounds, board)
             if board
-            else Durability(identity.id, self.edges, identity.rounds)
+            else Durability(identity.id, self.edges, identity.rounds, identity.keyring, identity.view)
         )
         self.traffic, self.deliveries = Traffic(), Deliveries(timeouts.deliver)
         self.foreign = Foreign(limits, len(addresses))

@@ -5,13 +5,14 @@ from contextlib import suppress
 from math import inf
 
 from peer.errors import FailedError
-from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability
+from peer.network.membership.durability import NOTHING, Durability
 from peer.network.membership.edges import CORRECT, ONE_WAY, Edges, Neighbour
 from peer.network.network import Network
 from peer.network.streams.handshake import MAKE_ALIKE
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import Awaited, Report, Waiting
+from peer.views.decision import STALENESS_BOUND
 
 MAX_NAMED = 8
 """Of a large federation that is started again, everybody waits for everybody."""

@@ -161,7 +161,7 @@ class PeerCheck:
 
     def _views(self) -> str | None:
         views = recorded_views(self.config, self.spec)
-        return f"{len(views)} of {self.spec.recording} are replayed" if views else None
+        return None if views is None else f"{len(views) + 1} of {self.spec.recording} are replayed"
 
     def _directory(self) -> str:
         check_directory(self.out, self.config, self.spec)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from peer.errors import InputError
-from peer.network.membership.durability import STALENESS_BOUND
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.dry_run import DryRun
 from peer.runtime.rehearsal import Rehearsal
 from peer.spec.federation import Spec
+from peer.views.decision import STALENESS_BOUND
 
 FLOAT32 = 4
 """Bytes."""

@@ -81,6 +81,7 @@ class Runtime:
             self._seat.passed,
             rounds=self._spec.rounds,
             settings=agreement,
+            keyring=self._seat.keyring,
         )
         node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
         memory = memory_for(setup.model.device)

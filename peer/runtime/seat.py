@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from peer.network.membership.durability import STALENESS_BOUND, Durability
+from peer.network.membership.durability import Durability
 from peer.network.network import Network
 from peer.network.node import no_views
 from peer.network.transport import Pipe
 from peer.runtime.barriers import drain
+from peer.views.decision import STALENESS_BOUND
+from peer.views.signing import UNSIGNED, Keyring
 from peer.views.view import View
 
 
@@ -19,6 +21,7 @@ class Seat:
     def __init__(self, view: View, patience: float) -> None:
         """patience: seconds."""
         self.view, self._patience = view, patience
+        self.keyring: Keyring = UNSIGNED
         self.passed: Mapping[int, int] = {}
         """By the number of an earlier view, the round that all have on disk who have come from it to this one."""
 

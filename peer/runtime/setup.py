@@ -37,6 +37,7 @@ from peer.spec.peer import PeerConfig
 from peer.spec.recorded_views import recorded_views
 from peer.spec.resources import given
 from peer.spec.run import Run
+from peer.views.statements import Decision
 from peer.views.view import View
 
 
@@ -50,8 +51,8 @@ class Setup:
     model: Model
     given: Callable[[int], Resources] | None = None
     """This peer's resources by round; None if they are to be measured."""
-    recorded: tuple[View, ...] | None = None
-    """The views of the run that is replayed; None if they are to be decided."""
+    recorded: tuple[Decision, ...] | None = None
+    """The views of the run that is replayed, after that of all; None if they are to be decided."""
     moved: Seat | None = None
     """Its place in a later view; None in the run's first one, of all members."""
     common: Common | None = None
@@ -64,7 +65,7 @@ class Setup:
     @property
     def agreement(self) -> dict[str, Any]:
         """What the two ends of a link must agree on: those who replay views, on all of them."""
-        views = {"views": [view.as_json() for view in self.recorded]} if self.recorded else {}
+        views = {"views": [one.view.as_json() for one in self.recorded]} if self.recorded is not None else {}
         return self.spec.agreement() | views
 
     @property

@@ -92,6 +92,10 @@ class Spec(Settings):
     start_with: Annotated[int, Field(ge=2)] | None = None
     """How many peers are enough to begin with `on_loss: bypass`, more than half of all: who has not come after
     `absence` may come later. Not given: all."""
+    faulty_members: Annotated[int, Field(ge=0)] | None = None
+    """How many members may lie about who is one, with `on_loss: bypass`, and change nothing by it: a stolen
+    certificate, a modified peer. f of them take certificates, and 3f + 1 members. Not given: 1 from four members on
+    where there are certificates, else 0. See [views.md](views.md#members-that-lie)."""
     views: Literal["replay"] | None = None
     """`replay` takes all views from the run in `recording`, which ends in the same bits. Not given: they are decided as
     members are lost and return. See [views.md](views.md#the-same-once-more)."""
@@ -251,6 +255,13 @@ class Spec(Settings):
         if self.on_loss == "bypass" and (obstacle := next(against_bypass(self), None)):
             why, way_out = obstacle
             raise ValueError(f"`on_loss: bypass` cannot be: {why}; {way_out}, or write `on_loss: wait`")
+        if self.faulty_members and self.on_loss != "bypass":
+            raise ValueError("`faulty_members` goes with `on_loss: bypass`; write that, or leave `faulty_members` out")
+        if self.faulty_members and len(self.ring) < (least := 3 * self.faulty_members + 1):
+            raise ValueError(
+                f"`faulty_members: {self.faulty_members}` takes {least} peers, so that the others can outvote them, "
+                f"and the ring has {len(self.ring)}; add peers, or write less"
+            )
         if self.on_loss != "bypass" and self.start_with is not None:
             raise ValueError("`start_with` goes with `on_loss: bypass`; write that, or leave `start_with` out")
         if self.views == "replay" and (obstacle := next(against_replay(self), None)):
@@ -299,6 +310,10 @@ class Spec(Settings):
         """Where Prometheus reads each peer's figures, by id; empty without `metrics`."""
         return ports_of(self.metrics, self.ids) if self.metrics else {}
 
+    def tolerated(self, certificates: bool) -> int:
+        """f: how many members may lie about who is one."""
+        return self.faulty_members if self.faulty_members is not None else int(certificates and len(self.ring) > 3)
+
     def declarations(self) -> Declarations:
         """All that may leave a peer: what the protocol declares, and each peer's figure for `stop_early`."""
         declared = self.protocol.declarations(self.rounds)
@@ -339,6 +354,13 @@ class Spec(Settings):
     def digests(self) -> dict[str, str]:
         """sha256 of every key's canonical JSON, so that a refusal can name the keys that differ."""
         return digests(self.canonical())
+
+    @property
+    def lasting_digest(self) -> str:
+        """Of what stays the same as long as a run lasts, however it is gone on with or replayed: what members sign is
+        about this federation."""
+        changing = ("rounds", "finetune", "views")
+        return sha256({key: digest for key, digest in self.digests().items() if key not in changing})
 
     def digest(self) -> str:
         return sha256(self.canonical())

@@ -1,38 +1,59 @@
 """The views of an earlier run, for `views: replay`."""
 
+import json
 import os
 import stat
 from collections.abc import Mapping
 from errno import EINVAL
-from itertools import pairwise
 from pathlib import Path
-
-from pydantic import BaseModel, ValidationError
 
 from peer.errors import InputError
 from peer.reading import RECORDS, read_plain
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.spec.run import RUN, Run
-from peer.views.spans import spans
-from peer.views.view import View
+from peer.views.decision import Court, Memory, Rules
+from peer.views.signing import Authorities, Keyring
+from peer.views.statements import Decision, InvalidError
+from peer.views.statements import read as parse
+from peer.views.view import View, spans
 
 VIEWS = "views.json"
 
 
-class _Acceptor(BaseModel):
-    chain: tuple[View, ...]
+def unreadable(text: bytes, directory: Path) -> str:
+    """Why nobody can go on from that content of a views.json, and what to do."""
+    try:
+        old = "acceptor" in json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        old = False
+    if old:
+        return (
+            "was written by an earlier version of dfl, whose views carry no proof that they were decided; finish the "
+            "run with that version, or begin anew in another directory (`--fresh`)"
+        )
+    return (
+        "is damaged, and what this peer has promised stood there; put a copy in its place, or remove "
+        f"{directory} and start this peer again: then the others take it in anew"
+    )
 
 
-class _Kept(BaseModel):
-    """Of views.json what is of use here."""
+def proved(memory: Memory, spec: Spec) -> tuple[Decision, ...]:
+    """The views that a peer has kept; InvalidError if one has no proof that it was decided."""
+    secured = bool(memory.authorities)
+    rules = Rules(spec.ids, spec.rounds, spec.tolerated(secured))
+    federation = spec.lasting_digest
+    court = Court(rules, Authorities(federation, memory.authorities) if secured else Keyring(memory.id, federation))
+    present = View(0, spec.ids, first=0)
+    for decision in memory.decisions:
+        court.check_decision(present, decision)
+        present = decision.view
+    return (*memory.decisions,)
 
-    acceptor: _Acceptor
 
-
-def recorded_views(config: PeerConfig, spec: Spec) -> tuple[View, ...] | None:
+def recorded_views(config: PeerConfig, spec: Spec) -> tuple[Decision, ...] | None:
     """All of the run in `recording`, by their numbers; None where views are decided. InputError where they are not
-    there, are damaged, or are those of another federation.
+    there, are damaged or not proved, or are those of another federation.
 
     A peer that was lost knows fewer than the others: the most that one of them knows count, if the rest know the
     beginning of the same.
@@ -41,7 +62,7 @@ def recorded_views(config: PeerConfig, spec: Spec) -> tuple[View, ...] | None:
         return None
     if config.out and (spec.recording / config.id).resolve() == config.out.resolve():
         raise InputError(f"{spec.recording}: is where this run itself writes; choose another --out (`out`)")
-    known = {id: _known(spec.recording / id, spec) for id in spec.ids if (spec.recording / id / RUN).exists()}
+    known = {id: _known(id, spec.recording / id, spec) for id in spec.ids if (spec.recording / id / RUN).exists()}
     if not known:
         raise InputError(
             f"{spec.recording}: no peer of this federation has left a {RUN} there; `recording` is the directory of the "
@@ -50,17 +71,20 @@ def recorded_views(config: PeerConfig, spec: Spec) -> tuple[View, ...] | None:
     return _longest(known, spec.recording)
 
 
-def _longest(known: Mapping[str, tuple[View, ...]], recording: Path) -> tuple[View, ...]:
-    most = max(known, key=lambda id: len(known[id]))
-    for id, views in known.items():
-        if views != known[most][: len(views)]:
+def _longest(known: Mapping[str, Memory], recording: Path) -> tuple[Decision, ...]:
+    most = max(known, key=lambda id: len(known[id].decisions))
+    views = [one.view for one in known[most].decisions]
+    for id, memory in known.items():
+        # Who decided is known by the CA with which the run began: others would be another federation's.
+        other = memory.decisions and memory.authorities[:1] != known[most].authorities[:1]
+        if other or [one.view for one in memory.decisions] != views[: len(memory.decisions)]:
             raise InputError(
                 f"{recording}: {most} and {id} know different views, so they are of two runs; name a recording of one"
             )
-    return known[most]
+    return (*known[most].decisions,)
 
 
-def _known(directory: Path, spec: Spec) -> tuple[View, ...]:
+def _known(id: str, directory: Path, spec: Spec) -> Memory:
     """What the peer with that directory knew; where it has written nothing down, all were members all the time."""
     try:
         _refuse_link(directory / RUN)
@@ -72,42 +96,25 @@ def _known(directory: Path, spec: Spec) -> tuple[View, ...]:
     if differing := sorted({*differing} - {"views"}):
         keys = ", ".join(f"`{key}`" for key in differing)
         raise InputError(f"{directory}: is of another federation, which differs in {keys}; name another recording")
-    first, path = View(0, spec.ids, first=0), directory / VIEWS
+    path = directory / VIEWS
     try:
         _refuse_link(path)
-        views = _Kept.model_validate_json(read_plain(path, RECORDS)).acceptor.chain
+        memory = parse(Memory, read_plain(path, RECORDS))
+        proved(memory, spec)
     except FileNotFoundError:
-        return (first,)
-    except (OSError, ValidationError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no peer wrote it like that"
-        raise InputError(f"{path}: cannot be read ({why}); name another recording") from None
-    if why := _wrong(views, first, spec):
+        return Memory(id)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); name another recording") from None
+    except InvalidError as error:
+        raise InputError(f"{path}: is damaged, or not proved ({error}); name another recording") from None
+    if why := _never_played((View(0, spec.ids, first=0), *(one.view for one in memory.decisions)), spec.rounds):
         raise InputError(f"{path}: is damaged ({why}); name another recording")
-    return views
+    return memory
 
 
 def _refuse_link(path: Path) -> None:
     if stat.S_ISLNK(os.lstat(path).st_mode):
         raise OSError(EINVAL, "it is a link", str(path))
-
-
-def _wrong(views: tuple[View, ...], first: View, spec: Spec) -> str | None:
-    """What no members would have decided."""
-    if views[:1] != (first,):
-        return "it does not begin with everybody"
-    for before, view in pairwise(views):
-        entrants = dict(view.entrants)
-        if view.number != before.number + 1:
-            return f"view {view.number} follows view {before.number}"
-        if not view.members or view.members != tuple(id for id in spec.ids if id in view.members):
-            return f"view {view.number} has other members than the ring"
-        if not 0 <= view.first <= spec.rounds + 1:
-            return f"view {view.number} begins at round {view.first}"
-        if len(entrants) != len(view.entrants) or not entrants.keys() <= set(view.members):
-            return f"view {view.number} takes in who is no member"
-        if any(not -1 <= private < max(view.first, 0) for private in entrants.values()):
-            return f"view {view.number} takes in somebody with a round that it had not played"
-    return _never_played(views, spec.rounds)
 
 
 def _never_played(views: tuple[View, ...], rounds: int) -> str | None:

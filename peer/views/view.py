@@ -1,39 +1,49 @@
 """Views: who is a member from which round on, and the chain of all that were decided."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from peer.errors import FailedError
+from pydantic import Field
 
-
-class ConflictError(FailedError):
-    """Two different views of one number were decided, which must never be; the message names the number."""
+Id = Annotated[str, Field(max_length=64, pattern=r"^[a-z0-9-]+$")]
+Number = Annotated[int, Field(ge=0, le=1 << 31)]
+Round = Annotated[int, Field(ge=-1, le=1_000_001)]
+"""-1 is before the first one; nothing goes beyond the longest run."""
+Reason = Annotated[str, Field(max_length=300, pattern=r"^[ -~]*$")]
 
 
 @dataclass(frozen=True)
 class View:
     """Who is a member from a round on."""
 
-    number: int
-    members: tuple[str, ...]
+    number: Number
+    members: Annotated[tuple[Id, ...], Field(min_length=1)]
     """In the order of the spec. The first of them settles what half of them ask for."""
-    first: int
+    first: Annotated[Round, Field(ge=0)]
     """The first round that is played in it."""
     planned: bool = False
     """Everybody of the view before plays that view's rounds to the end of first - 1. Otherwise its rounds from `first`
     on are void, and all go back to the state after first - 1."""
-    entrants: tuple[tuple[str, int], ...] = ()
+    entrants: tuple[tuple[Id, Round], ...] = ()
     """Members that are taken in: each with the round after which the private state stands that it brings, or -1."""
-    reason: str = ""
-    expelled: tuple[str, ...] = ()
+    reason: Reason = ""
+    expelled: tuple[Id, ...] = ()
     """Who was voted out, in this view or before, in the order of the spec: nobody of them is taken in again."""
 
-    def is_quorum(self, ids: Iterable[str]) -> bool:
-        """More than half of the members, or exactly half with the first of them: any two quorums have one in common."""
-        those = set(ids) & set(self.members)
+    def tolerates(self, faulty: int) -> int:
+        """f: how many of the members may lie, of so many at most. Of fewer than 3f + 1 no more can be tolerated."""
+        return min(faulty, (len(self.members) - 1) // 3)
+
+    def is_quorum(self, ids: Collection[str], faulty: int) -> bool:
+        """More than (n + f)/2 of the members: any two quorums have f + 1 in common, of whom one does not lie.
+
+        Where nobody lies, exactly half with the first of them is one, too.
+        """
+        those, f = {*ids} & {*self.members}, self.tolerates(faulty)
         twice = 2 * len(those)
-        return twice > len(self.members) or (twice == len(self.members) and self.members[0] in those)
+        half = twice == len(self.members) and f == 0 and self.members[0] in those
+        return twice > len(self.members) + f or half
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self)}
@@ -65,19 +75,14 @@ class Chain:
         return self._views[-1]
 
     def extend(self, view: View) -> None:
-        """Takes the next view; one that is known already changes nothing.
-
-        ValueError if others are missing before it; ConflictError if another one of its number was decided.
-        """
-        if view.number > len(self._views) or view.number < 0:
+        """Takes the next view; ValueError if it is not the next."""
+        if view.number != len(self._views):
             raise ValueError(f"view {view.number} does not follow view {len(self._views) - 1}")
-        if view.number == len(self._views):
-            self._views.append(view)
-        elif view != self._views[view.number]:
-            raise ConflictError(
-                f"two views of number {view.number} were decided: two federations of one name have met, or a peer's "
-                "directory is an old copy; start that peer with an empty directory"
-            )
+        self._views.append(view)
+
+    def of(self, number: int) -> View:
+        """The view of that number, which is known."""
+        return self._views[number]
 
     def since(self, number: int) -> tuple[View, ...]:
         """The views after that one."""
@@ -105,6 +110,16 @@ class Chain:
         """The last round whose checkpoint still counts if it was made in view `entered`; None if every one does."""
         return min((view.first - 1 for view in self.since(entered)), default=None)
 
+    def floor(self, id: str) -> int:
+        """The round to whose end a member of the current view can go back for sure, by what was decided: one that says
+        less has lost it."""
+        least = 1 << 31
+        for view in reversed(self._views[1:]):
+            least = min(least, view.first - 1)
+            if id in view.members and view.cuts(id):
+                return least
+        return -1
+
     def passed(self, number: int) -> dict[int, int]:
         """By the number of each view from which planned ones alone lead to that of `number`: its last round.
 
@@ -117,10 +132,26 @@ class Chain:
             found[view.number - 1] = view.first - 1
         return found
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """Plain JSON, for `load`."""
-        return [view.as_json() for view in self._views]
 
-    @classmethod
-    def load(cls, kept: Iterable[Mapping[str, Any]]) -> Self:
-        return cls([View.from_json(view) for view in kept])
+@dataclass(frozen=True)
+class Span:
+    """The rounds of one view that count: from `first` to `last`."""
+
+    view: View
+    first: int
+    last: int
+
+    @property
+    def rounds(self) -> range:
+        return range(self.first, self.last + 1)
+
+
+def spans(views: Sequence[View], rounds: int) -> Sequence[Span]:
+    """Of all views of a run of so many rounds, in order; a round is in one of them. Views of which no round counts are
+    left out."""
+    last, found = rounds, list[Span]()
+    for view in reversed(views):
+        if view.first <= last:
+            found.append(Span(view, view.first, last))
+        last = min(last, view.first - 1)
+    return found[::-1]

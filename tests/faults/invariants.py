@@ -9,8 +9,7 @@ from peer.runtime.journal import tensor_digest
 from peer.runtime.manifest import held_by_all
 from peer.runtime.runtime import Runtime
 from peer.telemetry.events import Conflict, Left, Refused, Returning
-from peer.views.spans import spans
-from peer.views.view import View
+from peer.views.view import View, spans
 
 if TYPE_CHECKING:
     from faults.simulation import Simulation
@@ -60,7 +59,7 @@ def _of_change(run: "Simulation", before: View, after: View) -> Iterator[str]:
         yield f"who was voted out is a member again: {after}"
     for id in {*after.expelled} - {*before.expelled}:
         consenting = {one for order in run.orders if order.victim == id for one in order.by}
-        if not before.is_quorum(consenting - {id}):
+        if not before.is_quorum(consenting - {id}, run.spec.tolerated(run.certificates is not None)):
             yield f"{id} was voted out by {consenting} of {before.members}: {after}"
     # Before a round is done, who has no right neighbour promises nothing: it may have forgotten a promise.
     if left and after.first and not run.wires.weather.cut:

@@ -18,7 +18,7 @@ from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.communicating import Communicating
 from peer.runtime.journal import Journal
 from peer.runtime.membership import lives
-from peer.runtime.membership.inquiry import Inquiry
+from peer.runtime.membership.deciding import Proposer
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
 from peer.views.view import Chain
@@ -66,7 +66,7 @@ def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
     told, silent = Node._released, MovingSeat.silent
     patch.setattr(Node, "_released", released)
     patch.setattr(MovingSeat, "silent", silent_in_spite_of_answers)
-    patch.setattr(Inquiry, "_ask_patiently", Inquiry.ask)
+    patch.setattr(Proposer, "_ask_patiently", lambda self, *asked: self._membership.ask(*asked))
 
 
 def void_rounds_stay(patch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,9 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.register import Register
+from peer.runtime.membership.membership import Membership, Register
 from peer.spec.recorded_views import VIEWS
-from peer.views.messages import Accepted, Promise, Reply, Request
-from peer.views.view import View
+from peer.views.statements import Ballot, Promised, Reply, Request, Vote, Voted
 
 Hear = Callable[[Membership, Request], Awaitable[Reply]]
 
@@ -17,16 +15,20 @@ class Promises:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.given: dict[str, list[Promise | Accepted]] = {}
-        """What each has answered, the highest ballot of a number last."""
+        self.given: dict[str, list[tuple[int, Ballot, Vote | None]]] = {}
+        """What each has answered: to which number, in which ballot, and its vote if it was one."""
 
     def heeded(self, hear: Hear) -> Hear:
         """The same, remembered here."""
 
         async def hear_and_remember(membership: Membership, request: Request) -> Reply:
             reply = await hear(membership, request)
-            if isinstance(reply, Promise | Accepted):
-                self.given.setdefault(membership.id, []).append(reply)
+            if isinstance(reply, Promised):
+                promise = reply.promise.statement
+                self.given.setdefault(membership.id, []).append((promise.number, promise.ballot, None))
+            elif isinstance(reply, Voted):
+                vote = reply.vote.statement
+                self.given.setdefault(membership.id, []).append((vote.number, vote.ballot, vote))
             return reply
 
         return hear_and_remember
@@ -38,14 +40,18 @@ class Promises:
             return None
         if not (self._directory / id / VIEWS).exists():
             return str(given)
-        acceptor = Register.open(self._directory / id, id, View(0, (id,), 0)).acceptor
-        slot, number = acceptor.slot, max(one.number for one in given)
-        accepted = [one.ballot for one in given if one.number == number and isinstance(one, Accepted)]
-        promised = max(one.ballot for one in given if one.number == number)
-        if acceptor.chain.current.number >= number:
+        memory = Register.open(self._directory / id, id).memory
+        number = max(number for number, _, _ in given)
+        if len(memory.decisions) >= number:
             return None
-        if slot.promised is None or slot.promised < promised:
+        slot = memory.slot
+        promised = max(ballot for of, ballot, _ in given if of == number)
+        if slot.number != number or slot.promised is None or slot.promised < promised:
             return f"its promise {promised} for view {number}"
-        if accepted and (slot.accepted is None or slot.accepted.ballot < max(accepted)):
-            return f"that it has accepted {max(accepted)} for view {number}"
+        votes = [vote for of, ballot, vote in given if of == number and ballot == promised and vote]
+        if any(vote.phase == "accept" for vote in votes) and (not slot.vote or slot.vote.statement.ballot != promised):
+            return f"that it has voted for {votes}"
+        if any(vote.phase == "commit" for vote in votes) and slot.released != promised:
+            if not slot.lock or slot.lock.ballot != promised:
+                return f"that it has committed to {votes}"
         return None

@@ -1,12 +1,15 @@
 """The federations that are simulated."""
 
+import atexit
 import json
+import shutil
 import tempfile
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launcher.certificates import make_certificates
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
 
@@ -34,6 +37,8 @@ class Scenario:
     wire: str = "float32"
     dial_out: tuple[str, ...] = ()
     """Whom nobody can dial."""
+    signed: bool = False
+    """Members have certificates, and so f = 1 of four or more may lie."""
 
     @property
     def ids(self) -> list[str]:
@@ -178,10 +183,24 @@ HEALING = {
             BYPASS,
         ),
         Scenario("healing standardised", {"name": "fedavg", "epochs": 1}, 4, 12, BYPASS | {"data": STANDARDISED}),
+        Scenario("signed five", {"name": "fibfl", **ONCE}, peers=5, rounds=12, keys=BYPASS, signed=True),
+        Scenario("signed six", {"name": "fedavg", "epochs": 1}, peers=6, rounds=12, keys=BYPASS, signed=True),
+        Scenario("signed four", {"name": "tiny:Restless", "every": 3, **ONCE}, 4, 12, BYPASS, signed=True),
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )
 }
 """Whose members may change."""
+
+
+@cache
+def certificates(name: str) -> Path | None:
+    """Where a scenario's certificates lie, if it has any; they are made once in a process."""
+    if not (SCENARIOS | HEALING)[name].signed:
+        return None
+    directory = Path(tempfile.mkdtemp(prefix="certificates-"))
+    atexit.register(shutil.rmtree, directory)
+    make_certificates(specification(name), directory, days=2)
+    return directory
 
 
 @cache

@@ -26,22 +26,23 @@ from faults.clock import Life, OneThread, VirtualLoop, in_life
 from faults.disk import Disk, delete_a_byte
 from faults.liars import Lies
 from faults.promises import Promises
-from faults.scenarios import specification
+from faults.scenarios import certificates, specification
 from faults.wires import Weather, Wires, factory
+from launcher.certificate_files import certificate_files
 from peer.errors import FailedError
 from peer.network.limits import Limits
 from peer.network.wire.messages import Resources
 from peer.runtime.bounds import Bounds
-from peer.runtime.membership.lives import Lives
+from peer.runtime.membership.deciding import LeftBehindError
+from peer.runtime.membership.lives import ExpelledError, Lives
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.returning import ExpelledError, LeftBehindError
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig
+from peer.spec.peer import TLS, PeerConfig
 from peer.telemetry.events import Conflict, Departed, Event, Left, Refused, Returning, RoundDone
 from peer.telemetry.telemetry import Telemetry
-from peer.views.messages import Expel
+from peer.views.statements import Expel
 from peer.views.view import View
 
 FRAME = 24
@@ -147,6 +148,8 @@ class Simulation:
         self.look: Callable[[Simulation], None] = lambda _: None
         """Called each virtual second."""
         self.orders: tuple[Order, ...] = ()
+        self.certificates: Path | None = None
+        """Where they lie, if members have any."""
 
     @property
     def runtimes(self) -> dict[str, Runtime]:
@@ -230,7 +233,14 @@ class Simulation:
 
     async def _live(self, id: str, life: Life) -> None:
         member = next(member for member in self.spec.ring if member.id == id)
-        config = PeerConfig(federation=self.out / "federation.yaml", id=id, device="cpu", out=self.out / id)
+        files = certificate_files(self.certificates, id) if self.certificates else None
+        config = PeerConfig(
+            federation=self.out / "federation.yaml",
+            id=id,
+            device="cpu",
+            out=self.out / id,
+            tls=files and TLS(**files),  # type: ignore[arg-type]
+        )
         setup = prepare(config, self.spec)
         transport, telemetry = factory(self.wires, member.address, life), Quiet(self.heard[id])
         # Only where members change may a call outlive the task that waited for it.
@@ -359,7 +369,8 @@ def simulate(
         with patch("peer.runtime.runtime.measure", lambda *_: resources):
             spec = specification(name)
             simulation = Simulation(spec, seed, kills, weather or Weather(), directory)
-            simulation.look, simulation.orders = look, orders
+            simulation.look, simulation.orders, simulation.certificates = look, orders, certificates(name)
+            simulation.wires.secured = simulation.certificates is not None
             # Seconds are written into checkpoints: with the real ones, no two of them would have the same bytes.
             # And the dead go on holding their directories, as this process lives; the estimate of what a run needs of
             # the disk is the same at each start.
@@ -374,7 +385,7 @@ def simulate(
                 if again is not None:
                     replayed = spec.model_copy(update={"views": "replay", "recording": directory})
                     repetition = Simulation(replayed, seed + 3, again, Weather(), directory / "again")
-                    repetition.disk = simulation.disk
+                    repetition.disk, repetition.certificates = simulation.disk, simulation.certificates
                     outcome.again = repetition.run()
                 return outcome
     finally:

@@ -151,6 +151,8 @@ class Wires:
         self.pipes: list[tuple[Life, Life, Wire]] = []
         self.cut = 0
         self.began = loop.time()
+        self.secured = False
+        """Whether each end knows the other by its certificate."""
         self.lies: dict[str, Lies] = {}
         """Of each liar."""
 
@@ -225,6 +227,8 @@ class SimulatedTransport(Transport):
         self.wires.pipes.append((self.life, other.life, near))
         if len(self.wires.pipes) > 200:
             self.wires.pipes = [pipe for pipe in self.wires.pipes if not pipe[2].outgoing.broken]
+        if self.wires.secured:
+            near.identity, far.identity = other.life.id, self.life.id
         theirs = self.wires.end(far, other.life, service, dialled=False)
         self.wires.loop.create_task(serve(other.accept, service, theirs), context=in_life(other.life))
         return self.wires.end(near, self.life, service, dialled=True)

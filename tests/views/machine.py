@@ -1,26 +1,64 @@
 """One member in a simulation: what it keeps in memory, and what is on its disk."""
 
-import json
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 
-from peer.views.acceptor import Acceptor, Standing
-from peer.views.messages import Ballot
-from peer.views.proposal import Proposal
+from peer.views.decision import Acceptor, Attempt, Memory, Rules, Standing, is_less
+from peer.views.signing import Keyring
+from peer.views.statements import (
+    Announcement,
+    Ballot,
+    Consent,
+    Entry,
+    Evidence,
+    Guilt,
+    Objection,
+    Prepare,
+    Proposal,
+    Request,
+    Signed,
+    Statement,
+    canonical,
+    read,
+)
 from peer.views.view import Chain, View
 
 STALENESS = 4
 """Rounds that a peer may be ahead of the least durable one of which it knows."""
+SECONDS = 10_000
+"""That a decision may take."""
+NEVER = -(1 << 40)
 
 
-@dataclass
+class Secret(Keyring):
+    """Signs with a secret of the member's own."""
+
+    signs = True
+
+    def __init__(self, id: str, signatures: dict[tuple[str, Statement], str]) -> None:
+        """signatures: of everybody, that were worked out before."""
+        super().__init__(id, "simulated")
+        self._signatures = signatures
+
+    def sign(self, statement: Statement) -> Signed[Statement]:
+        return Signed(self.id, statement, self._signature(self.id, statement))
+
+    def is_valid(self, signed: Signed[Statement]) -> bool:
+        return signed.signature == self._signature(signed.signer, signed.statement)
+
+    def _signature(self, signer: str, statement: Statement) -> str:
+        if (found := self._signatures.get((signer, statement))) is None:
+            text = f"secret of {signer}: {statement}"
+            found = self._signatures[signer, statement] = sha256(text.encode()).hexdigest()
+        return found
+
+
+@dataclass(eq=False)
 class Machine:
     """A restart goes back to `disk` and `kept`; `write` is what the driver does before an answer leaves."""
 
-    id: str
     acceptor: Acceptor
-    lives: int = 0
-    """The number of the view in which it lives, or has last lived."""
     kept: set[int] = field(default_factory=set)
     """Rounds after which it has the state on disk; that before round 0 is nowhere lost."""
     started: int = -1
@@ -28,20 +66,41 @@ class Machine:
     """The last round to whose end it can go back for certain."""
     told: int = -1
     """The last of which others may have heard."""
-    promised: int = -1
-    """To which round it has last promised to be able to go back."""
+    whole: int = -1
+    """The checkpoint that was read back at the start of this life."""
     heard: dict[str, int] = field(default_factory=dict)
     """What others that live in that view have told, as far as it has come here."""
-    asks: dict[str, int] = field(default_factory=dict)
+    announced: dict[str, Signed[Announcement]] = field(default_factory=dict)
+    """What each has announced in that view, to be held against what it promises."""
+    asks: dict[str, Signed[Entry]] = field(default_factory=dict)
     """Who asks to be taken in after the current view, and with which private state."""
-    polled: dict[str, frozenset[str]] = field(default_factory=dict)
+    polled: dict[tuple[str, str], Signed[Consent]] = field(default_factory=dict)
     """To whose voting out others have said that they consent."""
+    guilt: dict[str, Guilt] = field(default_factory=dict)
+    """Who is proved guilty, as others have told."""
+    prepare: Signed[Prepare] | None = None
+    """The present attempt's."""
+    turns: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """When each had its turn before the last, and its last."""
     up: bool = True
-    proposal: Proposal | None = None
+    proposal: Attempt | None = None
     above: Ballot | None = None
-    waiting: set[str] = field(default_factory=set)
-    """Members whose answers the proposal waits for."""
-    disk: dict[str, Any] = field(default_factory=dict)
+    waiting: dict[str, Request] = field(default_factory=dict)
+    """Members whose answers the proposal waits for, each with what it was asked."""
+    disk: Memory = field(default_factory=lambda: Memory(""))
+
+    @property
+    def id(self) -> str:
+        return self.acceptor.id
+
+    @property
+    def memory(self) -> Memory:
+        return self.acceptor.memory
+
+    @property
+    def lives(self) -> int:
+        """The number of the view in which it lives, or has last lived."""
+        return self.memory.entered
 
     @property
     def chain(self) -> Chain:
@@ -52,11 +111,17 @@ class Machine:
         return self.id in self.chain.current.members
 
     @property
-    def out(self) -> frozenset[str]:
-        """Who is to be voted out, as far as it knows."""
-        said = self.polled | {self.id: self.acceptor.consents}
-        by = {id: [one for one in said if id in said[one] and one != id] for id in said[self.id]}
-        return frozenset(id for id in by if self.chain.current.is_quorum(by[id]))
+    def out(self) -> Mapping[str, Evidence]:
+        """Who is to be expelled, each with the proof of it."""
+        acceptor, members = self.acceptor, self.chain.current.members
+        known = self.polled | {(self.id, one.statement.id): one for one in self.memory.consents}
+        guilt = self.guilt | {one.id: one for one in self.memory.guilt}
+        found = {id: Evidence(guilt=(guilt[id],)) for id in guilt if id in members}
+        for accused in sorted(acceptor.consented - found.keys()):
+            consents = [known[id, accused] for id in members if id != accused and (id, accused) in known]
+            if acceptor.court.is_quorum(self.chain.current, [one.signer for one in consents]):
+                found[accused] = Evidence((*consents,))
+        return found if len({*members} - found.keys()) >= acceptor.rules.at_least else {}
 
     @property
     def view(self) -> View:
@@ -101,26 +166,33 @@ class Machine:
 
     @property
     def standing(self) -> Standing:
-        following = self.following
-        if following and self.id in dict(following.entrants):
-            before = following.first - 1
-            return Standing(before, following.first, before, dict(following.entrants)[self.id])
-        durable = min(self.told, self.ceiling)
-        if not (entry := self.entry):
-            return Standing(durable, 0, self.started, -1)
-        return Standing(durable, entry.first, self.started, dict(entry.entrants)[self.id])
+        following, entry = self.following, self.entry
+        private = dict(entry.entrants)[self.id] if entry else -1
+        if following and following is entry:
+            before, ceiling = following.first - 1, self.chain.ceiling(following.number)
+            return Standing(before if ceiling is None else min(before, ceiling), entry.first, before, private)
+        return Standing(min(self.able, self.ceiling), entry.first if entry else 0, self.started, private)
+
+    @property
+    def able(self) -> int:
+        """The last round to which it can go back. While it is held it promises no more than before."""
+        able = max(self.told, self.whole)
+        return min(able, max(self.told, self.memory.promised)) if self.acceptor.held else able
 
     @property
     def entry(self) -> View | None:
         """The view by which it was last taken in: it lives in that one still, or in a later one."""
-        return max(
-            (view for view in self.past if self.id in dict(view.entrants)), key=lambda view: view.number, default=None
-        )
+        return max((one for one in self.past if self.id in dict(one.entrants)), key=lambda one: one.number, default=None)
 
     @property
     def past(self) -> tuple[View, ...]:
-        """The views to the one in which it lives."""
-        return self.chain.since(-1)[: self.lives + 1]
+        """The views to the one in which it lives, or will live."""
+        return self.chain.since(-1)[: (self.following or self.view).number + 1]
+
+    @property
+    def least(self) -> int:
+        """The last round that is on the disk of every member, as far as it has heard."""
+        return min([self.told, *(self.heard.get(id, -1) for id in self.view.members if id != self.id)])
 
     # Playing.
 
@@ -133,7 +205,7 @@ class Machine:
     def may_start(self) -> bool:
         if self.acceptor.held or self.is_over or self.started == self.last:
             return False
-        return self.started < min([self.told, *self.heard.values()]) + STALENESS
+        return self.started < self.least + STALENESS
 
     def save(self) -> None:
         """The next round that was played is on disk; of the last one it is made sure that it is whole."""
@@ -154,15 +226,51 @@ class Machine:
         """Others may hear of what is on disk; of void rounds they never do."""
         if not self.is_over:
             self.told = max(self.told, self.tellable())
+            if self.id not in self.announced or self.told > self.announced[self.id].statement.round:
+                self.announced[self.id] = self.acceptor.keyring.sign(Announcement(self.lives, self.told))
 
     def tellable(self) -> int:
-        return min(self.durable, self.promised) if self.acceptor.held else self.durable
+        return min(self.durable, self.memory.promised) if self.acceptor.held else self.durable
+
+    def hear_of(self, announced: Signed[Announcement]) -> None:
+        """What a member has announced, whoever tells of it."""
+        id, said = announced.signer, announced.statement
+        if said.view != self.lives or id not in self.view.members or not self.acceptor.keyring.is_valid(announced):
+            return
+        if said.round <= self.acceptor.rules.rounds and said.round > self.heard.get(id, -2) and id != self.id:
+            self.heard[id] = said.round
+        if id not in self.announced or said.round > self.announced[id].statement.round:
+            self.announced[id] = announced
 
     def prune(self) -> None:
         """Does away with what nobody can be to go back to."""
-        least = min([self.told, *(self.heard.get(id, -1) for id in self.view.members if id != self.id)])
-        last_resort = max((round for round in self.kept if round <= least), default=-1)
+        last_resort = max((round for round in self.kept if round <= self.least), default=-1)
         self.kept = {round for round in self.kept if round >= last_resort}
+
+    # Answering.
+
+    def objection(self, proposal: Proposal) -> Objection | None:
+        """Why it does not vote for a view, by what is known here without asking anybody."""
+        view, promised = proposal.view, {one.signer: one.statement for one in proposal.grounds.promises}
+        assert view
+        less = [
+            announced
+            for id, announced in self.announced.items()
+            if id in view.members and is_less(promised.get(id), announced.statement, self.chain)
+        ]
+        if less:
+            return Objection("a later round was announced", (*less,))
+        return Objection("it has begun") if view.planned and self.started >= view.first else None
+
+    def may_try(self, member: str, now: int) -> bool:
+        """Whether a member's new attempt is listened to: nobody outdoes another's again and again, nor its own."""
+        slot = self.acceptor.slot
+        holder = slot.promised.proposer if slot.promised and slot.held else member
+        (before, last), mine = self.turns.get(holder, (NEVER, NEVER)), self.turns.get(member, (NEVER, NEVER))[1]
+        if now - last < SECONDS and (holder == member or mine > before):
+            return False
+        self.turns[member] = mine, now
+        return True
 
     # Moving.
 
@@ -177,18 +285,18 @@ class Machine:
         entrants = dict(following.entrants)
         last = entrants.get(self.id, self.ceiling)
         self.kept = {round for round in self.kept if round <= last}
-        fresh, self.lives = self.is_over, following.number
+        fresh, self.memory.entered = self.is_over, following.number
         self.started = self.durable = following.first - 1
         if fresh:
             self.told = self.durable
-        self.heard = self.known_before()
+        self.heard, self.announced, self.whole = self.known_before(), {}, -1
         self.announce()
         self.write()
 
     def leave(self) -> None:
         """Its last view is over: what it has stays, and counts if it comes back."""
         if self.last is not None:
-            self.lives += 1
+            self.memory.entered += 1
             self.write()
 
     def known_before(self) -> dict[str, int]:
@@ -201,16 +309,21 @@ class Machine:
     # Dying and starting again.
 
     def write(self) -> None:
-        self.disk = {"acceptor": self.acceptor.state_dict(), "lives": self.lives, "promised": self.promised}
+        now = self.memory
+        self.disk = replace(now, decisions=[*now.decisions], consents=[*now.consents], guilt=[*now.guilt])
+
+    def reread(self) -> None:
+        """What is on disk is all it knows."""
+        memory = read(Memory, canonical(asdict(self.disk)))
+        self.acceptor = Acceptor(memory, self.acceptor.rules, self.acceptor.keyring)
 
     def restart(self, damaged: bool = False) -> None:
         """Rounds that were played after the last checkpoint are played again; a damaged one is gone."""
-        kept = json.loads(json.dumps(self.disk))
-        self.acceptor = Acceptor.load(kept["acceptor"])
-        self.lives, self.promised = kept["lives"], kept["promised"]
+        self.reread()
         if damaged and self.inside and self.newest > self.durable:
             self.kept.discard(self.newest)
         self.durable = self.read_back()
-        self.started, self.told = self.newest, min(self.tellable(), self.ceiling)
-        self.heard, self.asks, self.polled = self.known_before(), {}, {}
-        self.up, self.proposal, self.above = True, None, None
+        self.started, self.told, self.whole = self.newest, min(self.tellable(), self.ceiling), self.newest
+        self.heard, self.asks, self.polled, self.guilt = self.known_before(), {}, {}, {}
+        self.announce()
+        self.up, self.proposal, self.above, self.turns = True, None, None, {}

@@ -1,7 +1,9 @@
 """Which rounds are on whose disk, as far as is known here, and how far ahead anyone may go (rules R3 and R6).
 
 First-hand is what a peer has said of itself, over its own stream: on that rests what is released, announced and
-remembered. Hearsay is what anybody says of others: it may hold this peer back, and nothing else.
+remembered. Hearsay is what anybody says of others: it may hold this peer back, and nothing else. Where members change
+and have certificates, each signs what it announces, and only that is passed on: nobody does away with a state to which
+all may have to go back because somebody claims that another has a later one.
 """
 
 import asyncio
@@ -9,9 +11,10 @@ from collections.abc import Collection, Mapping
 
 from peer.network.membership.edges import Edges
 from peer.network.wire.messages import Hello, Welcome
+from peer.views.decision import STALENESS_BOUND
+from peer.views.signing import UNSIGNED, Keyring
+from peer.views.statements import Announcement, Signed
 
-STALENESS_BOUND = 4
-"""W: nobody starts a round more than so many after the least durable round of all. Bounds every store."""
 NOTHING = -1
 
 
@@ -22,11 +25,16 @@ class ImpossibleError(Exception):
 class Durability:
     """The durable round of every peer; values only grow."""
 
-    def __init__(self, id: str, edges: Edges, rounds: int) -> None:
+    def __init__(self, id: str, edges: Edges, rounds: int, keyring: Keyring = UNSIGNED, view: int = 0) -> None:
         self._id, self._edges, self._rounds = id, edges, rounds
+        self._keyring, self._view = keyring, view
         self.first_hand = {id: NOTHING}
         """This peer's own, and what its present and former neighbours have said of themselves."""
         self._hearsay: dict[str, int] = {}
+        self._announced: dict[str, Signed[Announcement]] = {}
+        """The last announcement of each, this peer's own too, where they are signed."""
+        self._granted: dict[str, int] = {}
+        """What a view that was decided says that others have."""
         self._lives: dict[str, int] = {}
         """Of those with whom a handshake was made, which life it was."""
         self.version = 0
@@ -43,6 +51,8 @@ class Durability:
 
     def announce(self, round: int) -> None:
         """This peer's own is on disk."""
+        if self._keyring.signs and (self._id not in self._announced or round > self.own):
+            self._announced[self._id] = self._keyring.sign(Announcement(self._view, max(round, self.own)))
         self.said(self._id, round)
 
     def said(self, peer: str, round: int) -> None:
@@ -57,6 +67,11 @@ class Durability:
         if peer not in self.first_hand or round > self.first_hand[peer]:
             self.first_hand[peer] = round
             self.stir()
+
+    def grant(self, durable: Mapping[str, int]) -> None:
+        """What the members of a view have on disk because it was decided."""
+        self._granted |= durable
+        self.remember(durable)
 
     def remember(self, first_hand: Mapping[str, int]) -> None:
         """What had been said in an earlier life."""
@@ -90,6 +105,31 @@ class Durability:
             self._hearsay |= news
             self.stir()
 
+    def proved(self, peer: str, round: int, signature: str, certificate: str) -> None:
+        """What a peer has announced and signed, whoever passes it on; ImpossibleError if it has not, or it cannot be.
+
+        certificate: empty where it is the one it has shown before.
+        """
+        known = self._announced.get(peer)
+        if not self._edges.knows(peer) or not self._keyring.signs:
+            raise ImpossibleError(f"it told of `{peer}` what is on whose disk")
+        self._check(peer, round)
+        if peer == self._id or (known and known.statement.round >= round):
+            return
+        shown = certificate or (known.certificate if known else "")
+        signed = Signed(peer, Announcement(self._view, round), signature, shown)
+        if not self._keyring.is_valid(signed):
+            raise ImpossibleError(f"it told of a round {round} of `{peer}` on disk that `{peer}` has not signed")
+        self._announced[peer] = signed
+        self._hearsay[peer] = max(round, self._hearsay.get(peer, round))
+        self.stir()
+
+    def announcements(self) -> Mapping[str, Signed[Announcement]]:
+        """What each has announced, to be held against what it promises; where nothing is signed, of neighbours."""
+        if self._keyring.signs:
+            return self._announced
+        return {peer: Signed(peer, Announcement(self._view, at)) for peer, at in self.first_hand.items()}
+
     def stir(self) -> None:
         """Wake all who wait for a change."""
         self.version += 1
@@ -119,10 +159,20 @@ class Durability:
 
     @property
     def least(self) -> int:
-        """The least durable round of all members, as far as is known here: of whom there is no word, none."""
+        """The least durable round of all members, as far as is known here: of whom there is no word, none.
+
+        Where members sign what they announce, as far as that proves it."""
+        if self._keyring.signs:
+            return min(self._proven(peer) for peer in self._edges.members)
         neighbours = self._edges.current()
         words = [self._word(peer, neighbours) for peer in self._edges.members]
         return min(NOTHING if at is None else at for at in words)
+
+    def _proven(self, peer: str) -> int:
+        if peer == self._id:
+            return self.own
+        announced = self._announced.get(peer)
+        return max(announced.statement.round if announced else NOTHING, self._granted.get(peer, NOTHING))
 
     async def all_have(self, round: int) -> None:
         """Wait until every member is known to have that round on disk."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from math import inf
@@ -14,6 +15,7 @@ from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply
 from peer.tasks import background
+from peer.views.statements import Announcement, Signed
 
 FAREWELL = "done"
 """The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
@@ -85,6 +87,7 @@ class Conversation:
     async def _speak(self) -> None:
         """Beat after beat, the last of which is the farewell."""
         told: dict[str, int] = {}
+        shown: dict[str, Signed[Announcement]] = {}
         clock = asyncio.get_running_loop().time
         advertised = -inf
         while not self.farewell_said:
@@ -93,8 +96,11 @@ class Conversation:
             known = self._durability.known(listener)
             state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
-            beat.others.update({peer: at for peer, at in known.items() if told.get(peer) != at})
-            told = known
+            if self._node.identity.keyring.signs:
+                self._announce(beat, shown)
+            else:
+                beat.others.update({peer: at for peer, at in known.items() if told.get(peer) != at})
+                told = known
             if (neighbour := self._node.edges.neighbours.get(listener)) and neighbour.cannot_be_reached:
                 beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.obstacle
             if (taken := self._node.deliveries.taken(listener)) is not None:
@@ -109,6 +115,20 @@ class Conversation:
             if not last:
                 await self._until_news(version)
         await self._beats.pipe.finish()
+
+    def _announce(self, beat: Beat, shown: dict[str, Signed[Announcement]]) -> None:
+        """What is not yet among `shown` on this stream of what members have signed, but the listener's own."""
+        for peer, signed in self._durability.announcements().items():
+            if peer != self._beats.pipe.peer and shown.get(peer) != signed:
+                before = shown.get(peer)
+                same = before is not None and before.certificate == signed.certificate
+                beat.announced.add(
+                    id=peer,
+                    round=signed.statement.round,
+                    signature=b64decode(signed.signature),
+                    certificate=b"" if same else b64decode(signed.certificate),
+                )
+                shown[peer] = signed
 
     def _is_up_to_date(self, listener: str) -> bool:
         """Whether it knows all that this peer has on disk.

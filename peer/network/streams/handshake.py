@@ -12,6 +12,7 @@ from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import VERSION, Hello, Question, Refusal, Welcome
+from peer.views.signing import UNSIGNED, Keyring
 
 SHOWN = 4
 """Differences that a sentence names."""
@@ -55,6 +56,8 @@ class Identity:
     """Of the run; where not given, as many as one may have."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What `spec` has the digests of, as plain JSON: told to whoever is refused, of the keys that differ."""
+    keyring: Keyring = UNSIGNED
+    """What it signs what it announces with, where members change."""
     life: int = field(default_factory=lambda: randbits(64))
     """Of this process: another one after each start."""
 

@@ -4,7 +4,6 @@ import asyncio
 from collections import defaultdict
 from contextlib import suppress
 
-from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.membership.edges import Direction
 from peer.network.node import Node
 from peer.network.streams.audit import Audit
@@ -19,6 +18,7 @@ from peer.network.wire.frames import BadFrameError, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Position, Refusal, Reply, Welcome
 from peer.telemetry.events import Conflict, Refused, Report
+from peer.views.decision import STALENESS_BOUND
 
 
 class Receiver:

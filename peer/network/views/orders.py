@@ -9,7 +9,7 @@ from peer.network.transport.base import DisconnectedError, Place
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.transport.tls import Certificates, Security
 from peer.network.views.questions import Questions
-from peer.views.messages import Reply, Request
+from peer.views.statements import InvalidError, Reply, Request
 
 Ask: TypeAlias = Callable[[Request], Awaitable[Reply]]
 
@@ -39,7 +39,7 @@ async def asking(
     async def ask(request: Request) -> Reply:
         try:
             return await questions.ask(transport, id, request)
-        except (DisconnectedError, RefusedError) as error:
+        except (DisconnectedError, RefusedError, InvalidError) as error:
             raise UnansweredError(str(error)) from None
 
     try:

@@ -6,11 +6,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from peer.network.limits import Limits, Timeouts
 from peer.network.streams.handshake import UNTOLD, Identity, RefusedError
 from peer.network.transport import DisconnectedError, Pipe, Transport
-from peer.network.wire import views
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import VERSION, Answer, Question
-from peer.views.messages import Reply, Request
+from peer.views.statements import (
+    Enter,
+    Expel,
+    InvalidError,
+    Leave,
+    Reply,
+    Request,
+    read_reply,
+    read_request,
+    written,
+)
 
 Hear = Callable[[str, Request], Awaitable[Reply]]
 """What a member of the spec, by its id, is answered."""
@@ -26,22 +35,22 @@ class Questions:
         limits: Limits = Limits(),
         timeouts: Timeouts = Timeouts(),
     ) -> None:
-        self._identity, self._addresses, self.timeouts = identity, addresses, timeouts
+        self._identity, self._addresses, self.limits, self.timeouts = identity, addresses, limits, timeouts
         self._foreign = Foreign(limits, len(addresses))
-        self._reader = views.Reader([*addresses], limits)
 
     async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
-        """DisconnectedError or RefusedError where there is no answer."""
+        """DisconnectedError or RefusedError where there is no answer; InvalidError for one that no member gives."""
         question = Question(version=VERSION, id=self._identity.id, to=member, spec=self._identity.spec)
-        views.ask(asked, question)
+        text = written(asked)
         pipe = await transport.dial(self._addresses[member], "Views")
         try:
             async with asyncio.timeout(self.timeouts.question):
                 await pipe.send(question.SerializeToString())
-                answer = self._foreign.views(await pipe.receive())
+                await pipe.send(text)
+                answer = self._foreign.view_answer(await pipe.receive())
             if answer.HasField("refusal"):
                 raise RefusedError(answer.refusal, self._identity)
-            return self._reader.answered(answer, question.number)
+            return read_reply(answer.reply)
         except TimeoutError:
             raise DisconnectedError(f"no answer in {self.timeouts.question:g} s") from None
         except BadFrameError as error:
@@ -54,12 +63,22 @@ class Questions:
         try:
             async with asyncio.timeout(self.timeouts.hello):
                 question = self._foreign.question(await pipe.receive())
-            if refusal := self._identity.judge_member(question, pipe.identity):
-                told = refusal if await pipe.is_known() else UNTOLD
-                await pipe.send(Answer(refusal=told).SerializeToString())
-                return
-            pipe.welcome()
-            answered = await hear(question.id, self._reader.asked(question))
-            await pipe.send(views.answer(answered).SerializeToString())
-        except (TimeoutError, BadFrameError) as error:
+                if refusal := self._identity.judge_member(question, pipe.identity):
+                    told = refusal if await pipe.is_known() else UNTOLD
+                    await pipe.send(Answer(refusal=told).SerializeToString())
+                    return
+                pipe.welcome()
+                request = read_request(self._foreign.views(await pipe.receive()))
+            _check_asker(request, question)
+            answered = written(await hear(question.id, request))
+            async with asyncio.timeout(self.timeouts.hello):
+                await pipe.send(Answer(reply=answered).SerializeToString())
+        except (TimeoutError, BadFrameError, InvalidError) as error:
             raise DisconnectedError(str(error) or "it asks nothing") from None
+
+
+def _check_asker(request: Request, question: Question) -> None:
+    """An operator's order comes by the certificate of the very peer that is asked; who would enter asks itself."""
+    own = {Leave: question.to, Expel: question.to, Enter: request.entry.signer if isinstance(request, Enter) else ""}
+    if own.get(type(request), question.id) != question.id:
+        raise InvalidError("it asked in the name of another")

@@ -28,6 +28,7 @@ class Foreign:
     def __init__(self, limits: Limits, members: int) -> None:
         self._limits, self._members = limits, members
         self._most = limits.control + limits.member * members
+        self._most_of_beat = self._most + limits.announcement * members
 
     def hello(self, data: bytes) -> Hello:
         """The first message of a caller."""
@@ -42,22 +43,26 @@ class Foreign:
 
     def reply(self, data: bytes) -> Reply:
         """What comes after a welcome."""
-        reply = self._short(Reply, data, "what it answered")
+        reply = self._read(Reply, self._checked(data, self._most_of_beat, "what it answered"), "what it answered")
         self._few(reply.beat.resources.bytes_per_second)
         return reply
 
     def beat(self, data: bytes) -> Beat:
-        beat = self._short(Beat, data, "what it sent")
+        beat = self._read(Beat, self._checked(data, self._most_of_beat, "what it sent"), "what it sent")
         self._few(beat.resources.bytes_per_second)
         return beat
 
     def question(self, data: bytes) -> Question:
-        """About views, from a member: who else is named in it is looked at by `peer.network.wire.views`."""
+        """Who asks about views."""
         return self._short(Question, data, "its question")
 
-    def views(self, data: bytes) -> Answer:
-        """The answer to it: it may tell of many views, and is as long as the transport allows."""
-        return self._read(Answer, data, "its answer")
+    def views(self, data: bytes) -> bytes:
+        """What is said about views, to be read by `peer.views.statements`."""
+        return self._checked(data, self._limits.views, "what it says about views")
+
+    def view_answer(self, data: bytes) -> Answer:
+        """The answer to a question about views."""
+        return self._read(Answer, self.views(data), "its answer")
 
     def status(self, data: bytes) -> StatusReply:
         """The answer to a Status request; as long as the transport allows."""
@@ -74,9 +79,12 @@ class Foreign:
             del rates[peer]
 
     def _short(self, kind: type[Said], data: bytes, what: str) -> Said:
-        if len(data) > self._most:
-            raise BadFrameError(f"{what} has {len(data)} bytes, and at most {self._most} belong there")
-        return self._read(kind, data, what)
+        return self._read(kind, self._checked(data, self._most, what), what)
+
+    def _checked(self, data: bytes, most: int, what: str) -> bytes:
+        if len(data) > most:
+            raise BadFrameError(f"{what} has {len(data)} bytes, and at most {most} belong there")
+        return data
 
     def _read(self, kind: type[Said], data: bytes, what: str) -> Said:
         try:

@@ -4,28 +4,22 @@ from google.protobuf.message import DecodeError, Message
 
 from peer.network.wire.stubs.dfl.v1 import peer_pb2
 from peer.network.wire.stubs.dfl.v1.peer_pb2 import (
+    Announced,
     Answer,
-    Ballot,
     Beat,
-    Consents,
-    Entrant,
-    Heard,
     Hello,
     Obstacle,
     Position,
-    Promise,
     Question,
     Refusal,
     Reply,
     Resources,
     StatusReply,
     StatusRequest,
-    View,
-    Views,
     Welcome,
 )
 
-VERSION = 3
+VERSION = 4
 """Of the wire contract; peers of different versions refuse each other, and a run that another has begun."""
 DESCRIPTOR = peer_pb2.DESCRIPTOR
 SERVICE = DESCRIPTOR.services_by_name["Peer"].full_name
@@ -34,25 +28,19 @@ __all__ = [
     "DESCRIPTOR",
     "SERVICE",
     "VERSION",
+    "Announced",
     "Answer",
-    "Ballot",
     "Beat",
-    "Consents",
     "DecodeError",
-    "Entrant",
-    "Heard",
     "Hello",
     "Message",
     "Obstacle",
     "Position",
-    "Promise",
     "Question",
     "Refusal",
     "Reply",
     "Resources",
     "StatusReply",
     "StatusRequest",
-    "View",
-    "Views",
     "Welcome",
 ]

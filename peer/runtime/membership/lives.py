@@ -1,10 +1,17 @@
-"""A peer from its start to the end of the run: a life in each view, one after the other."""
+"""A peer from its start to the end of the run: a life in each view, one after the other.
+
+Who is no member of the next view asks its way back in (`Return`), listening to nobody meanwhile.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from math import inf
+from random import Random
 
+from peer.errors import FailedError, InputError
 from peer.network.streams.handshake import Identity
 from peer.network.transport import StatusHandler, Transport
 from peer.network.views.questions import Questions
@@ -13,23 +20,118 @@ from peer.runtime.bounds import Bounds
 from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.checkpointer import LostError
 from peer.runtime.journal import Journal
-from peer.runtime.membership.inquiry import Inquiry
-from peer.runtime.membership.lookout import Lookout
+from peer.runtime.membership.deciding import LeftBehindError, Proposer
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import Terms
-from peer.runtime.membership.needs import Loss
-from peer.runtime.membership.register import Register
 from peer.runtime.membership.replay import Replay
-from peer.runtime.membership.returning import ExpelledError, LeftBehindError, Return
-from peer.runtime.membership.steward import Steward
-from peer.runtime.membership.votes import Votes
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.spec.agreement import digests
 from peer.tasks import background, in_thread
-from peer.telemetry.events import Departed, Failed, Returning
+from peer.telemetry.events import Awaited, Departed, Failed, Returning, Waiting
 from peer.telemetry.telemetry import Telemetry
+from peer.views.decision import Rules
+from peer.views.signing import CertifiedKeyring, Keyring
+from peer.views.statements import Ask, Enter, Entry
 from peer.views.view import View
+
+
+class ExpelledError(FailedError):
+    """The others have expelled this peer."""
+
+
+class Return:
+    """Asks the members, on connections that it opens itself: it listens to nobody before it is a member again."""
+
+    def __init__(self, membership: Membership, transport: Callable[[StatusHandler], Transport]) -> None:
+        self._membership, self._make = membership, transport
+        self._absence, self._patience = membership.acceptor.rules.absence, membership.terms.patience
+        self._random = Random(membership.id)
+
+    async def next_view(self, private: int) -> View:
+        """That in which this peer is to live next; `private`: the round after which the state stands that it has."""
+        membership = self._membership
+        self._check_votes()
+        if following := membership.chain.after(membership.memory.entered, membership.id):
+            return following
+        async with self._connected() as transport:
+            async for silent in self._ask_again_and_again(transport):
+                if following := membership.chain.after(membership.memory.entered, membership.id):
+                    break
+                present = membership.chain.current
+                # Who does not reach the others would only be lost again; but liars keep nobody out by their silence.
+                if len(silent) <= present.tolerates(membership.acceptor.rules.faulty):
+                    enter = Enter(membership.keyring.sign(Entry(present.number, private)))
+                    answering = [id for id in self._others if id not in silent]
+                    await membership.ask(self._random.choice(answering), enter, transport)
+        assert following
+        return following
+
+    async def wait_for_exclusion(self) -> None:
+        """Until the others have gone on without this peer, which has nothing left to go on from as a member."""
+        async with self._connected() as transport:
+            async for _ in self._ask_again_and_again(transport):
+                if self._membership.id not in self._membership.chain.current.members:
+                    return
+
+    async def _ask_again_and_again(self, transport: Transport) -> AsyncIterator[list[str]]:
+        """What members tell of later views is taken up; who of them does not answer.
+
+        LeftBehindError when nobody has answered for `patience` seconds.
+        """
+        clock, said = asyncio.get_running_loop().time, list[str]()
+        begun, answered = clock(), dict[str, float]()
+        while True:
+            # On a machine that is too busy not all answer each time; nor are they lost to each other for that.
+            answered |= dict.fromkeys(await self._ask_everybody(transport), clock())
+            self._check_votes()
+            silent = [id for id in self._others if clock() - answered.get(id, -inf) > self._absence]
+            if clock() - max(answered.values(), default=begun) > self._patience:
+                raise LeftBehindError(
+                    f"the others have gone on without this peer since round {self._membership.chain.current.first}, "
+                    f"and none of them has answered for {self._patience:g} s: they have finished, or are away; "
+                    "start it again if they are not done"
+                )
+            if silent != said:
+                self._membership.report(_waiting(silent))
+            said = silent
+            yield silent
+            await asyncio.sleep(self._membership.timeouts.ask)
+
+    def _check_votes(self) -> None:
+        chain, id = self._membership.chain, self._membership.id
+        if by := [view for view in chain.since(-1) if id in view.expelled]:
+            why = f"view {by[0].number}: {by[0].reason}"
+            raise ExpelledError(f"{id} was voted out of the federation ({why}), and is not taken in again")
+
+    async def _ask_everybody(self, transport: Transport) -> list[str]:
+        """Which members answer; what they prove of later views is taken up."""
+        ask, others = Ask(self._membership.chain.current.number), self._others
+        replies = await asyncio.gather(*(self._membership.ask(id, ask, transport) for id in others))
+        return [id for id, reply in zip(others, replies, strict=True) if reply]
+
+    @property
+    def _others(self) -> list[str]:
+        return [id for id in self._membership.chain.current.members if id != self._membership.id]
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Transport]:
+        transport = self._make(nothing_to_tell)
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+
+def _waiting(silent: list[str]) -> Waiting:
+    awaited = tuple(Awaited(id, None, "it does not answer") for id in silent)
+    sentence = f"to be taken in: waiting for {', '.join(silent)} to answer" if silent else "all members answer"
+    return Waiting(cause="join", awaited=awaited, sentence=sentence)
+
+
+async def nothing_to_tell(_request: bytes) -> bytes:
+    """The status of a peer to which nobody listens: it is never asked."""
+    return b""
 
 
 class Lives:
@@ -53,7 +155,9 @@ class Lives:
     @property
     def views(self) -> tuple[View, ...]:
         """All that were decided, as far as this peer knows."""
-        return self._membership.chain.since(-1) if self._membership else self._setup.recorded or (self._setup.view,)
+        if self._membership:
+            return self._membership.chain.since(-1)
+        return (View(0, self._setup.spec.ids, first=0), *(one.view for one in self._setup.recorded or ()))
 
     async def _live(self, setup: Setup) -> bool:
         self.runtime = Runtime(setup, self._transport, self._executor, self._telemetry, self._bounds)
@@ -61,25 +165,20 @@ class Lives:
 
     async def run(self) -> None:
         """FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
-        if self._setup.recorded:
+        if self._setup.recorded is not None:
             await Replay(self._setup, self._setup.recorded, self._live, self._telemetry.emit).run()
             return
         if self._setup.spec.on_loss != "bypass":
             await self._live(self._setup)
             return
         make_private(self._setup.out)
-        questions = self._questions()
-        register = Register.open(self._setup.out, self._setup.config.id, self._setup.view)
-        loss, spec = self._loss(), self._setup.spec
-        terms = Terms(spec.patience, begins_with_some=spec.start_with is not None, at_least=loss.at_least)
-        self._membership = membership = Membership(register, questions, self._telemetry.emit, terms)
+        spec, questions = self._setup.spec, self._questions()
+        terms = Terms(spec.patience, spec.protocol.min_peers, spec.start_with)
+        rest = self._telemetry.emit, terms
+        self._membership = Membership.open(self._setup.out, self._rules(), self._keyring(), questions, rest)
         async with background() as group:
-            inquiry = Inquiry(membership, questions)
-            votes = Votes(membership, inquiry, loss.at_least)
-            group.create_task(votes.run(questions.timeouts.ask))
-            group.create_task(Lookout(membership, inquiry, spec.ids).run(questions.timeouts.ask))
-            group.create_task(Steward(membership, inquiry, loss, votes, questions.timeouts).run())
-            await self._live_on(membership, Return(membership, questions, self._transport, loss))
+            group.create_task(Proposer(self._membership).run())
+            await self._live_on(self._membership, Return(self._membership, self._transport))
 
     def leave(self, otherwise: Callable[[], None]) -> bool:
         """Have the others go on without this peer, and `otherwise` if that cannot be; False if it is no member."""
@@ -95,9 +194,34 @@ class Lives:
         addresses = {id: at for id, at in spec.addresses.items() if at}
         return Questions(identity, addresses, self._bounds.limits, self._bounds.timeouts)
 
-    def _loss(self) -> Loss:
-        spec = self._setup.spec
-        return Loss(spec.absence, spec.protocol.min_peers, spec.patience, spec.start_with, spec.rounds, spec.ids)
+    def _rules(self) -> Rules:
+        spec, secured = self._setup.spec, self._setup.config.tls is not None
+        return Rules(spec.ids, spec.rounds, spec.tolerated(secured), spec.protocol.min_peers, spec.absence)
+
+    def _keyring(self) -> Keyring:
+        """Signs with the files that are there at the moment, as they may be renewed."""
+        id, tls, federation = self._setup.config.id, self._setup.config.tls, self._setup.spec.lasting_digest
+        if tls is None:
+            return Keyring(id, federation)
+        from peer.network.transport.tls import Certificates  # loads X.509
+
+        certificates = Certificates(id, tls.ca, tls.cert, tls.key)
+        read = dict[tuple[int, ...], tuple[bytes, bytes, bytes]]()
+
+        def files() -> tuple[bytes, bytes, bytes]:
+            """The last ones that belonged together: they may be being replaced just now."""
+            if (version := certificates.version) not in read:
+                try:
+                    chain = certificates.read()
+                except InputError:
+                    if not read:
+                        raise
+                    return [*read.values()][-1]
+                read.clear()
+                read[version] = chain.ca, chain.cert, chain.key
+            return read[version]
+
+        return CertifiedKeyring(id, federation, files)
 
     async def _live_on(self, membership: Membership, back: Return) -> None:
         """One life after the other."""
@@ -132,7 +256,7 @@ class Lives:
 
     async def _depart(self, membership: Membership) -> None:
         """Started again, this peer asks to be taken in."""
-        await self._drop_after(membership.chain.ceiling(membership.register.entered))
+        await self._drop_after(membership.chain.ceiling(membership.memory.entered))
         view = membership.chain.current
         await membership.enter(view)
         self._telemetry.emit(
@@ -145,7 +269,7 @@ class Lives:
         """To the next view, as somebody who comes back if there is none for this peer."""
         # What still trains would write into the model that the next life begins with.
         await asyncio.get_running_loop().run_in_executor(self._executor, int)
-        await self._drop_after(membership.chain.ceiling(membership.register.entered))
+        await self._drop_after(membership.chain.ceiling(membership.memory.entered))
         following = await back.next_view(await asyncio.to_thread(self._checkpoints.newest_whole))
         entering = membership.id in dict(following.entrants)  # all others have the last round, and only end there
         if entering and following.first > self._setup.spec.rounds:

@@ -1,63 +1,252 @@
-"""One member's part in deciding who belongs to the federation from which round on: it asks, answers and remembers."""
+"""One member's part in deciding who belongs to the federation from which round on: it answers, checks and remembers.
+
+What is promised is on disk before it is answered, and what is decided before anybody hears of it. How a view is
+decided stands at the head of `peer/views/decision.py`; what only this member can know of a proposal is checked here:
+whether who is to be left out answers after all, which rounds have begun here, and to which it can go back.
+"""
 
 import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
 
-from peer.network.transport import Pipe
+from peer.errors import FailedError
+from peer.files import read, sync, write_atomically
+from peer.network.streams.handshake import RefusedError
+from peer.network.streams.refusals import Refusals
+from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
 from peer.network.views.questions import Questions
-from peer.runtime.membership.leaving import Order
 from peer.runtime.membership.moving_seat import MovingSeat, Terms
-from peer.runtime.membership.register import Register
+from peer.spec.recorded_views import VIEWS, unreadable
 from peer.tasks import in_thread, uninterrupted
-from peer.telemetry.events import Report, ViewConflict, ViewDecided
-from peer.views.acceptor import NOWHERE, Standing
-from peer.views.messages import Decided, Denied, Enter, Expel, Heard, Leave, Prepare, Promise, Reply, Request
-from peer.views.view import ConflictError, View
+from peer.telemetry import events
+from peer.telemetry.events import Leaving, Report, ViewDecided
+from peer.views.decision import NOWHERE, Acceptor, Memory, Rules, Standing, is_less
+from peer.views.signing import Keyring
+from peer.views.statements import (
+    Ask,
+    AskPromise,
+    Ballot,
+    Decided,
+    Decision,
+    Denied,
+    Enter,
+    Entry,
+    Expel,
+    InvalidError,
+    Leave,
+    Objection,
+    Prepare,
+    Promised,
+    Proposal,
+    Propose,
+    Refused,
+    Relay,
+    Relayed,
+    Reply,
+    Request,
+    Signed,
+    canonical,
+)
+from peer.views.statements import read as parse
+from peer.views.view import View
+
+FRESH = 3.0
+"""Seconds for which a refusal to leave is still the answer to whoever asks again and again."""
+FALSE_ALARMS = 3
+"""Attempts of one member to begin a decision that may come to nothing before it has to wait longer and longer."""
+LONGEST_WAIT = 60.0
+"""Seconds that it has to wait at most."""
+
+
+class Register:
+    """views.json in a peer's directory: what a member must never forget of views. `write` blocks."""
+
+    def __init__(self, path: Path, memory: Memory) -> None:
+        self.path, self.memory = path, memory
+
+    @classmethod
+    def open(cls, directory: Path, id: str) -> "Register":
+        """FailedError when it is damaged: a promise that is forgotten could make two federations of one."""
+        path = directory / VIEWS
+        try:
+            text = read(path)
+        except FileNotFoundError:
+            return cls(path, Memory(id))
+        except OSError as error:
+            raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
+        try:
+            memory = parse(Memory, text)
+        except InvalidError:
+            raise FailedError(f"{path}: {unreadable(text, directory)}") from None
+        return cls(path, memory)
+
+    def content(self) -> bytes:
+        """What is to be kept, as it is now."""
+        return canonical(asdict(self.memory))
+
+    def write(self, content: bytes) -> None:
+        """That is on disk when this returns."""
+        write_atomically(self.path, content)
+        sync(self.path.parent)
+
+
+class LeaveOrder:
+    """Its operator's, that this member leaves: since when, and what becomes of it if it cannot. Forgotten when the
+    process ends."""
+
+    def __init__(self, report: Report) -> None:
+        self._report, self._clock = report, asyncio.get_running_loop().time
+        self._since: float | None = None
+        self._otherwise: Callable[[], None] | None = None
+        self._refusal, self._refused_at = "", -inf
+
+    @property
+    def stands(self) -> bool:
+        return self._since is not None
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was given."""
+        return 0.0 if self._since is None else self._clock() - self._since
+
+    @property
+    def refusal(self) -> str:
+        """Why the last one came to nothing, for a while."""
+        return self._refusal if self._clock() - self._refused_at < FRESH else ""
+
+    def give(self, otherwise: Callable[[], None] | None = None) -> None:
+        """Leave; `otherwise` is called if that cannot be."""
+        self._otherwise = otherwise or self._otherwise
+        if self._since is None:
+            self._since = self._clock()
+            self._report(Leaving(sentence="told to leave: the others are asked to go on without this peer"))
+
+    def refuse(self, why: str) -> None:
+        """It cannot leave: the order stands no more."""
+        self._refusal, self._refused_at, self._since = why, self._clock(), None
+        self._report(Leaving(sentence=f"this peer cannot leave: {why}"))
+        if otherwise := self._otherwise:
+            self._otherwise = None
+            otherwise()
+
+
+class Turns:
+    """Whose attempt is listened to: nobody outdoes the attempts of others again and again, nor holds all up for ever.
+
+    While one member's attempt is under way, another that has had a turn since that one's last is not listened to, for
+    as long as a decision may take: so of k liars each can outdo an honest member's attempt once. And who begins
+    decisions that come to nothing has to wait before the next, twice as long each time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """seconds: that a decision may take."""
+        self._seconds, self._clock = seconds, asyncio.get_running_loop().time
+        self._last: defaultdict[str, float] = defaultdict(lambda: -inf)
+        self._before: defaultdict[str, float] = defaultdict(lambda: -inf)
+        """When each had its last turn, and the one before."""
+        self._begun = Counter[str]()
+        """How many decisions on the same number each has begun."""
+
+    def clear(self) -> None:
+        """A view was decided."""
+        self._begun.clear()
+
+    def may_try(self, member: str, promised: Ballot | None, held: bool) -> bool:
+        """Whether a member's new ballot is listened to, and if so, that it was."""
+        now, holder = self._clock(), promised.proposer if promised and held else member
+        if holder != member and now - self._last[holder] < self._seconds and self._last[member] > self._before[holder]:
+            return False
+        alarms = self._begun[member] - FALSE_ALARMS
+        if not held and alarms >= 0 and now - self._last[member] < min(2.0**alarms, LONGEST_WAIT):
+            return False
+        self._begun[member] += not held
+        self._before[member], self._last[member] = self._last[member], now
+        return True
 
 
 class Membership:
-    """What is promised is on disk before it is answered, and what is decided before anybody hears of it."""
+    """Of one peer, through all its lives."""
 
-    def __init__(self, register: Register, questions: Questions, report: Report, terms: Terms) -> None:
-        self._terms = terms
-        self.register, self._questions, self.report = register, questions, report
-        self.id, self.chain = register.acceptor.id, register.acceptor.chain
+    def __init__(
+        self, register: Register, acceptor: Acceptor, questions: Questions, report: Report, terms: Terms
+    ) -> None:
+        self.register, self.acceptor, self.memory = register, acceptor, register.memory
+        self.questions, self.report, self.terms, self.timeouts = questions, report, terms, questions.timeouts
+        self.id, self.chain, self.keyring = acceptor.id, acceptor.chain, acceptor.keyring
         self.seat: MovingSeat | None = None
         """Where this peer is in its present life."""
-        self.order = Order(report)
+        self.order = LeaveOrder(report)
         """To leave, if there is one."""
-        self.asks_to_enter: dict[str, int] = {}
-        """Who does, with the round after which its private state stands."""
+        self.asks_to_enter: dict[str, Signed[Entry]] = {}
+        """Who does."""
+        self.answered: dict[str, float] = {}
+        """When each member has answered a question last, by the loop's clock."""
+        self._failures: dict[str, str] = {}
+        """Why the last question to a member was not answered."""
+        self._refusals = Refusals(report, questions.limits, acceptor.rules.ids)
+        self._turns, self._clock = Turns(self.timeouts.decide), asyncio.get_running_loop().time
+        self._prepare: Signed[Prepare] | None = None
+        """The present attempt's."""
+        self.held_since: float | None = None
+        """By the loop's clock; None while no view is being decided on."""
+        self._relayed: tuple[Ballot | None, dict[str, asyncio.Task[Promised | Refused | None]]] = None, {}
+        """What members have answered to the present attempt that this one has asked for its proposer, or for itself."""
         self._changed, self._writing = asyncio.Event(), asyncio.Lock()
-        self._written: dict[str, Any] = {}
+        self._written: object = None
         self._told = self.chain.current.number
         self._stranded: int | None = None
         """The number of the view in which it lives and which cannot be played to its end any more."""
 
+    @classmethod
+    def open(
+        cls, directory: Path, rules: Rules, keyring: Keyring, questions: Questions, work: tuple[Report, Terms]
+    ) -> "Membership":
+        """By what is in its directory; FailedError where that is damaged, or nobody can prove it."""
+        register = Register.open(directory, keyring.id)
+        for pem in register.memory.authorities:
+            keyring.trust(pem)
+        try:
+            acceptor = Acceptor(register.memory, rules, keyring)
+        except InvalidError as error:
+            raise FailedError(
+                f"{register.path}: holds a view without proof that it was decided ({error}): it was decided without "
+                f"certificates or with those of another CA, or is damaged; take the certificates with which the run "
+                f"began, or remove {directory} and start this peer again: then the others take it in anew"
+            ) from None
+        return cls(register, acceptor, questions, *work)
+
     @property
     def held(self) -> bool:
         """Whether the next view is being decided on: no round may begin."""
-        return self.register.acceptor.held
+        return self.acceptor.held
+
+    @property
+    def held_for(self) -> float:
+        """Seconds for which a view has been decided on."""
+        return 0.0 if self.held_since is None else self._clock() - self.held_since
 
     @property
     def view(self) -> View:
         """In which this peer lives, or has last lived."""
-        return self.chain.since(self.register.entered - 1)[0]
+        return self.chain.of(self.memory.entered)
 
     @property
     def is_member(self) -> bool:
         """Whether it is one of the last view."""
-        return self.id in self.chain.current.members
+        return self.acceptor.is_member
 
     @property
     def has_left(self) -> bool:
         """Whether it was told to leave, and no view is left in which it is to live."""
-        return self.order.stands and not self.is_member and not self.chain.after(self.register.entered, self.id)
+        return self.order.stands and not self.is_member and not self.chain.after(self.memory.entered, self.id)
 
     def take_seat(self) -> MovingSeat:
         """For a life in that view."""
-        self.seat = MovingSeat(self.view, self.id, self._terms, self)
+        self.seat = MovingSeat(self.view, self.id, self.terms, self)
         self._tell_seat()
         return self.seat
 
@@ -78,33 +267,181 @@ class Membership:
 
     async def enter(self, view: View) -> None:
         """Live there from now on: this is on disk when it returns."""
-        self.register.entered = view.number
+        self.memory.entered = view.number
         async with self._writing:
             await self._write()
 
+    # Asking.
+
+    def refused(self, member: str) -> bool:
+        """Whether nobody listened there when it was asked last."""
+        return self._failures.get(member) == REFUSED
+
+    async def ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
+        """The answer; None where there is none, or one that no member gives."""
+        self._failures.pop(member, None)
+        try:
+            if member == self.id:
+                return await self.hear(request)
+            reply = await self.questions.ask(transport, member, request)
+        except TimeoutError:  # this peer itself does not know yet how it stands
+            return None
+        except (DisconnectedError, RefusedError) as error:
+            self._failures[member] = str(error)
+            return None
+        except InvalidError as error:
+            self.name_liar(member, str(error))
+            return None
+        self.answered[member] = self._clock()
+        if isinstance(reply, Decided):
+            await self.learn(member, reply.decisions)
+        return reply
+
+    def name_liar(self, member: str, what: str) -> None:
+        """It has said what no honest member says: counted, and told once."""
+        self._refusals.add(events.Refused(caller=member, kind="views", reason=f"{what}; it was not believed"))
+
+    async def learn(self, teller: str, decisions: tuple[Decision, ...]) -> None:
+        """Views that were decided, as a member tells; what it cannot prove is not believed."""
+        try:
+            await self.hear(Decided(decisions))
+        except InvalidError as error:
+            self.name_liar(teller, str(error))
+
+    # Answering.
+
     async def answer(self, pipe: Pipe) -> None:
         """Serve a stream with a question."""
-        await self._questions.answer(pipe, self._hear_another)
+        await self.questions.answer(pipe, self._hear_another)
+
+    async def _hear_another(self, sender: str, request: Request) -> Reply:
+        try:
+            if isinstance(request, Relay) and request.prepare.signer != sender:
+                raise InvalidError("an attempt in the name of another")
+            return await self.hear(request)
+        except InvalidError as error:
+            self.name_liar(sender, str(error))
+            return Denied(str(error)[:300])
 
     async def hear(self, request: Request) -> Reply:
-        """The answer, once what follows from it is on disk."""
-        if isinstance(request, Leave):
-            return await self._leave(request)
-        if isinstance(request, Expel) and (denied := self._why_not(request)):
-            return Denied(denied)
-        standing = await self._standing() if isinstance(request, Prepare) else NOWHERE
-        reply = self.register.acceptor.hear(request, standing)
-        if isinstance(reply, Promise):
-            self.register.promised = reply.durable
+        """The answer, once what follows from it is on disk; InvalidError for what no honest member asks."""
+        number, standing = self.chain.current.number, NOWHERE
+        match request:
+            case Leave():
+                return await self._leave(request)
+            case Expel() if denied := self._why_not(request):
+                return Denied(denied)
+            case Relay(prepare, to):
+                return await self._relay(prepare, to)
+            case AskPromise(prepare) if refused := self._not_its_turn(prepare):
+                return refused
+            case AskPromise():
+                standing = await self._standing()
+            case Propose(proposal) if objection := await self._objection(proposal):
+                return objection
+        reply = self.acceptor.hear(request, standing, self.most)
+        if isinstance(request, AskPromise) and isinstance(reply, Promised):
+            self._prepare = request.prepare
+            self.memory.promised = reply.promise.statement.durable
         if self.held and self.seat:
-            self.seat.hold(self.register.promised)  # a round that begins from now on is not in the promise
+            self.seat.hold(self.memory.promised)  # a round that begins from now on is not in the promise
         # One who hears late that it was taken in asks once more: that must not count when it has gone again.
         current = self.chain.current
-        known = {*current.members, *current.expelled}
-        if isinstance(request, Enter) and isinstance(reply, Heard) and request.id not in known:
-            self.asks_to_enter[request.id] = request.private
+        if isinstance(request, Enter) and request.entry.signer not in {*current.members, *current.expelled}:
+            self.asks_to_enter[request.entry.signer] = request.entry
+        if current.number != number:
+            self._turns.clear()
         await uninterrupted(self._take_note)  # what was heard stands, also where the asker has gone meanwhile
         return reply
+
+    @property
+    def most(self) -> int:
+        """How many views are told at once, so that they fit into an answer also with the largest keys."""
+        return max(1, self.questions.limits.views // (6144 * len(self.acceptor.rules.ids)))
+
+    def _not_its_turn(self, prepare: Signed[Prepare]) -> Refused | None:
+        """The answer to one whose new attempt is not listened to now."""
+        slot, ballot = self.acceptor.slot, prepare.statement.ballot
+        if prepare.statement.number != slot.number or (slot.promised and ballot <= slot.promised):
+            return None
+        self.acceptor.court.check_signed(prepare)
+        if self._turns.may_try(prepare.signer, slot.promised, slot.held):
+            return None
+        return Refused(slot.number, slot.promised or ballot)
+
+    async def _relay(self, prepare: Signed[Prepare], to: Iterable[str]) -> Reply:
+        """What those promise from whom the proposer has no answer."""
+        slot, present = self.acceptor.slot, self.chain.current
+        if prepare.statement.number != slot.number or prepare.statement.ballot != slot.promised:
+            return Refused(slot.number, slot.promised or prepare.statement.ballot)
+        asked = [id for id in present.members if id in {*to} and id not in (self.id, prepare.signer)]
+        found = await asyncio.gather(*(self._promise_of(id, prepare) for id in asked))
+        return Relayed(tuple(one for one in found if isinstance(one, Promised)))
+
+    def _promise_of(self, id: str, prepare: Signed[Prepare]) -> "asyncio.Task[Promised | Refused | None]":
+        """Each is asked once in an attempt; its answer, or that there is none, is remembered until the next."""
+        ballot, asked = self._relayed
+        if ballot != prepare.statement.ballot:
+            self._relayed = prepare.statement.ballot, (asked := {})
+        if id not in asked:
+            asked[id] = asyncio.create_task(self._ask_for_promise(id, prepare))
+        return asked[id]
+
+    async def _ask_for_promise(self, id: str, prepare: Signed[Prepare]) -> Promised | Refused | None:
+        if not (self.seat and self.seat.transport):
+            return None
+        with suppress(TimeoutError):
+            # Less than the proposer waits for this member's answer.
+            async with asyncio.timeout(0.75 * self.timeouts.question):
+                reply = await self.ask(id, AskPromise(prepare), self.seat.transport)
+                if isinstance(reply, Promised) and reply.promise.signer == id:
+                    self.acceptor.court.check_promise(self.chain.current, reply.promise, prepare.statement.ballot)
+                    return reply
+                return reply if isinstance(reply, Refused) else None
+        return None
+
+    async def _objection(self, proposal: Proposal) -> Objection | None:
+        """Why this member does not vote for a view, by what only it knows.
+
+        Where nothing is signed everybody is believed. A view with a lock was voted for by a quorum before.
+        """
+        view, grounds, slot = proposal.view, proposal.grounds, self.acceptor.slot
+        ballot = proposal.vote.statement.ballot
+        if view is None or grounds.lock or not self.keyring.signs or not self.seat:
+            return None
+        if proposal.vote.statement.number != slot.number or not slot.admits(ballot):
+            return None
+        self.acceptor.court.check_proposal(self.chain, proposal)
+        known, promised = self.seat.announcements(), {one.signer: one.statement for one in grounds.promises}
+        taken_back = [
+            known[id]
+            for id, promise in promised.items()
+            if id in view.members and id in known and is_less(promise, known[id].statement, self.chain)
+        ]
+        if taken_back:
+            return Objection(f"{taken_back[0].signer} has announced a later round than it promises", (*taken_back,))
+        if view.planned and self.seat.started >= view.first:
+            return Objection(f"{self.id} has begun round {self.seat.started}")
+        omitted = [id for id in self.chain.current.members if id not in {*promised, *view.expelled}]
+        if omitted and not self.seat.may_lose:
+            return Objection("the run has not begun, so nobody counts as lost")
+        away = (*omitted, *grounds.missing)
+        answers = await asyncio.gather(*(self._is_there(id, ballot) for id in away))
+        there = [id for id, answered in zip(away, answers, strict=True) if answered]
+        return Objection(f"{', '.join(there)} answers {self.id}"[:300]) if there else None
+
+    async def _is_there(self, id: str, ballot: Ballot) -> bool:
+        """Whether one that is to count as lost answers this member."""
+        seat, prepare, rules = self.seat, self._prepare, self.acceptor.rules
+        if id == self.id or seat is None or seat.transport is None:
+            return id == self.id
+        if seat.is_silent(id, rules.absence, self.answered):
+            return False
+        if id in self.chain.current.members and prepare and prepare.statement.ballot == ballot:
+            found = await self._promise_of(id, prepare)
+            # One that listens to another ballot is there; but nobody holds up the rest by that for ever.
+            return isinstance(found, Promised) or (isinstance(found, Refused) and self.held_for <= rules.absence)
+        return await self.ask(id, Ask(self.chain.current.number), seat.transport) is not None
 
     async def _leave(self, request: Leave) -> Reply:
         """Answered when it is decided, or cannot be; else after a while, and the asker asks again."""
@@ -113,43 +450,30 @@ class Membership:
         if self.is_member:
             self.order.give()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._questions.timeouts.question / 2):
+            async with asyncio.timeout(self.timeouts.question / 2):
                 while self.is_member and self.order.stands:
                     await self._change()
         refusal = self.order.refusal
-        return Denied(refusal) if refusal else self.register.acceptor.hear(request)
+        return Denied(refusal) if refusal else self.acceptor.hear(request, most=self.most)
 
     def _why_not(self, request: Expel) -> str | None:
         left = {*self.chain.current.members} - {request.id}
-        if len(left) >= self._terms.at_least or request.id in self.chain.current.expelled:
+        if len(left) >= self.terms.at_least or request.id in self.chain.current.expelled:
             return None
-        return f"without {request.id} {len(left)} members would be left, and the protocol needs {self._terms.at_least}"
-
-    async def _hear_another(self, sender: str, request: Request) -> Reply:
-        """The same of a question that has come in: what contradicts what is known here is told, and not believed."""
-        out = self.register.acceptor.unheard.union(self.chain.current.expelled)
-        if sender in out and isinstance(request, Decided):
-            return Heard()
-        try:
-            return await self.hear(request)
-        except ConflictError as error:
-            self.report(ViewConflict(sentence=str(error)))
-            return Heard()
-
-    async def learn(self, views: tuple[View, ...]) -> None:
-        """Views that were decided, in the order of their numbers."""
-        await self.hear(Decided(views))
+        return f"without {request.id} {len(left)} members would be left, and the protocol needs {self.terms.at_least}"
 
     async def _standing(self) -> Standing:
         """How this peer stands, once it has found what it had on disk."""
-        async with asyncio.timeout(self._questions.timeouts.question):  # then nobody waits for the answer any more
+        async with asyncio.timeout(self.timeouts.question):  # then nobody waits for the answer any more
             while not (standing := self.seat and self.seat.standing(self.chain)):
                 await self._change()
         return standing
 
     async def _take_note(self) -> None:
         async with self._writing:
-            if (state := self.register.acceptor.state_dict()) != self._written:
+            memory = self.memory
+            state = (len(memory.decisions), memory.slot, len(memory.consents), len(memory.guilt), memory.promised)
+            if state != self._written:
                 await self._write()
                 self._written = state
         for view in self.chain.since(self._told):
@@ -161,12 +485,14 @@ class Membership:
 
     async def _write(self) -> None:
         """As it is now, whatever is decided while it is being written."""
+        self.memory.authorities = tuple(self.keyring.pems)
         await in_thread(self.register.write, self.register.content())
 
     def _tell_seat(self) -> None:
+        self.held_since = (self.held_since or self._clock()) if self.held else None
         if seat := self.seat:
             # In a view that is void nothing more is begun, and nobody hears what is on disk of it.
-            seat.hold(self.register.promised if self.held or self.is_over(seat.view) else None)
+            seat.hold(self.memory.promised if self.held or self.is_over(seat.view) else None)
             following = self.chain.since(seat.view.number)[:1]
             if following and following[0].planned:
                 seat.end_after(following[0].first - 1)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from peer.network.membership.durability import Durability
+from peer.network.membership.durability import Durability, ImpossibleError
 from peer.network.membership.edges import Neighbour
 from peer.network.network import Network
 from peer.network.transport import Pipe, Transport
 from peer.runtime.seat import Seat
-from peer.views.acceptor import Standing
+from peer.views.decision import Standing
+from peer.views.signing import Keyring
+from peer.views.statements import Announcement, Signed
 from peer.views.view import Chain, View
 
 PARTING = 5.0
@@ -23,6 +25,7 @@ class Owner(Protocol):
     """Whose seat it is."""
 
     chain: Chain
+    keyring: Keyring
 
     async def answer(self, pipe: Pipe) -> None:
         """Serve a stream with a question."""
@@ -37,10 +40,10 @@ class Terms:
 
     patience: float
     """Seconds for which a peer waits for somebody who cannot be lost."""
-    begins_with_some: bool
-    """Whether the run may begin before everybody has been there."""
     at_least: int
     """Members of every view."""
+    start_with: int | None = None
+    """Members with which the run may begin; None: all."""
 
 
 class MovingSeat(Seat):
@@ -50,8 +53,8 @@ class MovingSeat(Seat):
 
     def __init__(self, view: View, id: str, terms: Terms, owner: Owner) -> None:
         super().__init__(view, terms.patience)
-        self._id, self._begins_with_some, self._owner = id, terms.begins_with_some, owner
-        self.passed = owner.chain.passed(view.number)
+        self._id, self._begins_with_some, self._owner = id, terms.start_with is not None, owner
+        self.passed, self.keyring = owner.chain.passed(view.number), owner.keyring
         self.network: Network | None = None
         """Since the peer has taken part in this view."""
         self.transport: Transport | None = None
@@ -185,9 +188,29 @@ class MovingSeat(Seat):
             return []
         return [one.id for one in self._around(self.network) if one.state not in ("up", "left")]
 
-    def has_lost(self, member: str, durable: int) -> bool:
-        """Whether a member that can go back to the end of that round only had a later one on disk."""
-        return self.network is not None and durable < self.network.durability.of(member)
+    @property
+    def may_lose(self) -> bool:
+        """Whether anybody counts as lost yet: before the run has begun nobody, unless it may begin without some."""
+        return self.has_begun or self._begins_with_some
+
+    def announcements(self) -> Mapping[str, Signed[Announcement]]:
+        """What members have announced to be on their disks, as far as it has come here."""
+        return self.network.durability.announcements() if self.network else {}
+
+    def take_announcement(self, signed: Signed[Announcement]) -> None:
+        """What a member has announced, as another holds against it."""
+        if self.network and signed.statement.view == self.view.number:
+            with suppress(ImpossibleError):
+                durability = self.network.durability
+                durability.proved(signed.signer, signed.statement.round, signed.signature, signed.certificate)
+
+    def is_silent(self, member: str, seconds: float, answered: Mapping[str, float]) -> bool:
+        """Whether a neighbour has given no sign of life for so long; of others nothing is known without asking."""
+        return (
+            self.network is not None
+            and member in self.network.edges.current()
+            and member in self.silent(seconds, answered)
+        )
 
     def silent(self, seconds: float, answered: Mapping[str, float]) -> list[str]:
         """Neighbours that have given no sign of life for so long, have not come, or have lost what they had.

@@ -1,45 +1,132 @@
-"""A peer's lives in the views of an earlier run, none of which is decided again."""
+"""A peer's lives in the views of an earlier run, none of which is decided again.
+
+In each view of which rounds count, its members play these rounds, and nobody plays others.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 
 from peer.errors import InputError
+from peer.network.membership.durability import Durability
+from peer.network.network import Network
 from peer.ownership import make_private
+from peer.runtime.barriers import drain
 from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.journal import Journal
-from peer.runtime.membership.register import Register
-from peer.runtime.membership.replayed_seat import ReplayedSeat
-from peer.runtime.membership.script import Scene, script
+from peer.runtime.membership.membership import Register
+from peer.runtime.seat import Seat
 from peer.runtime.setup import Setup, prepare
 from peer.tasks import in_thread
 from peer.telemetry.events import Report, ViewDecided
-from peer.views.view import View
+from peer.views.statements import Decision
+from peer.views.view import View, spans
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One peer's part in one view."""
+
+    number: int
+    """How many views of the script are before it."""
+    view: View
+    """As recorded, but planned: nobody plays rounds that are void."""
+    last: int
+    """The view's last round."""
+    brings: int | None
+    """The round after which the private state stands with which the peer is taken in there, or -1; None: it is not."""
+    brings_later: int
+    """The least such round of its later views; -1 if there is none."""
+    stay: frozenset[str]
+    """Who is in a later view."""
+    met_again: frozenset[str]
+    """Who is in a later view of this peer's."""
+    ends: bool
+    """Whether the peer is in no later one."""
+
+
+def script(id: str, views: Sequence[View], rounds: int) -> list[Scene]:
+    """A peer's scenes, by all views of a run of so many rounds."""
+    whole = spans(views, rounds)
+    scenes = list[Scene]()
+    for number, span in enumerate(whole):
+        if id not in span.view.members:
+            continue
+        later = [one.view for one in whole[number + 1 :]]
+        own = [dict(view.entrants)[id] for view in later if id in dict(view.entrants)]
+        scenes.append(
+            Scene(
+                number,
+                replace(span.view, planned=number > 0),
+                span.last,
+                dict(span.view.entrants).get(id),
+                min((brought for brought in own if brought >= 0), default=-1),
+                frozenset(member for view in later for member in view.members),
+                frozenset(member for view in later if id in view.members for member in view.members),
+                not any(id in view.members for view in later),
+            )
+        )
+    return scenes
+
+
+class ReplayedSeat(Seat):
+    """All play the view to the end of its rounds; who is in no later one leaves then."""
+
+    def __init__(self, scene: Scene, patience: float, began: Callable[[], None]) -> None:
+        """patience: seconds. began: called when the peer is about to live there."""
+        super().__init__(scene.view, patience)
+        self._scene, self._began = scene, began
+        self.passed = dict.fromkeys(range(scene.view.number), scene.view.first - 1)
+
+    def take(self, network: Network, done: int) -> None:
+        network.end_after(self._scene.last)
+        self._began()
+
+    def least_wanted(self, durability: Durability) -> int:
+        """Not later than the round to which this peer goes back when it is taken in."""
+        brought = self._scene.brings_later
+        return min([durability.low_watermark, *([brought] if brought >= 0 else [])])
+
+    def patience(self, done: int) -> float:
+        """In the run's first view as ever; later for ever, as others may have many rounds to play before it begins."""
+        return inf if self._scene.number else self._patience
+
+    async def may_pass_on(self, network: Network) -> None:
+        """Who is in no later view may be gone without a word: it is waited for no longer than `patience`."""
+        if self._scene.ends:
+            await drain(network, self._patience)
+            await network.leave()
+            return
+        while self._scene.stay & {*await drain(network, self._patience)}:
+            await network.durability.beyond(network.durability.version)
+        if network.edges.neighbours.keys() - self._scene.met_again:
+            await network.leave()  # they would wait for this peer's last word, which no later handshake brings
 
 
 class Replay:
-    """In each view of which rounds count, its members play these rounds, and nobody plays others."""
+    """`run` is all of them."""
 
     def __init__(
-        self, setup: Setup, views: Sequence[View], live: Callable[[Setup], Awaitable[bool]], report: Report
+        self, setup: Setup, recorded: Sequence[Decision], live: Callable[[Setup], Awaitable[bool]], report: Report
     ) -> None:
         """live: a life in the seat that a setup has, and whether the run is over with it."""
-        self._setup, self._views, self._live, self._report = setup, views, live, report
+        self._setup, self._live, self._report = setup, live, report
+        self._decisions = recorded
+        self._views = (View(0, setup.spec.ids, first=0), *(one.view for one in recorded))
         self._id, self._patience = setup.config.id, setup.spec.patience
         self._checkpoints, self._journal = Checkpoints(setup.out / "checkpoint"), Journal(setup.out / "journal")
         self._register = self._open()
-        self._told = self._register.entered
+        self._told = self._register.memory.entered
 
     def _open(self) -> Register:
         """With the views that are replayed; InputError where this run has begun with others."""
         make_private(self._setup.out)
-        register = Register.open(self._setup.out, self._id, self._views[0])
-        chain = register.acceptor.chain
-        if len(known := chain.since(-1)) == 1:
-            for view in self._views[1:]:
-                chain.extend(view)
-        elif known != (*self._views,):
+        register = Register.open(self._setup.out, self._id)
+        if not register.memory.decisions:
+            register.memory.decisions = [*self._decisions]
+        elif [one.view for one in register.memory.decisions] != [*self._views[1:]]:
             raise InputError(
                 f"{self._setup.out}: has begun to replay other views than those of {self._setup.spec.recording}; give "
                 "another `out`"
@@ -48,7 +135,7 @@ class Replay:
 
     async def run(self) -> None:
         scenes = script(self._id, self._views, self._setup.spec.rounds)
-        for scene in [scene for scene in scenes if scene.view.number >= self._register.entered]:
+        for scene in [scene for scene in scenes if scene.view.number >= self._register.memory.entered]:
             await self._enter(scene)
             seat = ReplayedSeat(scene, self._patience, lambda scene=scene: self._tell(scene))  # type: ignore[misc]
             if await self._live(replace(self._setup, moved=seat)):
@@ -57,7 +144,7 @@ class Replay:
 
     async def _enter(self, scene: Scene) -> None:
         """Where this peer lives is on disk before anything is dropped that the view before could still need."""
-        self._register.entered = scene.view.number
+        self._register.memory.entered = scene.view.number
         await in_thread(self._register.write, self._register.content())
         if scene.brings is None or max(self._checkpoints.rounds(), default=-1) >= scene.view.first:
             return

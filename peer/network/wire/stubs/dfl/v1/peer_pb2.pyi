@@ -109,7 +109,7 @@ class Refusal(_message.Message):
     def __init__(self, reason: _Optional[_Union[Refusal.Reason, str]] = ..., detail: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., durable: _Optional[int] = ..., settings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("durable", "round", "state", "resources", "taken", "others", "obstacle", "heard")
+    __slots__ = ("durable", "round", "state", "resources", "taken", "others", "obstacle", "heard", "announced")
     class OthersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class Beat(_message.Message):
     OTHERS_FIELD_NUMBER: _ClassVar[int]
     OBSTACLE_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCED_FIELD_NUMBER: _ClassVar[int]
     durable: int
     round: int
     state: str
@@ -133,7 +134,20 @@ class Beat(_message.Message):
     others: _containers.ScalarMap[str, int]
     obstacle: Obstacle
     heard: int
-    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ..., others: _Optional[_Mapping[str, int]] = ..., obstacle: _Optional[_Union[Obstacle, _Mapping]] = ..., heard: _Optional[int] = ...) -> None: ...
+    announced: _containers.RepeatedCompositeFieldContainer[Announced]
+    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., state: _Optional[str] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., taken: _Optional[int] = ..., others: _Optional[_Mapping[str, int]] = ..., obstacle: _Optional[_Union[Obstacle, _Mapping]] = ..., heard: _Optional[int] = ..., announced: _Optional[_Iterable[_Union[Announced, _Mapping]]] = ...) -> None: ...
+
+class Announced(_message.Message):
+    __slots__ = ("id", "round", "signature", "certificate")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    round: int
+    signature: bytes
+    certificate: bytes
+    def __init__(self, id: _Optional[str] = ..., round: _Optional[int] = ..., signature: _Optional[bytes] = ..., certificate: _Optional[bytes] = ...) -> None: ...
 
 class Obstacle(_message.Message):
     __slots__ = ("address", "reason")
@@ -176,42 +190,8 @@ class Resources(_message.Message):
     gpu_busy: float
     def __init__(self, cpus: _Optional[int] = ..., free_cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., gpu: _Optional[str] = ..., gpu_memory_bytes: _Optional[int] = ..., free_gpu_memory_bytes: _Optional[int] = ..., load: _Optional[float] = ..., samples: _Optional[int] = ..., bytes_per_second: _Optional[_Mapping[str, float]] = ..., gpu_busy: _Optional[float] = ...) -> None: ...
 
-class Ballot(_message.Message):
-    __slots__ = ("counter", "proposer")
-    COUNTER_FIELD_NUMBER: _ClassVar[int]
-    PROPOSER_FIELD_NUMBER: _ClassVar[int]
-    counter: int
-    proposer: str
-    def __init__(self, counter: _Optional[int] = ..., proposer: _Optional[str] = ...) -> None: ...
-
-class View(_message.Message):
-    __slots__ = ("number", "members", "first", "planned", "entrants", "reason", "expelled")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    FIRST_FIELD_NUMBER: _ClassVar[int]
-    PLANNED_FIELD_NUMBER: _ClassVar[int]
-    ENTRANTS_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    EXPELLED_FIELD_NUMBER: _ClassVar[int]
-    number: int
-    members: _containers.RepeatedScalarFieldContainer[str]
-    first: int
-    planned: bool
-    entrants: _containers.RepeatedCompositeFieldContainer[Entrant]
-    reason: str
-    expelled: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., first: _Optional[int] = ..., planned: _Optional[bool] = ..., entrants: _Optional[_Iterable[_Union[Entrant, _Mapping]]] = ..., reason: _Optional[str] = ..., expelled: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class Entrant(_message.Message):
-    __slots__ = ("id", "private")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    PRIVATE_FIELD_NUMBER: _ClassVar[int]
-    id: str
-    private: int
-    def __init__(self, id: _Optional[str] = ..., private: _Optional[int] = ...) -> None: ...
-
 class Question(_message.Message):
-    __slots__ = ("version", "id", "to", "spec", "number", "ballot", "prepare", "accept", "release", "decided", "ask", "enter", "leave", "expel", "poll")
+    __slots__ = ("version", "id", "to", "spec")
     class SpecEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -223,109 +203,19 @@ class Question(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    BALLOT_FIELD_NUMBER: _ClassVar[int]
-    PREPARE_FIELD_NUMBER: _ClassVar[int]
-    ACCEPT_FIELD_NUMBER: _ClassVar[int]
-    RELEASE_FIELD_NUMBER: _ClassVar[int]
-    DECIDED_FIELD_NUMBER: _ClassVar[int]
-    ASK_FIELD_NUMBER: _ClassVar[int]
-    ENTER_FIELD_NUMBER: _ClassVar[int]
-    LEAVE_FIELD_NUMBER: _ClassVar[int]
-    EXPEL_FIELD_NUMBER: _ClassVar[int]
-    POLL_FIELD_NUMBER: _ClassVar[int]
     version: int
     id: str
     to: str
     spec: _containers.ScalarMap[str, str]
-    number: int
-    ballot: Ballot
-    prepare: Prepare
-    accept: View
-    release: Release
-    decided: Views
-    ask: Ask
-    enter: Entrant
-    leave: Leave
-    expel: str
-    poll: Poll
-    def __init__(self, version: _Optional[int] = ..., id: _Optional[str] = ..., to: _Optional[str] = ..., spec: _Optional[_Mapping[str, str]] = ..., number: _Optional[int] = ..., ballot: _Optional[_Union[Ballot, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., accept: _Optional[_Union[View, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., decided: _Optional[_Union[Views, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., enter: _Optional[_Union[Entrant, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., expel: _Optional[str] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ...) -> None: ...
-
-class Prepare(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class Release(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class Ask(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class Leave(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class Poll(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class Views(_message.Message):
-    __slots__ = ("views",)
-    VIEWS_FIELD_NUMBER: _ClassVar[int]
-    views: _containers.RepeatedCompositeFieldContainer[View]
-    def __init__(self, views: _Optional[_Iterable[_Union[View, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., id: _Optional[str] = ..., to: _Optional[str] = ..., spec: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("refusal", "promise", "accepted", "outdone", "decided", "behind", "heard", "consents", "denied")
+    __slots__ = ("refusal", "reply")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    PROMISE_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    OUTDONE_FIELD_NUMBER: _ClassVar[int]
-    DECIDED_FIELD_NUMBER: _ClassVar[int]
-    BEHIND_FIELD_NUMBER: _ClassVar[int]
-    HEARD_FIELD_NUMBER: _ClassVar[int]
-    CONSENTS_FIELD_NUMBER: _ClassVar[int]
-    DENIED_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal
-    promise: Promise
-    accepted: Ballot
-    outdone: Ballot
-    decided: Views
-    behind: int
-    heard: Heard
-    consents: Consents
-    denied: str
-    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., outdone: _Optional[_Union[Ballot, _Mapping]] = ..., decided: _Optional[_Union[Views, _Mapping]] = ..., behind: _Optional[int] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., consents: _Optional[_Union[Consents, _Mapping]] = ..., denied: _Optional[str] = ...) -> None: ...
-
-class Consents(_message.Message):
-    __slots__ = ("ids",)
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ids: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class Promise(_message.Message):
-    __slots__ = ("ballot", "durable", "oldest", "started", "private", "accepted", "view")
-    BALLOT_FIELD_NUMBER: _ClassVar[int]
-    DURABLE_FIELD_NUMBER: _ClassVar[int]
-    OLDEST_FIELD_NUMBER: _ClassVar[int]
-    STARTED_FIELD_NUMBER: _ClassVar[int]
-    PRIVATE_FIELD_NUMBER: _ClassVar[int]
-    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
-    VIEW_FIELD_NUMBER: _ClassVar[int]
-    ballot: Ballot
-    durable: int
-    oldest: int
-    started: int
-    private: int
-    accepted: Ballot
-    view: View
-    def __init__(self, ballot: _Optional[_Union[Ballot, _Mapping]] = ..., durable: _Optional[int] = ..., oldest: _Optional[int] = ..., started: _Optional[int] = ..., private: _Optional[int] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ...) -> None: ...
-
-class Heard(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    reply: bytes
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., reply: _Optional[bytes] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
