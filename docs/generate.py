@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from peer.views.tables import tables
 from written.configuration import configuration
 from written.events import events
 from written.limits import limits
@@ -12,7 +13,6 @@ from written.wire import header
 from written.words import cell, escaped
 
 from peer.runtime.lifecycle import MEANING, TRANSITIONS
-from peer.views.tables import tables
 
 HERE = Path(__file__).parent
 

@@ -142,7 +142,8 @@ async def supervise(
         introduce(spec, files.path, screen)
         async with engine.deploy(replace(run, say=screen.say)) as deployment:
             policy = Policy.of(spec, limit=0 if engine.restarts_peers else Policy.limit)
-            supervisor = Supervisor(deployment, files, federation, screen.say, policy, Bearable.of(spec, options.certs is not None))
+            bearable = Bearable.of(spec, run.certs is not None)
+            supervisor = Supervisor(deployment, files, federation, screen.say, policy, bearable)
             async with background() as tasks:
                 # A display that breaks ends the peers: they must not go on unseen.
                 tasks.create_task(watch(federation, screen))

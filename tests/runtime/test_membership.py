@@ -6,14 +6,15 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from peer.runtime.membership.register import Register
+from peer.views.acceptor import Acceptor
+from peer.views.messages import Decided, Expel, Heard
+
 from peer.network.streams.handshake import Identity
 from peer.network.views.questions import Questions
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import Terms
-from peer.runtime.membership.register import Register
 from peer.telemetry.events import Event, ViewDecided
-from peer.views.acceptor import Acceptor
-from peer.views.messages import Decided, Expel, Heard
 from peer.views.view import Chain, View
 
 ALL = ("peer0", "peer1", "peer2", "peer3")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies
+from peer.runtime.membership.script import script
 
 from peer.errors import InputError
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import Hello, Refusal
-from peer.runtime.membership.script import script
 from peer.spec.agreement import digests
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, load_spec

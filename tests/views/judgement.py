@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def joined(evidence: Iterable[Evidence]) -> Evidence:
     """All of it as one."""
     those = [*evidence]
-    return Evidence(tuple(one for all in those for one in all.consents), tuple(one for all in those for one in all.guilt))
+    return Evidence(
+        tuple(one for all in those for one in all.consents), tuple(one for all in those for one in all.guilt)
+    )
 
 
 def of_view(world: "World", decision: Decision) -> Iterator[str]:

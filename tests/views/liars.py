@@ -136,7 +136,9 @@ class Gang:
         random = self.random
         consents = tuple(machine.acceptor.keyring.sign(Consent(id)) for id in random.sample(self.world.ids, 2))
         votes = random.sample(those, 2) if len(those := self.seen.get((Signed, Vote), [])) > 1 else []
-        honest = [Guilt(one, other) for one in those for other in those[:5] if one.signer == other.signer and one != other]
+        honest = [
+            Guilt(one, other) for one in those for other in those[:5] if one.signer == other.signer and one != other
+        ]
         guilt = tuple(honest[:1]) or ((Guilt(*votes),) if votes else ())
         return Evidence(consents, guilt if random.random() < 0.5 else ())
 
@@ -152,7 +154,13 @@ class Gang:
     def act(self, quick: bool = False) -> None:
         """quick: nothing that takes more than one message."""
         random, liar = self.random, self.random.choice(self.liars)
-        acts: list[Callable[[Machine], None]] = [self.repeat, self.change, self.raise_ballot, self.forge, self.equivocate]
+        acts: list[Callable[[Machine], None]] = [
+            self.repeat,
+            self.change,
+            self.raise_ballot,
+            self.forge,
+            self.equivocate,
+        ]
         acts += [self.forge, self.equivocate, self.forget]
         if not quick:
             acts += [self.propose, self.forget]
@@ -222,7 +230,9 @@ class Gang:
         random, chain = self.random, liar.chain
         number = chain.current.number + 1
         promises = [one for one in self.seen.get((Signed, Promise), []) if one.statement.number == number]
-        ballots = sorted({one.statement.ballot for one in promises if one.statement.ballot.proposer in self.world.liars})
+        ballots = sorted(
+            {one.statement.ballot for one in promises if one.statement.ballot.proposer in self.world.liars}
+        )
         if not ballots:
             return
         ballot = random.choice(ballots)
@@ -242,8 +252,11 @@ class Gang:
         lock = max(locks, key=lambda one: one.ballot, default=None)
         if locks and random.random() < 0.2:
             lock = random.choice(locks)
-        announced = tuple(random.sample(those, min(len(those), random.choice([0, 0, 2]))))\
-            if (those := self.seen.get((Signed, Announcement), [])) else ()
+        announced = (
+            tuple(random.sample(those, min(len(those), random.choice([0, 0, 2]))))
+            if (those := self.seen.get((Signed, Announcement), []))
+            else ()
+        )
         grounds = Grounds((*some,), lock, announced, leaves=random.random() < 0.3)
         try:
             view = lock.view if lock and lock.view else next_view(chain, ballot.proposer, grounds, self.world.rules)
@@ -296,7 +309,9 @@ class Gang:
             case tuple() if value:
                 place = random.randrange(len(value))
                 one, rest = value[place], (*value[:place], *value[place + 1 :])
-                return random.choice([rest, (*value, one), (*rest, one), (*rest, self.changed(one)), (*rest, self.changed(one))])
+                return random.choice(
+                    [rest, (*value, one), (*rest, one), (*rest, self.changed(one)), (*rest, self.changed(one))]
+                )
             case tuple():
                 return (random.choice(self.world.ids),) if random.random() < 0.3 else ()
             case str() if len(value) == 64:

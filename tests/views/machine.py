@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 
-from peer.views.decision import Acceptor, Attempt, Memory, Rules, Standing, is_less
+from peer.views.decision import Acceptor, Attempt, Memory, Standing, is_less
 from peer.views.signing import Keyring
 from peer.views.statements import (
     Announcement,
@@ -182,7 +182,9 @@ class Machine:
     @property
     def entry(self) -> View | None:
         """The view by which it was last taken in: it lives in that one still, or in a later one."""
-        return max((one for one in self.past if self.id in dict(one.entrants)), key=lambda one: one.number, default=None)
+        return max(
+            (one for one in self.past if self.id in dict(one.entrants)), key=lambda one: one.number, default=None
+        )
 
     @property
     def past(self) -> tuple[View, ...]:

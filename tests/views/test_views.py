@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from peer.views.acceptor import Acceptor, Standing
 from peer.views.messages import (
     Accept,
@@ -26,8 +25,9 @@ from peer.views.messages import (
     Vote,
 )
 from peer.views.proposal import Proposal
-from peer.views.view import Chain, ConflictError, View
 from peer.views.wish import Wish
+
+from peer.views.view import Chain, ConflictError, View
 
 IDS = ("a", "b", "c", "d", "e")
 BEGINNING = View(0, IDS[:4], 0)

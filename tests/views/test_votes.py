@@ -18,8 +18,9 @@ from peer.views.messages import (
     Refused,
 )
 from peer.views.proposal import Proposal
-from peer.views.view import Chain, View
 from peer.views.wish import Wish, next_view
+
+from peer.views.view import Chain, View
 
 IDS = ("a", "b", "c", "d")
 BEGINNING = View(0, IDS[:3], 0)

@@ -144,7 +144,15 @@ class World:
                 self.settle()
             for machine in self.honest:
                 self.wrong += judgement.of_size(self, machine)
-        except (InvalidError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+        except (
+            InvalidError,
+            RuntimeError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            AssertionError,
+        ) as error:
             self.wrong.append(f"{type(error).__name__}: {error}")
         return self.wrong
 
@@ -526,12 +534,19 @@ class World:
         other = self.machines[id]
         if not other.up or self.apart(machine.id, id) or self.random.random() < self.loss:
             return None
-        reply: Reply | None = self.answer(other, request.prepare.signer if isinstance(request, AskPromise) else machine.id, request)
+        reply: Reply | None = self.answer(
+            other, request.prepare.signer if isinstance(request, AskPromise) else machine.id, request
+        )
         return self.gang.reply(other, request, reply) if id in self.liars and reply else reply
 
     def objection(self, machine: Machine, proposal: Proposal) -> Objection | None:
         """Why the machine does not vote for a view, by what only it knows."""
-        view, grounds, slot, number = proposal.view, proposal.grounds, machine.acceptor.slot, proposal.vote.statement.number
+        view, grounds, slot, number = (
+            proposal.view,
+            proposal.grounds,
+            machine.acceptor.slot,
+            proposal.vote.statement.number,
+        )
         ballot = proposal.vote.statement.ballot
         carried = grounds.lock and grounds.lock.view
         if view is None or carried or not self.signed or number != slot.number or not slot.admits(ballot):
@@ -541,7 +556,9 @@ class World:
             return found
         there = []
         for id in (*machine.chain.current.members, *grounds.missing):
-            if id not in {*view.expelled, *(one.signer for one in grounds.promises)} and self.answers(machine, id, ballot):
+            if id not in {*view.expelled, *(one.signer for one in grounds.promises)} and self.answers(
+                machine, id, ballot
+            ):
                 there.append(id)
         return Objection(f"{', '.join(there)} answers") if there else None
 

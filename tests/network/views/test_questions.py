@@ -6,17 +6,6 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strangers import SPEC, pipes
-
-from peer.network.limits import Limits, Timeouts
-from peer.network.streams.handshake import Identity, RefusedError
-from peer.network.transport import DisconnectedError
-from peer.network.transport.memory import MemoryNetwork
-from peer.network.views.questions import Questions
-from peer.network.wire import views
-from peer.network.wire.foreign import Foreign
-from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import VERSION, Answer, Question, Refusal
 from peer.views.messages import (
     Accept,
     Accepted,
@@ -39,6 +28,17 @@ from peer.views.messages import (
     Request,
     Vote,
 )
+from strangers import SPEC, pipes
+
+from peer.network.limits import Limits, Timeouts
+from peer.network.streams.handshake import Identity, RefusedError
+from peer.network.transport import DisconnectedError
+from peer.network.transport.memory import MemoryNetwork
+from peer.network.views.questions import Questions
+from peer.network.wire import views
+from peer.network.wire.foreign import Foreign
+from peer.network.wire.frames import BadFrameError
+from peer.network.wire.messages import VERSION, Answer, Question, Refusal
 from peer.views.view import View
 
 IDS = ("a", "b", "c", "d")
