@@ -57,7 +57,7 @@ def test_faults_that_once_did_harm(name: str, seed: int) -> None:
 @pytest.mark.parametrize(
     ("omission", "name", "seed"),
     [
-        (promises_are_written_after_the_answer, "healing fedavg", 3),
+        (promises_are_written_after_the_answer, "healing fedavg", 6),
         (messages_of_another_view_count, "healing restless", 1),
         (void_rounds_stay, "healing scaffold", 1),
         (void_values_stay, "healing secrets", 1),

@@ -226,7 +226,7 @@ class Proposer:
             seat.take_announcement(signed)
         if attempt.newer:
             await self._membership.learn(self._membership.id, attempt.newer)
-        self._check_others(attempt.state == "short")
+        self._check_others(attempt.state in ("short", "outdone"))
         # Where many see the same loss at once, each attempt outdoes another: ever fewer of them try.
         self._outdone = self._outdone + 1 if attempt.state == "outdone" else 0
         self._not_before = self._clock() + self._random.uniform(*self._timeouts.again) * 2 ** min(self._outdone, 5)
@@ -271,11 +271,11 @@ class Proposer:
                 return reply
             await asyncio.sleep(self._timeouts.retry[-1])
 
-    def _check_others(self, short: bool) -> None:
+    def _check_others(self, in_vain: bool) -> None:
         """LeftBehindError once so many have ended for so long that no decision can be expected any more."""
         view = self._membership.chain.current
         there = [id for id in view.members if not self._membership.refused(id)]
-        if not short or self._acceptor.court.is_quorum(view, there):
+        if not in_vain or self._acceptor.court.is_quorum(view, there):
             self._few_since = None
             return
         self._few_since = self._few_since or self._clock()
