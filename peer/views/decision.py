@@ -132,8 +132,9 @@ class Wish:
     entries: tuple[Signed[Entry], ...] = ()
     at_least: int = 1
     """Fewer members it never proposes."""
-    patient: bool = True
-    """Whether a member that answers without a promise, as it listens to another ballot, is waited for."""
+    stubborn: frozenset[str] = frozenset()
+    """Members that have answered without a promise for so long that they count as lost. Any other that listens to
+    another ballot is there: nothing is proposed without it."""
     unanimous: bool = False
     """It proposes nothing unless everybody promises who is not expelled: nobody counts as lost yet."""
     missing: tuple[str, ...] = ()
@@ -660,8 +661,8 @@ class Attempt:
         self._promises: dict[str, Promised] = {}
         self._votes: dict[str, Signed[Vote]] = {}
         self._waiting: set[str] = set()
-        self._refused = False
-        """Whether a member listens to another ballot: it is not away, so no view is proposed without it."""
+        self._refused = set[str]()
+        """Members that listen to another ballot: they are not away, so no view is proposed without them."""
         self._proposal: Proposal | None = None
         own = acceptor.id
         suspects = [id for id in self._asked if id in wish.suspects and id != own]
@@ -716,7 +717,7 @@ class Attempt:
                     self._court.check_signed(known)
                     self.announced[known.signer] = known
             case Refused(number=number, promised=promised) if number == self.number:
-                self._refused = True
+                self._refused.add(member)
                 if promised > self.ballot:
                     self.outdone_by = max(promised, self.outdone_by or promised)
             case Decided(decisions) if decisions and decisions[0].view.number == self.number:
@@ -769,7 +770,7 @@ class Attempt:
     def _go_on(self) -> None:
         """All answers are there that can be expected now."""
         if self.state == "asking":
-            if self.ballot.proposer not in self._promises or (self._refused and self._wish.patient):
+            if self.ballot.proposer not in self._promises or self._refused - self._wish.stubborn:
                 self._fall_short()
             elif self._steps:
                 self._ask_next()

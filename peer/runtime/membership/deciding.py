@@ -152,7 +152,7 @@ class Proposer:
         if held and not self._unmet and held < self._timeouts.decide and not held_by_out:
             return None  # somebody else is at it
         if (lost := self._lost(seat)) or held > absence or out:
-            return self._without(lost, out, seat, patient=held <= absence)
+            return self._without(lost, out, seat, waits=held <= absence)
         if membership.order.stands and not seat.missing:
             return Wish(leaves=True, at_least=self._terms.at_least, unanimous=True)
         if held:
@@ -164,14 +164,14 @@ class Proposer:
             return Wish(entries=(*entries,), unanimous=True)
         return None
 
-    def _without(self, lost: Collection[str], out: Mapping[str, Evidence], seat: MovingSeat, patient: bool) -> Wish:
-        """Those who are lost and those who are expelled; patient: whether all others must promise if none is lost."""
+    def _without(self, lost: Collection[str], out: Mapping[str, Evidence], seat: MovingSeat, waits: bool) -> Wish:
+        """Those who are lost and those who are expelled; waits: for all others to promise, if none is lost."""
         others = [id for id in lost if id not in out]
         members = self._membership.chain.current.members
         return Wish(
             at_least=self._terms.at_least if seat.has_begun or out else self._terms.start_with or 0,
-            patient=patient,
-            unanimous=bool(out) and patient and not others,
+            stubborn=frozenset(id for id in members if self._membership.is_stubborn(id)),
+            unanimous=bool(out) and waits and not others,
             # Who is no member any more, and was to play the last rounds before a view that is decided.
             missing=tuple(id for id in others if id not in members),
             evidence=Evidence(

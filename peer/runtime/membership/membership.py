@@ -187,6 +187,8 @@ class Membership:
         """When each member has answered a question last, by the loop's clock."""
         self._failures: dict[str, str] = {}
         """Why the last question to a member was not answered."""
+        self._refusing: dict[str, float] = {}
+        """Since when a member has answered this one's questions for a promise, and only without one."""
         self._refusals = Refusals(report, questions.limits, acceptor.rules.ids)
         self._turns, self._clock = Turns(self.timeouts.decide), asyncio.get_running_loop().time
         self._prepare: Signed[Prepare] | None = None
@@ -277,6 +279,11 @@ class Membership:
         """Whether nobody listened there when it was asked last."""
         return self._failures.get(member) == REFUSED
 
+    def is_stubborn(self, member: str) -> bool:
+        """Whether a member has refused this one every promise for longer than `absence`: no honest one does."""
+        since = self._refusing.get(member)
+        return since is not None and self._clock() - since > self.acceptor.rules.absence
+
     async def ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
         """The answer; None where there is none, or one that no member gives."""
         self._failures.pop(member, None)
@@ -293,6 +300,10 @@ class Membership:
             self.name_liar(member, str(error))
             return None
         self.answered[member] = self._clock()
+        if isinstance(reply, Refused):
+            self._refusing.setdefault(member, self._clock())
+        elif isinstance(reply, Promised):
+            self._refusing.pop(member, None)
         if isinstance(reply, Decided):
             await self.learn(member, reply.decisions)
         return reply
@@ -351,6 +362,8 @@ class Membership:
             self.asks_to_enter[request.entry.signer] = request.entry
         if current.number != number:
             self._turns.clear()
+        if not self.held:
+            self._refusing.clear()
         await uninterrupted(self._take_note)  # what was heard stands, also where the asker has gone meanwhile
         return reply
 
@@ -439,8 +452,8 @@ class Membership:
             return False
         if id in self.chain.current.members and prepare and prepare.statement.ballot == ballot:
             found = await self._promise_of(id, prepare)
-            # One that listens to another ballot is there; but nobody holds up the rest by that for ever.
-            return isinstance(found, Promised) or (isinstance(found, Refused) and self.held_for <= rules.absence)
+            # One that listens to another ballot is there; but no member holds up the rest by that for ever.
+            return isinstance(found, Promised) or (isinstance(found, Refused) and not self.is_stubborn(id))
         return await self.ask(id, Ask(self.chain.current.number), seat.transport) is not None
 
     async def _leave(self, request: Leave) -> Reply:
