@@ -329,6 +329,17 @@ class Heard:
 Kept = TypeVar("Kept")
 Request: TypeAlias = AskPromise | Relay | Propose | Confirm | Release | Decided | Ask | Enter | Leave | Expel | Poll
 Reply: TypeAlias = Promised | Relayed | Voted | Refused | Objection | Decided | Behind | Consents | Denied | Heard
+_REPLIES: dict[type, tuple[type, ...]] = {
+    AskPromise: (Promised, Refused, Decided, Behind),
+    Relay: (Relayed, Refused),
+    Propose: (Voted, Refused, Objection, Decided, Behind),
+    Confirm: (Voted, Refused, Decided, Behind),
+    Decided: (Heard, Behind),
+    Ask: (Decided, Behind),
+    Enter: (Heard, Decided),
+    Poll: (Consents, Decided),
+}
+"""What an honest member answers to which request."""
 _KINDS = {one.__name__.encode(): one for one in (*get_args(Request), *get_args(Reply))}
 
 
@@ -350,6 +361,13 @@ def read_request(text: bytes) -> Request:
 def read_reply(text: bytes) -> Reply:
     """InvalidError for anything else."""
     return _said(Reply, text)  # type: ignore[no-any-return]
+
+
+def check_reply(request: Request, reply: Reply) -> None:
+    """InvalidError for a reply that no honest member gives to that request."""
+    fits = isinstance(reply, _REPLIES.get(type(request), Reply))
+    if not fits or (isinstance(request, Ask) and isinstance(reply, Behind) and reply.number >= request.number):
+        raise InvalidError(f"it answered {type(request).__name__} with {type(reply).__name__}")
 
 
 def read(kind: type[Kept], text: bytes) -> Kept:

@@ -50,6 +50,7 @@ from peer.views.statements import (
     Request,
     Signed,
     canonical,
+    check_reply,
 )
 from peer.views.statements import read as parse
 from peer.views.view import View
@@ -291,6 +292,9 @@ class Membership:
             if member == self.id:
                 return await self.hear(request)
             reply = await self.questions.ask(transport, member, request)
+            check_reply(request, reply)
+            if isinstance(reply, Decided):
+                await self.hear(reply)
         except TimeoutError:  # this peer itself does not know yet how it stands
             return None
         except (DisconnectedError, RefusedError) as error:
@@ -304,8 +308,6 @@ class Membership:
             self._refusing.setdefault(member, self._clock())
         elif isinstance(reply, Promised):
             self._refusing.pop(member, None)
-        if isinstance(reply, Decided):
-            await self.learn(member, reply.decisions)
         return reply
 
     def name_liar(self, member: str, what: str) -> None:
