@@ -84,7 +84,7 @@ def text(given: Spec, options: ComposeOptions) -> str:
     check_certificates(given, options.certs)
     spec = in_containers(given)
     if not options.certs:
-        spec = spec.model_copy(update={"plaintext": True})
+        spec = spec.in_plaintext()
     made = Composition(spec, options.settings, options.file.absolute().parent, options.certs, options.build)
     content = made.content()
     about = ABOUT.format(peer=spec.ids[0], file=options.file.name) + ("" if options.certs else PLAIN)

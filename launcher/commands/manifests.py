@@ -34,10 +34,10 @@ def write(spec: Spec, options: ManifestOptions) -> None:
     if not is_image(options.image):
         raise InputError(f"--image wants {WANTED} (given: {options.image})")
     files = tree(spec, options.image)
-    if not options.certs and not spec.plaintext:
+    if not options.certs and not spec.allows_plaintext:
         raise InputError(
             "peers in a cluster speak over its network; make certificates with `dfl-launch certs` and give --certs, or "
-            "write `plaintext: true` into the spec"
+            f"write {spec.to_allow_plaintext}"
         )
     check_certificates(spec, options.certs)
     if why := why_unwritable(options.out):

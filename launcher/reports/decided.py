@@ -8,19 +8,22 @@ from launcher.views import Views, in_order, told
 from peer.errors import FailedError
 from peer.reading import lines, open_plain
 from peer.spec.federation import Spec
+from peer.spec.recorded_views import VIEWS, OldError, proved
 from peer.telemetry.events import ViewDecided, read_event
 from peer.telemetry.results import EVENTS, objects
+from peer.views.statements import InvalidError
 from peer.views.view import View
 
 
 def decided(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:
-    """What all peers' events say together; FailedError where two of them tell different views of one number.
+    """What all peers' events say together; FailedError where two of them tell different views of one number, or a
+    peer's views.json does not prove the views in it.
 
     A line that is spoilt in one peer's events stands in another's.
     """
     found: dict[int, tuple[str, View]] = {}
     for id, place in places.items() if spec.on_loss == "bypass" else ():
-        for view in _views(place):
+        for view in (*_proved(place, spec), *_views(place)):
             other, known = found.setdefault(view.number, (id, view))
             if known != view:
                 raise FailedError(
@@ -28,6 +31,22 @@ def decided(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:
                     "events of one of them are spoilt; leave one of them out"
                 )
     return Views(spec.ids, rounds, in_order(view for _, view in found.values()))
+
+
+def _proved(place: Path, spec: Spec) -> Iterator[View]:
+    """What the peer's views.json proves. One of an earlier version proves nothing, and is passed over."""
+    try:
+        yield from (one.view for one in proved(place, spec).decisions)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FailedError(f"{place / VIEWS}: cannot be read ({error.strerror})") from None
+    except OldError:
+        return
+    except InvalidError as error:
+        raise FailedError(
+            f"{place / VIEWS}: is damaged, or holds a view without proof that it was decided ({error}); leave it out"
+        ) from None
 
 
 def _views(place: Path) -> Iterator[View]:

@@ -10,8 +10,7 @@ from peer.views.view import View
 
 @dataclass(frozen=True)
 class Bearable:
-    """at_least: members that every view has; None where the peers go on without nobody. faulty: of how many the rest must
-    be able to outvote the lies."""
+    """at_least: members that every view has; None where every peer is needed. faulty: f, how many may lie."""
 
     at_least: int | None = None
     faulty: int = 0

@@ -178,7 +178,7 @@ class PeerCheck:
     def _certificates(self) -> str:
         check_plaintext(self.config, self.spec)
         if (tls := self.config.tls) is None:
-            allowed = "`plaintext: true` allows it" if self.spec.plaintext else "all peers are on this machine"
+            allowed = "`plaintext` allows it" if self.spec.plaintext else "all peers are on this machine"
             return f"none: nothing is encrypted; {allowed}"
         self.chain = Certificates(self.config.id, tls.ca, tls.cert, tls.key).read()
         return f"made out to {self.config.id}, valid until {self.chain.expires:%Y-%m-%d %H:%M} UTC"

@@ -104,8 +104,10 @@ class Spec(Settings):
     it first, so that none of them waits for it."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
-    plaintext: bool = False
-    """Allow connections without certificates between machines. On loopback they are always allowed."""
+    plaintext: bool | Literal["trusted"] = False
+    """`true` allows connections without certificates between machines; on loopback they are always allowed. With
+    `on_loss: bypass` it takes `trusted`: without certificates nothing is signed, so any process that reaches the ports
+    can decide who is a member. See [views.md](views.md#without-certificates)."""
     trace: bool = False
     """Write every round's shared vectors to <id>/trace/ so that anyone can recompute the blends."""
     metrics: Port | None = None
@@ -309,6 +311,23 @@ class Spec(Settings):
     def metrics_addresses(self) -> dict[str, str]:
         """Where Prometheus reads each peer's figures, by id; empty without `metrics`."""
         return ports_of(self.metrics, self.ids) if self.metrics else {}
+
+    @property
+    def allows_plaintext(self) -> bool:
+        """Whether peers may speak between machines without certificates."""
+        return self.plaintext == "trusted" or (self.plaintext and self.on_loss != "bypass")
+
+    @property
+    def to_allow_plaintext(self) -> str:
+        """What to write into the spec for that."""
+        if self.on_loss == "bypass":
+            return "`plaintext: trusted` into the spec if you trust every process that reaches the ports"
+        return "`plaintext: true` into the spec"
+
+    def in_plaintext(self) -> Self:
+        """The same, allowed to go without certificates: in a network of its own, which no other process reaches."""
+        allowed = "trusted" if self.on_loss == "bypass" else True
+        return self if self.allows_plaintext else self.model_copy(update={"plaintext": allowed})
 
     def tolerated(self, certificates: bool) -> int:
         """f: how many members may lie about who is one."""

@@ -223,13 +223,20 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
 
 def check_plaintext(config: PeerConfig, spec: Spec) -> None:
     """InputError when a peer without certificates would speak beyond loopback and the spec does not allow it."""
-    if config.tls or spec.plaintext:
+    if config.tls:
+        return
+    if spec.faulty_members:
+        raise InputError(
+            f"`faulty_members: {spec.faulty_members}` needs certificates, as members sign what they say of views, and "
+            f"`{config.id}` has no `tls`; make certificates with `dfl-launch certs`, or write `faulty_members: 0`"
+        )
+    if spec.allows_plaintext:
         return
     for address in (config.listen, *(member.address for member in spec.ring)):
         if address and not is_loopback(address):
             raise InputError(
                 f"{address} is not on this machine and `{config.id}` has no `tls`; "
-                "make certificates with `dfl-launch certs`, or write `plaintext: true` into the spec"
+                f"make certificates with `dfl-launch certs`, or write {spec.to_allow_plaintext}"
             )
 
 

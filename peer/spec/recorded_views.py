@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from errno import EINVAL
 from pathlib import Path
 
@@ -21,25 +22,25 @@ from peer.views.view import View, spans
 VIEWS = "views.json"
 
 
-def unreadable(text: bytes, directory: Path) -> str:
-    """Why nobody can go on from that content of a views.json, and what to do."""
+class OldError(InvalidError):
+    """An earlier version of dfl has written it."""
+
+
+def read_memory(text: bytes) -> Memory:
+    """The content of a views.json; InvalidError if no peer of this version writes it."""
     try:
-        old = "acceptor" in json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        old = False
-    if old:
-        return (
-            "was written by an earlier version of dfl, whose views carry no proof that they were decided; finish the "
-            "run with that version, or begin anew in another directory (`--fresh`)"
-        )
-    return (
-        "is damaged, and what this peer has promised stood there; put a copy in its place, or remove "
-        f"{directory} and start this peer again: then the others take it in anew"
-    )
+        return parse(Memory, text)
+    except InvalidError:
+        with suppress(ValueError, TypeError, RecursionError):
+            if "acceptor" in json.loads(text):
+                raise OldError("an earlier version of dfl has written it, whose views carry no proof") from None
+        raise
 
 
-def proved(memory: Memory, spec: Spec) -> tuple[Decision, ...]:
-    """The views that a peer has kept; InvalidError if one has no proof that it was decided."""
+def proved(directory: Path, spec: Spec) -> Memory:
+    """What a peer has kept of views in its directory; InvalidError if one has no proof that it was decided."""
+    _refuse_link(directory / VIEWS)
+    memory = read_memory(read_plain(directory / VIEWS, RECORDS))
     secured = bool(memory.authorities)
     rules = Rules(spec.ids, spec.rounds, spec.tolerated(secured))
     federation = spec.lasting_digest
@@ -48,7 +49,7 @@ def proved(memory: Memory, spec: Spec) -> tuple[Decision, ...]:
     for decision in memory.decisions:
         court.check_decision(present, decision)
         present = decision.view
-    return (*memory.decisions,)
+    return memory
 
 
 def recorded_views(config: PeerConfig, spec: Spec) -> tuple[Decision, ...] | None:
@@ -98,9 +99,7 @@ def _known(id: str, directory: Path, spec: Spec) -> Memory:
         raise InputError(f"{directory}: is of another federation, which differs in {keys}; name another recording")
     path = directory / VIEWS
     try:
-        _refuse_link(path)
-        memory = parse(Memory, read_plain(path, RECORDS))
-        proved(memory, spec)
+        memory = proved(directory, spec)
     except FileNotFoundError:
         return Memory(id)
     except OSError as error:

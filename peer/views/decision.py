@@ -158,18 +158,20 @@ def next_view(chain: Chain, proposer: str, grounds: Grounds, rules: Rules) -> Vi
     enter = {one.signer: one.statement.private for one in grounds.entries if one.signer not in out}
     enter = {id: private for id, private in enter.items() if id not in present.members}
     members = (standing.keys() - ({proposer} if grounds.leaves else set())) | enter.keys()
-    if not (grounds.missing or members != {*present.members} or out != {*present.expelled}):
+    least = min((promise.durable for promise in standing.values()), default=-1)
+    # A member that has left is needed until all have the rounds before the present view.
+    missing = grounds.missing if present.planned and least < present.first - 1 else ()
+    if not (missing or members != {*present.members} or out != {*present.expelled}):
         return None
     if len(members) < max(rules.at_least, 1) or not standing:
         return None
-    planned = standing.keys() == {*present.members} and not grounds.missing
-    least = min(promise.durable for promise in standing.values())
+    planned = standing.keys() == {*present.members} and not missing
     first = _after_all(present, standing, least) if planned else least + 1
     # Who was taken in and cannot go back so far is taken in there once more.
     shaken = {id: promise.private for id, promise in standing.items() if first <= promise.oldest}
     entrants = {**enter, **shaken} if first else {}
     taken_in = tuple((id, _counting(entrants[id], first)) for id in _ordered(entrants.keys() & members, rules.ids))
-    silent = [id for id in present.members if id not in {*promised, *out}] + [*grounds.missing]
+    silent = [id for id in present.members if id not in {*promised, *out}] + [*missing]
     gone = _ordered(lost & promised.keys(), rules.ids)
     reasons = [_reason_of_expulsion(id, grounds.evidence) for id in _ordered(proved, rules.ids)]
     reasons += [f"{', '.join(silent)} silent for {rules.absence:g} s"] if silent else []
@@ -343,7 +345,7 @@ class Court:
             self.check_lock(present, grounds.lock)
         view = grounds.lock.view if grounds.lock else None
         if view is None:
-            self._check_grounds(present, grounds)
+            self._check_grounds(chain, grounds)
             view = next_view(chain, ballot.proposer, grounds, self.rules)
             counted -= {*_expelled(grounds.evidence)} | _lost(chain, grounds)
         else:
@@ -351,8 +353,9 @@ class Court:
         _require(proposal.view in (None, view), "a view that does not follow from what was promised")
         _require(self.is_quorum(present, counted), "too few promises")
 
-    def _check_grounds(self, present: View, grounds: Grounds) -> None:
-        ids = self.rules.ids
+    def _check_grounds(self, chain: Chain, grounds: Grounds) -> None:
+        ids, present = self.rules.ids, chain.current
+        before = chain.of(max(present.number - 1, 0)).members
         _require(len(grounds.announced) <= len(ids) and len(grounds.entries) <= len(ids), "too many grounds")
         self.check_evidence(present, grounds.evidence)
         for announced in grounds.announced:
@@ -361,7 +364,7 @@ class Court:
             self.check_signed(entry)
             _require(entry.statement.number == present.number, f"{entry.signer} asked to enter another view")
             _require(entry.statement.private <= self.rules.rounds, f"{entry.signer} brings a round that never was")
-        _require(not {*grounds.missing} - {*ids} and not {*grounds.missing} & {*present.members}, "members missing")
+        _require({*grounds.missing} <= {*before} - {*present.members}, "missing members that have not just left")
 
 
 def _require(holds: bool, why: str) -> None:
@@ -434,6 +437,8 @@ class Acceptor:
         for decision in memory.decisions:
             self.court.check_decision(self.chain.current, decision)
             self.chain.extend(decision.view)
+        self._heard = 0
+        """The counter up to which ballots have been heard of that were too far above to be promised."""
         self.unheard: frozenset[str] = frozenset()
         """Whose attempts it passes over: enough consent that they are voted out. Known by asking, so not kept."""
 
@@ -516,8 +521,10 @@ class Acceptor:
         if slot.promised and (ballot < slot.promised or not slot.admits(ballot)):
             return Refused(slot.number, slot.promised)
         if slot.promise is None or slot.promise.statement.ballot != ballot:
-            known = slot.promised.counter if slot.promised else 0
-            _require(ballot.counter <= known + JUMP, f"a ballot {ballot.counter} far above all that were heard of")
+            known = max(self._heard, slot.promised.counter if slot.promised else 0)
+            if ballot.counter > known + JUMP:
+                self._heard = known + JUMP  # asked again and again, a member that was away catches up
+                return Refused(slot.number, slot.promised or Ballot(self._heard, ballot.proposer))
             locked = slot.lock.ballot if slot.lock else None
             promise = Promise(
                 slot.number,

@@ -24,7 +24,7 @@ def hosts() -> Iterator[Hosts]:
 def on(hosts: Hosts, build: Build, peers: int) -> SmallFederation:
     """Each peer on its own host, under way."""
     addresses = [f"{address}:7700" for address in hosts.addresses[:peers]]
-    one = healing(build, peers, addresses=addresses, plaintext=True)
+    one = healing(build, peers, addresses=addresses, plaintext="trusted")
     for id, host in zip(one.ids, hosts.names[:peers], strict=True):
         one.env[id] |= {"HOST": host}
     begin(one)

@@ -30,7 +30,8 @@ class DockerEngine(Engine[DockerSettings]):
 
     def place(self, spec: Spec) -> Spec:
         """A peer's id is its host's name. On a bridge of this machine, made for the run, nobody else listens."""
-        return in_containers(spec).model_copy(update={"plaintext": spec.plaintext or self.settings.network is None})
+        placed = in_containers(spec)
+        return placed.in_plaintext() if self.settings.network is None else placed
 
     def check(self, run: Run) -> None:
         preflight.check(run, self.settings)

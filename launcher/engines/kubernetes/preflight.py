@@ -25,10 +25,10 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 def check(run: Run, settings: KubernetesSettings) -> None:
     """All of it; whether data and model go together, too. Raises InputError."""
-    if not run.certs and not run.spec.plaintext:
+    if not run.certs and not run.spec.allows_plaintext:
         raise InputError(
             "--on kubernetes: peers in a cluster speak over its network; make certificates with `dfl-launch certs` and "
-            "give --certs, or write `plaintext: true` into the spec"
+            f"give --certs, or write {run.spec.to_allow_plaintext}"
         )
     check_device(run.device, settings)
     check_certificates(run.spec, run.certs)

@@ -28,10 +28,10 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     def check(self, run: Run) -> None:
         queue.check_programs()
-        if not run.certs and not run.spec.plaintext:
+        if not run.certs and not run.spec.allows_plaintext:
             raise InputError(
                 "--on slurm: peers on several nodes speak over the network; make certificates with `dfl-launch certs` "
-                "and give --certs, or write `plaintext: true` into the spec"
+                f"and give --certs, or write {run.spec.to_allow_plaintext}"
             )
         check_certificates(run.spec, run.certs)
         if job := queue.check_answers(run.files.path, self._known(run)):

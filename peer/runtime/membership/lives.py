@@ -4,6 +4,7 @@ Who is no member of the next view asks its way back in (`Return`), listening to 
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -171,6 +172,11 @@ class Lives:
         if self._setup.spec.on_loss != "bypass":
             await self._live(self._setup)
             return
+        if self._setup.config.tls is None:
+            logging.getLogger("dfl").warning(
+                "no certificates: any process that reaches the peers' ports can decide who is a member; make "
+                "certificates with `dfl-launch certs` where others do"
+            )
         make_private(self._setup.out)
         spec, questions = self._setup.spec, self._questions()
         terms = Terms(spec.patience, spec.protocol.min_peers, spec.start_with)

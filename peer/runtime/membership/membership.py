@@ -20,7 +20,7 @@ from peer.network.streams.refusals import Refusals
 from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
 from peer.network.views.questions import Questions
 from peer.runtime.membership.moving_seat import MovingSeat, Terms
-from peer.spec.recorded_views import VIEWS, unreadable
+from peer.spec.recorded_views import VIEWS, OldError, read_memory
 from peer.tasks import in_thread, uninterrupted
 from peer.telemetry import events
 from peer.telemetry.events import Leaving, Report, ViewDecided
@@ -52,7 +52,6 @@ from peer.views.statements import (
     canonical,
     check_reply,
 )
-from peer.views.statements import read as parse
 from peer.views.view import View
 
 FRESH = 3.0
@@ -80,10 +79,17 @@ class Register:
         except OSError as error:
             raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
         try:
-            memory = parse(Memory, text)
-        except InvalidError:
-            raise FailedError(f"{path}: {unreadable(text, directory)}") from None
-        return cls(path, memory)
+            return cls(path, read_memory(text))
+        except OldError:
+            raise FailedError(
+                f"{path}: was written by an earlier version of dfl, whose views carry no proof that they were decided; "
+                "finish the run with that version, or begin anew in another directory (`--fresh`)"
+            ) from None
+        except InvalidError as error:
+            raise FailedError(
+                f"{path}: is damaged ({error}), and what this peer has promised stood there; remove {directory} and "
+                "start this peer again: then the others take it in anew"
+            ) from None
 
     def content(self) -> bytes:
         """What is to be kept, as it is now."""
