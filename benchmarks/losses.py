@@ -1,7 +1,7 @@
 """A peer dies for good: how long until the others have finished their next round without it. Then it comes back.
 
-Run: python -m benchmarks.losses [--peers 4] [--turns 5] [--absence 3] [--pause 0]. A ring of fibfl on digits, `on_loss:
-bypass`. Each turn kills another peer and starts it again when the others have finished a round without it. From the
+Run: python -m benchmarks.losses [--peers 4] [--turns 5] [--absence 3] [--pause 0] [--secured]. A ring of fibfl on
+digits, `on_loss: bypass`. Each turn kills another peer and starts it again when the others have finished a round without it. From the
 `kill -9`: until every other peer knows that the view without it is decided, and until every one has finished a round
 there. From its new start: the same of the view that has it again, its own rounds included.
 """
@@ -82,11 +82,11 @@ class Ring:
 
 
 async def measure(
-    directory: Path, count: int, turns: int, absence: float, pause: float
+    directory: Path, count: int, turns: int, absence: float, pause: float, secured: bool
 ) -> tuple[list[Seconds], list[Seconds]]:
     """Of each turn: without the peer that died, and with it again."""
     protocol = {"name": "paced:Paced", "pause": pause, "head_epochs": 1, "extractor_epochs": 1}
-    ids = peers.write(directory, count, absence=absence, protocol=protocol, **SPEC)
+    ids = peers.write(directory, count, secured=secured, absence=absence, protocol=protocol, **SPEC)
     without, again = list[Seconds](), list[Seconds]()
     async with ForkServer() as server:
         ring = Ring(server, directory, ids)
@@ -114,10 +114,13 @@ def main() -> None:
     parser.add_argument("--absence", type=float, default=3)
     pause = "seconds that each peer rests in a round: so a few cores carry many"
     parser.add_argument("--pause", type=float, default=0, help=pause)
+    parser.add_argument("--secured", action="store_true", help="with certificates: members sign, and one may lie")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        without, again = asyncio.run(measure(Path(place) / "run", given.peers, given.turns, given.absence, given.pause))
-    print(f"{given.peers} peers of fibfl on digits, absence {given.absence:g} s, {given.turns} turns:")
+        what = given.peers, given.turns, given.absence, given.pause, given.secured
+        without, again = asyncio.run(measure(Path(place) / "run", *what))
+    how = ", with certificates" if given.secured else ""
+    print(f"{given.peers} peers of fibfl on digits{how}, absence {given.absence:g} s, {given.turns} turns:")
     show("one dies", without)
     show("it comes back", again)
     print(machine())

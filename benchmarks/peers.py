@@ -12,8 +12,11 @@ import numpy as np
 import psutil
 
 from benchmarks.measure import Cost
+from launcher.certificate_files import certificate_files
+from launcher.certificates import make_certificates
 from launcher.engines.local.fork_server import Child, ForkServer
 from peer.spec.document import dump_yaml
+from peer.spec.peer import load_spec
 
 PIXELS, CLASSES = (28, 28), 10
 
@@ -39,14 +42,18 @@ def images(path: Path, samples: int) -> None:
     np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
-def write(directory: Path, peers: int, device: str = "cpu", **spec: Any) -> list[str]:
-    """federation.yaml and a config a peer; the peers' ids."""
+def write(directory: Path, peers: int, device: str = "cpu", secured: bool = False, **spec: Any) -> list[str]:
+    """federation.yaml and a config a peer; the peers' ids. secured: with certificates."""
     directory.mkdir(parents=True)
     ids = [f"peer{i}" for i in range(peers)]
     ring = [{"id": id, "address": f"127.0.0.1:{port}"} for id, port in zip(ids, free_ports(peers), strict=True)]
     (directory / "federation.yaml").write_text(json.dumps({"name": "bench", "ring": ring, "patience": 120, **spec}))
+    if secured:
+        make_certificates(load_spec(directory / "federation.yaml"), directory / "certs", days=2)
     for id in ids:
-        config = {"federation": "federation.yaml", "id": id, "device": device}
+        config: dict[str, Any] = {"federation": "federation.yaml", "id": id, "device": device}
+        if secured:
+            config["tls"] = {name: str(file) for name, file in certificate_files(directory / "certs", id).items()}
         (directory / f"{id}.yaml").write_text(dump_yaml(config))
     return ids
 
