@@ -1,9 +1,9 @@
 """A peer dies for good: how long until the others have finished their next round without it. Then it comes back.
 
 Run: python -m benchmarks.losses [--peers 4] [--turns 5] [--absence 3] [--pause 0] [--secured]. A ring of fibfl on
-digits, `on_loss: bypass`. Each turn kills another peer and starts it again when the others have finished a round without it. From the
-`kill -9`: until every other peer knows that the view without it is decided, and until every one has finished a round
-there. From its new start: the same of the view that has it again, its own rounds included.
+digits, `on_loss: bypass`. Each turn kills another peer and starts it again when the others have finished a round
+without it. From the `kill -9`: until every other peer knows that the view without it is decided, and until every one
+has finished a round there. From its new start: the same of the view that has it again, its own rounds included.
 """
 
 import argparse

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from peer.views.tables import tables
 from written.configuration import configuration
 from written.events import events
 from written.limits import limits
@@ -32,7 +31,7 @@ def pages() -> dict[Path, str]:
         readme: filled(readme, {"examples/my_protocol.py": f"```python\n{protocol}```\n"}),
         monitoring: filled(monitoring, {"examples/tracker.py": f"```python\n{tracker}```\n"}),
         training: filled(training, {"examples/own_task.py": f"```python\n{task}```\n"}),
-        architecture: filled(architecture, {"peer.runtime.lifecycle": life(), "peer.views": tables()}),
+        architecture: filled(architecture, {"peer.runtime.lifecycle": life()}),
         wire: filled(wire, {"peer.network.wire.frames": header()}),
         security: filled(security, {"peer.network.limits": limits()}),
         **{page: filled(page, dict(measured(page))) for page in (HERE / "results").glob("*.md")},

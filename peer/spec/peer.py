@@ -39,7 +39,7 @@ Threads = Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], Wrap
 
 
 class TLS(Settings):
-    """Certificates of this peer; all three files are needed. `{id}` in a path stands for the peer's id."""
+    """Certificates of this peer; the first three files are needed. `{id}` in a path stands for the peer's id."""
 
     ca: PeerPath
     """The federation's CA certificate, PEM."""
@@ -47,6 +47,9 @@ class TLS(Settings):
     """This peer's certificate, PEM; its subject alternative name is the peer's id."""
     key: PeerPath
     """The certificate's private key, PEM."""
+    earlier: tuple[PeerPath, ...] = ()
+    """CA certificates that were in use before in this run, PEM: good for what was decided on views then, and for no
+    connection. Only for a peer that has lost its directory. See [views.md](views.md#when-certificates-are-renewed)."""
 
 
 class PeerConfig(Settings):
@@ -205,8 +208,11 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
         content["data"] = _component(content["data"], ("data",), [*SOURCES], document)
         components["data",] = source_type(content["data"]["name"])
     config = validate(PeerConfig, content, document, components)
-    tls = config.tls and config.tls.model_copy(
-        update={name: base / of_peer(file, config.id) for name, file in config.tls}
+    tls = config.tls and TLS.model_construct(
+        ca=base / of_peer(config.tls.ca, config.id),
+        cert=base / of_peer(config.tls.cert, config.id),
+        key=base / of_peer(config.tls.key, config.id),
+        earlier=tuple(base / of_peer(file, config.id) for file in config.tls.earlier),
     )
     out = of_peer(config.out or Path(config.id), config.id)
     spec = load_spec(base / config.federation)

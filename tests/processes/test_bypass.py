@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from certified import secured
 from healing import ABSENCE, await_view, begin, end, healing, hurry, judge, kill
 from real_peers import Build, digests
 
@@ -51,10 +52,7 @@ def test_two_of_five_die_at_once(federation: Build) -> None:
 def test_one_comes_back_with_its_directory_and_another_without(federation: Build) -> None:
     """With certificates."""
     one = healing(federation)
-    make_certificates(one.spec, one.directory / "certs", days=2)
-    for id in one.ids:
-        files = certificate_files(one.directory / "certs", id)
-        one.configure(id, tls={name: str(path) for name, path in files.items()})
+    secured(one)
     begin(one)
     kill(one, "peer1")
     await_view(one, "peer0", ("peer0", "peer2", "peer3"))
@@ -139,3 +137,24 @@ def test_one_is_back_at_once_without_its_directory(federation: Build) -> None:
     await_view(one, "peer0", one.ids)
     views = end(one, wiped=["peer2"])
     assert ("peer2", -1) in views[-1].entrants
+
+
+def test_a_lost_directory_after_the_certificates_were_renewed(federation: Build) -> None:
+    """What was decided before can be checked by the earlier CA, which is named for that alone."""
+    one = healing(federation)
+    certs = secured(one)
+    begin(one)
+    kill(one, "peer1")
+    await_view(one, "peer0", ("peer0", "peer2", "peer3"))
+    earlier = one.directory / "earlier.pem"
+    shutil.copy(certs / "ca.pem", earlier)
+    make_certificates(one.spec, certs, days=2)
+    for id in ("peer0", "peer2", "peer3"):
+        one.await_event(id, "certificates")
+    shutil.rmtree(one.directory / "peer1")
+    files = {name: str(path) for name, path in certificate_files(certs, "peer1").items()}
+    one.configure("peer1", tls=files | {"earlier": [str(earlier)]})
+    one.start("peer1")
+    await_view(one, "peer0", one.ids)
+    views = end(one, wiped=["peer1"])
+    assert ("peer1", -1) in views[-1].entrants

@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from random import Random
 
 from peer.errors import FailedError, InputError
@@ -135,6 +136,19 @@ async def nothing_to_tell(_request: bytes) -> bytes:
     return b""
 
 
+def _authority(path: Path) -> str:
+    """A CA's certificate in PEM."""
+    from cryptography.x509 import load_pem_x509_certificate
+
+    try:
+        load_pem_x509_certificate(content := path.read_bytes())
+        return content.decode()
+    except (OSError, ValueError):
+        raise InputError(
+            f"{path}: is not a readable certificate in PEM; `tls: {{earlier: [...]}}` names such"
+        ) from None
+
+
 class Lives:
     """`run` is all of them."""
 
@@ -227,7 +241,7 @@ class Lives:
                 read[version] = chain.ca, chain.cert, chain.key
             return read[version]
 
-        return CertifiedKeyring(id, federation, files)
+        return CertifiedKeyring(id, federation, files, [_authority(path) for path in tls.earlier])
 
     async def _live_on(self, membership: Membership, back: Return) -> None:
         """One life after the other."""
