@@ -51,7 +51,7 @@ class Promises:
         votes = [vote for of, ballot, vote in given if of == number and ballot == promised and vote]
         if any(vote.phase == "accept" for vote in votes) and (not slot.vote or slot.vote.statement.ballot != promised):
             return f"that it has voted for {votes}"
-        if any(vote.phase == "commit" for vote in votes) and slot.released != promised:
-            if not slot.lock or slot.lock.ballot != promised:
-                return f"that it has committed to {votes}"
+        committed = slot.released == promised or (slot.lock is not None and slot.lock.ballot == promised)
+        if any(vote.phase == "commit" for vote in votes) and not committed:
+            return f"that it has committed to {votes}"
         return None

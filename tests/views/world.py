@@ -472,9 +472,10 @@ class World:
                 return Denied("in the name of another")
             case AskPromise(prepare) if self.clock is not None:
                 slot, ballot = machine.acceptor.slot, prepare.statement.ballot
-                if prepare.statement.number == slot.number and (slot.promised is None or ballot > slot.promised):
-                    if not machine.acceptor.keyring.is_valid(prepare) or not machine.may_try(sender, self.clock):
-                        return Refused(slot.number, slot.promised or ballot)
+                is_new = prepare.statement.number == slot.number and (not slot.promised or ballot > slot.promised)
+                signed = machine.acceptor.keyring.is_valid(prepare)
+                if is_new and not (signed and machine.may_try(sender, self.clock)):
+                    return Refused(slot.number, slot.promised or ballot)
         reply = self.judged(machine, sender, request)
         current = machine.chain.current
         match request, reply:
@@ -554,12 +555,12 @@ class World:
         machine.acceptor.court.check_proposal(machine.chain, proposal)
         if found := machine.objection(proposal):
             return found
-        there = []
-        for id in (*machine.chain.current.members, *grounds.missing):
-            if id not in {*view.expelled, *(one.signer for one in grounds.promises)} and self.answers(
-                machine, id, ballot
-            ):
-                there.append(id)
+        promised = {one.signer for one in grounds.promises}
+        away = [
+            *(id for id in machine.chain.current.members if id not in {*view.expelled, *promised}),
+            *grounds.missing,
+        ]
+        there = [id for id in away if self.answers(machine, id, ballot)]
         return Objection(f"{', '.join(there)} answers") if there else None
 
     def answers(self, machine: Machine, id: str, ballot: Ballot) -> bool:

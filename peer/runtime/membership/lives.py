@@ -145,7 +145,7 @@ def _authority(path: Path) -> str:
         return content.decode()
     except (OSError, ValueError):
         raise InputError(
-            f"{path}: is not a readable certificate in PEM; `tls: {{earlier: [...]}}` names such"
+            f"{path}: `tls.earlier` names CA certificates in PEM, and this is not a readable one"
         ) from None
 
 
