@@ -342,7 +342,7 @@ class Court:
             self.check_lock(present, grounds.lock)
         view = grounds.lock.view if grounds.lock else None
         if view is None:
-            self._check_grounds(present, grounds)
+            self._check_grounds(chain, grounds)
             view = next_view(chain, ballot.proposer, grounds, self.rules)
             counted -= {*_expelled(grounds.evidence)} | _lost(chain, grounds)
         else:
@@ -350,17 +350,23 @@ class Court:
         _require(proposal.view in (None, view), "a view that does not follow from what was promised")
         _require(self.is_quorum(present, counted), "too few promises")
 
-    def _check_grounds(self, present: View, grounds: Grounds) -> None:
-        ids = self.rules.ids
+    def _check_grounds(self, chain: Chain, grounds: Grounds) -> None:
+        ids, present = self.rules.ids, chain.current
         _require(len(grounds.announced) <= len(ids) and len(grounds.entries) <= len(ids), "too many grounds")
         self.check_evidence(present, grounds.evidence)
         for announced in grounds.announced:
             self.check_signed(announced)
         for entry in grounds.entries:
-            self.check_signed(entry)
+            self.check_entry(entry)
             _require(entry.statement.number == present.number, f"{entry.signer} asked to enter another view")
-            _require(entry.statement.private <= self.rules.rounds, f"{entry.signer} brings a round that never was")
-        _require(not {*grounds.missing} - {*ids} and not {*grounds.missing} & {*present.members}, "members missing")
+        # Only rounds that are being played to their end can miss anybody.
+        playing = {id for number in chain.passed(present.number) for id in chain.of(number).members}
+        _require({*grounds.missing} <= playing - {*present.members}, "members missing that were to play no round")
+
+    def check_entry(self, entry: Signed[Entry]) -> None:
+        """One that can be in a proposal."""
+        _require(entry.statement.private <= self.rules.rounds, f"{entry.signer} brings a round that never was")
+        self.check_signed(entry)
 
 
 def _require(holds: bool, why: str) -> None:
@@ -435,6 +441,8 @@ class Acceptor:
             self.chain.extend(decision.view)
         self.unheard: frozenset[str] = frozenset()
         """Whose attempts it passes over: enough consent that they are voted out. Known by asking, so not kept."""
+        self._heard = 0
+        """A counter that it has come to by ballots far above all others; not kept."""
 
     @property
     def slot(self) -> Slot:
@@ -460,7 +468,8 @@ class Acceptor:
         """One that this peer has never used, higher than any it has promised and than `above`, as far as it may be."""
         known = self.slot.promised.counter if self.slot.promised else 0
         heard = above.counter if above else 0
-        return Ballot(max(known, min(heard, known + JUMP - 1)) + 1, self.id)
+        # Half as far as others bear: they need not have heard of the last one.
+        return Ballot(max(known, min(heard, known + JUMP // 2 - 1)) + 1, self.id)
 
     def since(self, number: int, most: int) -> Decided:
         """The views after that one, no more than so many: who is further behind asks again."""
@@ -485,7 +494,7 @@ class Acceptor:
                 current = self.chain.current.number
                 return Behind(current) if number > current else self.since(number, most)
             case Enter(entry):
-                self.court.check_signed(entry)
+                self.court.check_entry(entry)
                 if entry.statement.number < self.chain.current.number:
                     return self.since(entry.statement.number, most)
             case Poll(number) if number < self.chain.current.number:
@@ -515,8 +524,10 @@ class Acceptor:
         if slot.promised and (ballot < slot.promised or not slot.admits(ballot)):
             return Refused(slot.number, slot.promised)
         if slot.promise is None or slot.promise.statement.ballot != ballot:
-            known = slot.promised.counter if slot.promised else 0
-            _require(ballot.counter <= known + JUMP, f"a ballot {ballot.counter} far above all that were heard of")
+            known = max(slot.promised.counter if slot.promised else 0, self._heard)
+            if ballot.counter > known + JUMP:
+                self._heard = known + JUMP  # who has missed many listens again after some attempts
+                raise InvalidError(f"a ballot {ballot.counter} far above all that were heard of")
             locked = slot.lock.ballot if slot.lock else None
             promise = Promise(
                 slot.number,
