@@ -24,14 +24,18 @@ VIEWS = "views.json"
 def unreadable(text: bytes, directory: Path) -> str:
     """Why nobody can go on from that content of a views.json, and what to do."""
     try:
-        old = "acceptor" in json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        old = False
-    if old:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return damaged(directory)
+    if isinstance(content, dict) and "acceptor" in content:
         return (
             "was written by an earlier version of dfl, whose views carry no proof that they were decided; finish the "
             "run with that version, or begin anew in another directory (`--fresh`)"
         )
+    return damaged(directory)
+
+
+def damaged(directory: Path) -> str:
     return (
         "is damaged, and what this peer has promised stood there; put a copy in its place, or remove "
         f"{directory} and start this peer again: then the others take it in anew"

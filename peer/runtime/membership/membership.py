@@ -20,7 +20,7 @@ from peer.network.streams.refusals import Refusals
 from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
 from peer.network.views.questions import Questions
 from peer.runtime.membership.moving_seat import MovingSeat, Terms
-from peer.spec.recorded_views import VIEWS, unreadable
+from peer.spec.recorded_views import VIEWS, damaged, unreadable
 from peer.tasks import in_thread, uninterrupted
 from peer.telemetry import events
 from peer.telemetry.events import Leaving, Report, ViewDecided
@@ -82,6 +82,10 @@ class Register:
             memory = parse(Memory, text)
         except InvalidError:
             raise FailedError(f"{path}: {unreadable(text, directory)}") from None
+        if memory.entered > len(memory.decisions):  # no view that it knows
+            raise FailedError(f"{path}: {damaged(directory)}")
+        if memory.id != id:
+            raise FailedError(f"{path}: is that of {memory.id}, and not {id}'s; put {id}'s own in its place")
         return cls(path, memory)
 
     def content(self) -> bytes:
@@ -339,7 +343,12 @@ class Membership:
                 standing = await self._standing()
             case Propose(proposal) if objection := await self._objection(proposal):
                 return objection
-        reply = self.acceptor.hear(request, standing, self.most)
+        try:
+            reply = self.acceptor.hear(request, standing, self.most)
+        except InvalidError:
+            if self.chain.current.number != number:
+                await uninterrupted(self._take_note)  # what was proved before the rest stands
+            raise
         if isinstance(request, AskPromise) and isinstance(reply, Promised):
             self._prepare = request.prepare
             self.memory.promised = reply.promise.statement.durable
