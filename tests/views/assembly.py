@@ -2,37 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from functools import cache
 
-from authority import Holder, authority
-from cryptography import x509
+from keyrings import FEDERATION, keyring
 
 from peer.views.decision import NO_EVIDENCE, Acceptor, Attempt, Memory, Rules, Standing, Wish
-from peer.views.signing import CertifiedKeyring, Keyring
+from peer.views.signing import Keyring
 from peer.views.statements import Ballot, Decided, Decision, Evidence, InvalidError, Promised, Vote, canonical, read
 from peer.views.view import View
 
-FEDERATION = "the federation"
 AT_FIVE = Standing(durable=5, oldest=0, started=7, private=-1)
 """Of a member that was never taken in."""
 ONE = Ballot(1, "a")
-
-
-@cache
-def ca(name: str) -> Holder:
-    return authority(name)
-
-
-@cache
-def files(name: str, issuer: str) -> tuple[bytes, bytes, bytes]:
-    """CA, certificate and key of the one with that name."""
-    holder = ca(issuer).issue(x509.DNSName(name))
-    return ca(issuer).shown, holder.shown, holder.private
-
-
-def keyring(id: str, federation: str = FEDERATION, issuer: str = "CA", name: str | None = None) -> CertifiedKeyring:
-    """Of a member; `name`: to whom its certificate is made out, if that is another."""
-    return CertifiedKeyring(id, federation, lambda: files(name or id, issuer))
 
 
 def kept(acceptor: Acceptor) -> bytes:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from assembly import AT_FIVE, FEDERATION, ONE, Assembly, ca, kept, keyring
+from assembly import AT_FIVE, ONE, Assembly, kept
 from cryptography import x509
+from keyrings import FEDERATION, ca, keyring
 
 from peer.views.decision import Attempt, Wish, next_view
 from peer.views.signing import CertifiedKeyring, Keyring

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from assembly import ONE, Assembly, keyring, restarted
+from assembly import ONE, Assembly, restarted
+from keyrings import keyring
 
 from peer.views.decision import Attempt, Wish
 from peer.views.statements import (
