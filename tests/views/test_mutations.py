@@ -61,7 +61,7 @@ RULES: dict[str, tuple[Any, str, str, str]] = {
     "what was announced is forgotten": (decision, "is_less", "promise.durable < (", "False and ("),
     "what was decided is forgotten": (decision, "_lost", "promise.durable < chain.floor(id)", "False"),
     "void rounds are held against one": (decision, "is_less", "min(announced.round, ceiling)", "announced.round"),
-    "an entry by another": (Court, "_check_grounds", "self.check_signed(entry)", "pass"),
+    "an entry by another": (Court, "check_entry", "self.check_signed(entry)", "pass"),
     "the held go on": (Slot, "held", "return self.promised is not None", "return False"),
     "voters object to nothing": (World, "objection", "return Objection(", "return None and Objection("),
     "voters know of no announcement": (Machine, "objection", "if less:", "if False:"),
