@@ -280,8 +280,8 @@ async def test_no_view_is_planned_from_a_round_that_has_begun(tmp_path: Path) ->
 
 def opened(directory: Path, content: bytes) -> Membership:
     (directory / VIEWS).write_bytes(content)
-    terms = Terms(patience=60.0, at_least=2)
-    return Membership.open(directory, RULES, Signing("peer0", "federation"), FakeQuestions(), ([].append, terms))
+    work = list[Event]().append, Terms(patience=60.0, at_least=2)
+    return Membership.open(directory, RULES, Signing("peer0", "federation"), FakeQuestions(), work)
 
 
 def kept(**changes: Any) -> bytes:

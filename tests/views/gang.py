@@ -99,7 +99,8 @@ class Gang:
                 self.views[value.vote.statement.digest] = value.view, value.grounds.evidence
             if isinstance(value, Lock | Decision) and value.votes:
                 self.views[value.votes[0].statement.digest] = value.view, value.evidence
-            for name in names(type(value)):
+            those: Any = type(value)
+            for name in names(those):
                 if name not in ("ballot", "vote", "signature"):
                     self._take_apart(getattr(value, name))
 
@@ -128,7 +129,8 @@ class Gang:
         if draw < 0.6 and isinstance(honest, Consents):
             return Consents(self.evidence(machine))
         if draw < 0.8:
-            return self._read(read_reply, self.changed(honest))
+            read_back: Reply | None = self._read(read_reply, self.changed(honest))
+            return read_back
         if draw >= 0.85:
             return None
         other: Reply = random.choice([*self.replies, honest])

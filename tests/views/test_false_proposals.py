@@ -116,10 +116,8 @@ def test_nobody_is_released_or_committed_by_too_few(by: str) -> None:
     acceptor, ballot = assembly.acceptors["a"], attempt.ballot
     assert acceptor.held
     before, locked = kept(acceptor), lock(WITHOUT_B, ballot, by)
-    votes = tuple(
-        replace(one, statement=replace(one.statement, phase="commit")) for one in lock(None, ballot, by).votes
-    )
-    signed = tuple(keyring(one.signer).sign(one.statement) for one in votes)
+    commit = Vote("commit", 1, ballot, acceptor.court.digest(assembly.present, None))
+    signed = tuple(keyring(id).sign(commit) for id in by)
     for said in (Release(1, ballot, signed), Confirm(locked)):
         with pytest.raises(InvalidError, match="votes by too few members"):
             acceptor.hear(said)

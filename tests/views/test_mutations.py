@@ -85,7 +85,8 @@ LOSSES: dict[str, Callable[[Slot], Slot]] = {
 def change(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
     """One function, with a part of its text replaced."""
     was: Any = inspect.getattr_static(owner, name)
-    source = textwrap.dedent(inspect.getsource(was.fget if isinstance(was, property) else was))
+    function: Any = was.fget if isinstance(was, property) else was
+    source = textwrap.dedent(inspect.getsource(function))
     assert source.count(old) == 1, f"{name}: {old} is not there once"
     module = owner if inspect.ismodule(owner) else sys.modules[owner.__module__]
     made: dict[str, Any] = {}

@@ -231,6 +231,7 @@ def test_a_promise_holds_through_a_restart_until_that_very_ballot_is_given_back(
     late = Vote("accept", 2, Ballot(1, "c"), court.digest(BEGINNING, None))
     outdone = Propose(Proposal(None, Signed("c", late), Grounds(())))
     assert acceptor.hear(outdone) == Refused(2, ballot), "what it had outdone stays outdone"
+    assert acceptor.hear(asked(2, "b"), STANDING["a"]) == Refused(2, ballot), "and what was given back is over"
     assert acceptor.next_ballot() == Ballot(3, "a")
 
 
