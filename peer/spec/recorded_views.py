@@ -29,12 +29,16 @@ class OldError(InvalidError):
 def read_memory(text: bytes) -> Memory:
     """The content of a views.json; InvalidError if no peer of this version writes it."""
     try:
-        return parse(Memory, text)
+        memory = parse(Memory, text)
     except InvalidError:
-        with suppress(ValueError, TypeError, RecursionError):
-            if "acceptor" in json.loads(text):
+        with suppress(ValueError, RecursionError):
+            content = json.loads(text)
+            if isinstance(content, dict) and "acceptor" in content:
                 raise OldError("an earlier version of dfl has written it, whose views carry no proof") from None
         raise
+    if memory.entered > len(memory.decisions):
+        raise InvalidError(f"it has lived in view {memory.entered}, and knows of {len(memory.decisions)}")
+    return memory
 
 
 def proved(directory: Path, spec: Spec) -> Memory:
@@ -42,6 +46,8 @@ def proved(directory: Path, spec: Spec) -> Memory:
     _refuse_link(directory / VIEWS)
     memory = read_memory(read_plain(directory / VIEWS, RECORDS))
     secured = bool(memory.authorities)
+    if spec.faulty_members and memory.decisions and not secured:
+        raise InvalidError("nothing in it is signed, and `faulty_members` takes certificates")
     rules = Rules(spec.ids, spec.rounds, spec.tolerated(secured))
     federation = spec.lasting_digest
     court = Court(rules, Authorities(federation, memory.authorities) if secured else Keyring(memory.id, federation))

@@ -283,9 +283,9 @@ class Court:
 
     def check_decision(self, present: View, decision: Decision) -> None:
         view = decision.view
-        self._check_follows(present, view, decision.evidence)
         vote = Vote("commit", view.number, decision.ballot, self.digest(present, view))
         self.check_votes(decision.votes, vote, present)
+        self._check_follows(present, view, decision.evidence)
 
     def check_release(self, present: View, release: Release) -> None:
         vote = Vote("commit", release.number, release.ballot, self.digest(present, None))
@@ -355,16 +355,21 @@ class Court:
 
     def _check_grounds(self, chain: Chain, grounds: Grounds) -> None:
         ids, present = self.rules.ids, chain.current
-        before = chain.of(max(present.number - 1, 0)).members
         _require(len(grounds.announced) <= len(ids) and len(grounds.entries) <= len(ids), "too many grounds")
         self.check_evidence(present, grounds.evidence)
         for announced in grounds.announced:
             self.check_signed(announced)
         for entry in grounds.entries:
-            self.check_signed(entry)
+            self.check_entry(entry)
             _require(entry.statement.number == present.number, f"{entry.signer} asked to enter another view")
-            _require(entry.statement.private <= self.rules.rounds, f"{entry.signer} brings a round that never was")
-        _require({*grounds.missing} <= {*before} - {*present.members}, "missing members that have not just left")
+        # Only rounds that are being played to their end can miss anybody.
+        playing = {id for number in chain.passed(present.number) for id in chain.of(number).members}
+        _require({*grounds.missing} <= playing - {*present.members}, "members missing that were to play no round")
+
+    def check_entry(self, entry: Signed[Entry]) -> None:
+        """One that can be in a proposal."""
+        _require(entry.statement.private <= self.rules.rounds, f"{entry.signer} brings a round that never was")
+        self.check_signed(entry)
 
 
 def _require(holds: bool, why: str) -> None:
@@ -437,10 +442,10 @@ class Acceptor:
         for decision in memory.decisions:
             self.court.check_decision(self.chain.current, decision)
             self.chain.extend(decision.view)
-        self._heard = 0
-        """The counter up to which ballots have been heard of that were too far above to be promised."""
         self.unheard: frozenset[str] = frozenset()
         """Whose attempts it passes over: enough consent that they are voted out. Known by asking, so not kept."""
+        self._heard = 0
+        """The counter up to which it has come by ballots that were too far above to be promised; not kept."""
 
     @property
     def slot(self) -> Slot:
@@ -466,7 +471,17 @@ class Acceptor:
         """One that this peer has never used, higher than any it has promised and than `above`, as far as it may be."""
         known = self.slot.promised.counter if self.slot.promised else 0
         heard = above.counter if above else 0
-        return Ballot(max(known, min(heard, known + JUMP - 1)) + 1, self.id)
+        # Half as far as others bear: they need not have heard of the last one.
+        return Ballot(max(known, min(heard, known + JUMP // 2 - 1)) + 1, self.id)
+
+    def is_beyond(self, ballot: Ballot) -> bool:
+        """Whether a ballot is further above all others than any that is promised. Each brings this member JUMP nearer:
+        one that was away catches up, and no member reaches HIGHEST."""
+        known = max(self._heard, self.slot.promised.counter if self.slot.promised else 0)
+        if ballot.counter <= known + JUMP:
+            return False
+        self._heard = known + JUMP
+        return True
 
     def since(self, number: int, most: int) -> Decided:
         """The views after that one, no more than so many: who is further behind asks again."""
@@ -491,7 +506,7 @@ class Acceptor:
                 current = self.chain.current.number
                 return Behind(current) if number > current else self.since(number, most)
             case Enter(entry):
-                self.court.check_signed(entry)
+                self.court.check_entry(entry)
                 if entry.statement.number < self.chain.current.number:
                     return self.since(entry.statement.number, most)
             case Poll(number) if number < self.chain.current.number:
@@ -521,10 +536,8 @@ class Acceptor:
         if slot.promised and (ballot < slot.promised or not slot.admits(ballot)):
             return Refused(slot.number, slot.promised)
         if slot.promise is None or slot.promise.statement.ballot != ballot:
-            known = max(self._heard, slot.promised.counter if slot.promised else 0)
-            if ballot.counter > known + JUMP:
-                self._heard = known + JUMP  # asked again and again, a member that was away catches up
-                return Refused(slot.number, slot.promised or Ballot(self._heard, ballot.proposer))
+            if self.is_beyond(ballot):
+                return Refused(slot.number, slot.promised or ballot)
             locked = slot.lock.ballot if slot.lock else None
             promise = Promise(
                 slot.number,

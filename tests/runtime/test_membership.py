@@ -1,30 +1,84 @@
-"""What a member hears of views stands, whatever becomes of the connection on which it has heard it."""
+"""What a member hears of views stands, whatever becomes of the connection; what it alone can know, it objects to; and
+which views.json it goes on from."""
 
 import asyncio
 import json
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, cast
 
-from peer.runtime.membership.register import Register
-from peer.views.acceptor import Acceptor
-from peer.views.messages import Decided, Expel, Heard
+import pytest
 
+from peer.errors import FailedError
 from peer.network.streams.handshake import Identity
+from peer.network.transport import DisconnectedError, Transport
 from peer.network.views.questions import Questions
-from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.moving_seat import Terms
-from peer.telemetry.events import Event, ViewDecided
-from peer.views.view import Chain, View
+from peer.runtime.membership.membership import Membership, Register
+from peer.runtime.membership.moving_seat import MovingSeat, Terms
+from peer.spec.recorded_views import VIEWS
+from peer.telemetry.events import Event, Refused, ViewDecided
+from peer.views.decision import Acceptor, Attempt, Memory, Rules, Standing, Wish
+from peer.views.signing import Keyring
+from peer.views.statements import (
+    HIGHEST,
+    Announcement,
+    Ask,
+    AskPromise,
+    Ballot,
+    Decided,
+    Decision,
+    Denied,
+    Expel,
+    Heard,
+    Objection,
+    Prepare,
+    Promised,
+    Propose,
+    Reply,
+    Request,
+    Signed,
+    Statement,
+    Vote,
+    Voted,
+    canonical,
+)
+from peer.views.view import View
 
 ALL = ("peer0", "peer1", "peer2", "peer3")
 FIRST, SECOND = View(0, ALL, 0), View(1, ALL[:3], 3)
+RULES = Rules(ALL, rounds=60, faulty=1, at_least=2)
+AT_FIVE = Standing(durable=5, oldest=0, started=7, private=-1)
+
+
+class Signing(Keyring):
+    """Nobody can sign as another, though without certificates."""
+
+    signs = True
+
+    def sign(self, statement: Statement) -> Signed[Statement]:
+        return Signed(self.id, statement, f"by{self.id}")
+
+    def is_valid(self, signed: Signed[Statement]) -> bool:
+        return signed.signature == f"by{signed.signer}"
+
+
+def acceptor(id: str = "peer0") -> Acceptor:
+    return Acceptor(Memory(id), RULES, Signing(id, "federation"))
+
+
+def decision(view: View, by: tuple[str, ...] = ALL, before: View = FIRST) -> Decision:
+    vote = Vote("commit", view.number, Ballot(1, "peer0"), acceptor().court.digest(before, view))
+    return Decision(view, vote.ballot, tuple(Signing(id, "").sign(vote) for id in by))
 
 
 @dataclass
 class SlowRegister(Register):
     """On a disk that waits for `let_go`."""
 
+    path: Path
+    memory: Memory
     let_go: threading.Event = field(default_factory=threading.Event)
     writing: list[bytes] = field(default_factory=list)
     at_once: int = 0
@@ -38,15 +92,60 @@ class SlowRegister(Register):
         self.writing.remove(content)
 
 
+class FakeQuestions(Questions):
+    """Members that answer at once."""
+
+    def __init__(self, answers: Callable[[str, Request], Reply | None] = lambda _id, _asked: None) -> None:
+        super().__init__(Identity("peer0", {}, manifest="", settings={}), {})
+        self._answers = answers
+
+    async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+        if (reply := self._answers(member, asked)) is None:
+            raise DisconnectedError("nobody answers")
+        return reply
+
+
+@dataclass
+class FakeSeat:
+    """In view 0, after the start of round 7."""
+
+    announced: Mapping[str, Signed[Announcement]] = field(default_factory=dict)
+    started: int = 7
+    may_lose: bool = True
+    view: View = FIRST
+    transport: object = field(default_factory=object)
+
+    def announcements(self) -> Mapping[str, Signed[Announcement]]:
+        return self.announced
+
+    def is_silent(self, *_: object) -> bool:
+        return False
+
+    def standing(self, _chain: object) -> Standing:
+        return AT_FIVE
+
+    def hold(self, _promised: int | None) -> None:
+        pass
+
+
+def member(
+    directory: Path, questions: Questions | None = None, seat: FakeSeat | None = None
+) -> tuple[Membership, list[Event]]:
+    """peer0, and what it reports."""
+    one, told = acceptor(), list[Event]()
+    register = Register(directory / VIEWS, one.memory)
+    made = Membership(register, one, questions or FakeQuestions(), told.append, Terms(patience=60.0, at_least=2))
+    made.seat = cast("MovingSeat | None", seat)
+    return made, told
+
+
 async def test_who_asks_may_go_before_the_answer_is_on_disk(tmp_path: Path) -> None:
     """Two that wrote views.json at a time ended a peer: the first took away what the second was about to rename."""
-    register = SlowRegister(tmp_path / "views.json", Acceptor("peer0", Chain([FIRST])))
-    questions = Questions(Identity("peer0", {}, manifest="", settings={}), {})
-    told = list[Event]()
-    terms = Terms(patience=60.0, begins_with_some=False, at_least=2)
-    membership = Membership(register, questions, told.append, terms)
+    one, told = acceptor(), list[Event]()
+    register = SlowRegister(tmp_path / VIEWS, one.memory)
+    membership = Membership(register, one, FakeQuestions(), told.append, Terms(patience=60.0, at_least=2))
     moved = asyncio.create_task(membership.moved(FIRST))
-    gone = asyncio.create_task(membership.hear(Decided((SECOND,))))
+    gone = asyncio.create_task(membership.hear(Decided((decision(SECOND),))))
     while not register.writing:  # noqa: ASYNC110 (a thread tells this loop nothing)
         await asyncio.sleep(0.01)
     gone.cancel()
@@ -60,7 +159,185 @@ async def test_who_asks_may_go_before_the_answer_is_on_disk(tmp_path: Path) -> N
     async with asyncio.timeout(10):
         await moved
     assert register.at_once == 1
-    kept = json.loads((tmp_path / "views.json").read_text())
-    assert [view["number"] for view in kept["acceptor"]["chain"]] == [0, 1]
-    assert kept["acceptor"]["consents"] == ["peer2"]
+    kept = json.loads((tmp_path / VIEWS).read_text())
+    assert [one["view"]["number"] for one in kept["decisions"]] == [1]
+    assert [one["statement"]["id"] for one in kept["consents"]] == ["peer2"]
     assert told == [ViewDecided(**SECOND.as_json())]
+
+
+# What others say that is not so.
+
+
+@pytest.mark.parametrize(
+    "views",
+    [(View(0, ("peer3",), 0),), (View(1, ("peer3",), 0),), tuple(View(n, ("peer3",), 0) for n in range(1, 41))],
+    ids=["another-view-0", "another-chain", "forty"],
+)
+async def test_who_is_told_another_chain_names_the_teller_and_goes_on(tmp_path: Path, views: tuple[View, ...]) -> None:
+    lie = Decided(tuple(decision(view, by=("peer3",)) for view in views))
+    membership, told = member(tmp_path, FakeQuestions(lambda _id, _asked: lie))
+    transport = cast("Transport", object())
+    for _ in range(3):
+        assert await membership.ask("peer3", Ask(0), transport) == lie
+    assert membership.chain.since(-1) == (FIRST,)
+    (refused,) = told
+    assert isinstance(refused, Refused)
+    assert (refused.caller, refused.kind) == ("peer3", "views")
+    assert "it was not believed" in refused.reason
+    assert not (tmp_path / VIEWS).exists()
+
+
+async def test_a_true_view_that_is_told_with_a_false_one_is_on_disk_and_reported(tmp_path: Path) -> None:
+    false = View(2, ("peer0",), 0)
+    membership, told = member(tmp_path)
+    moved = asyncio.create_task(membership.moved(FIRST))
+    await membership.learn("peer3", (decision(SECOND), decision(false, by=("peer3",), before=SECOND)))
+    async with asyncio.timeout(10):
+        await moved
+    assert [type(event) for event in told] == [ViewDecided, Refused]
+    assert [one.view for one in Register.open(tmp_path, "peer0").memory.decisions] == [SECOND]
+
+
+async def test_a_ballot_that_cannot_be_is_denied_and_its_sender_named(tmp_path: Path) -> None:
+    membership, told = member(tmp_path, seat=FakeSeat())
+    lie = AskPromise(Signing("peer3", "").sign(Prepare(1, Ballot(HIGHEST, "peer3"))))
+    assert isinstance(await membership._hear_another("peer3", lie), Denied)
+    assert isinstance(told[0], Refused)
+    assert not membership.held
+    honest = AskPromise(Signing("peer1", "").sign(Prepare(1, Ballot(1, "peer1"))))
+    assert isinstance(await membership._hear_another("peer1", honest), Promised)
+
+
+# What only this member knows.
+
+
+def proposal(lost: str = "", **wish: Any) -> tuple[Propose, dict[str, Acceptor]]:
+    """By peer1, and all who have promised."""
+    acceptors = {id: acceptor(id) for id in ALL}
+    attempt = Attempt(acceptors["peer1"], None, Wish(**wish))
+    while attempt.state != "proposing":
+        for id, request in attempt.requests().items():
+            attempt.failed(id) if id == lost else attempt.answered(id, acceptors[id].hear(request, AT_FIVE))
+    asked = attempt.requests()["peer0"]
+    assert isinstance(asked, Propose)
+    return asked, acceptors
+
+
+async def test_a_proposer_cannot_omit_a_member_that_answers(tmp_path: Path) -> None:
+    asked, acceptors = proposal(lost="peer2")
+
+    def answers(id: str, request: Request) -> Reply | None:
+        return acceptors[id].hear(request, AT_FIVE)
+
+    membership, _ = member(tmp_path, FakeQuestions(answers), FakeSeat())
+    ballot = asked.proposal.vote.statement.ballot
+    prepare = Signing("peer1", "").sign(Prepare(1, ballot))
+    assert isinstance(await membership.hear(AskPromise(prepare)), Promised)
+    assert await membership.hear(asked) == Objection("peer2 answers peer0")
+    assert membership.acceptor.slot.vote is None
+    silent, _ = member(tmp_path, FakeQuestions(), FakeSeat())
+    assert isinstance(await silent.hear(asked), Voted), "who answers nobody is left out"
+
+
+async def test_a_proposer_cannot_omit_the_voter_itself(tmp_path: Path) -> None:
+    acceptors = {id: acceptor(id) for id in ALL}
+    attempt = Attempt(acceptors["peer1"], None, Wish())
+    while attempt.state != "proposing":
+        for id, request in attempt.requests().items():
+            attempt.failed(id) if id == "peer0" else attempt.answered(id, acceptors[id].hear(request, AT_FIVE))
+    membership, _ = member(tmp_path, seat=FakeSeat())
+    assert await membership.hear(attempt.requests()["peer1"]) == Objection("peer0 answers peer0")
+
+
+async def test_before_the_run_has_begun_nobody_is_left_out(tmp_path: Path) -> None:
+    membership, _ = member(tmp_path, seat=FakeSeat(may_lose=False))
+    asked, _ = proposal(lost="peer2")
+    assert await membership.hear(asked) == Objection("the run has not begun, so nobody counts as lost")
+
+
+async def test_what_a_member_has_announced_is_held_against_its_promise(tmp_path: Path) -> None:
+    """So that nobody goes back for it: the next proposal leaves it out."""
+    announced = Signing("peer2", "").sign(Announcement(0, 6))
+    membership, _ = member(tmp_path, seat=FakeSeat({"peer2": announced}))
+    asked, _ = proposal(leaves=True)
+    objection = await membership.hear(asked)
+    assert objection == Objection("peer2 has announced a later round than it promises", (announced,))
+    no_more = FakeSeat({"peer2": Signing("peer2", "").sign(Announcement(0, 5))})
+    membership, _ = member(tmp_path, seat=no_more)
+    assert isinstance(await membership.hear(asked), Voted)
+
+
+async def test_no_view_is_planned_from_a_round_that_has_begun(tmp_path: Path) -> None:
+    asked, _ = proposal(leaves=True)
+    assert asked.proposal.view
+    assert asked.proposal.view.first == 8
+    membership, _ = member(tmp_path, seat=FakeSeat(started=8))
+    assert await membership.hear(asked) == Objection("peer0 has begun round 8")
+
+
+# What is on disk.
+
+
+def opened(directory: Path, content: bytes) -> Membership:
+    (directory / VIEWS).write_bytes(content)
+    work = list[Event]().append, Terms(patience=60.0, at_least=2)
+    return Membership.open(directory, RULES, Signing("peer0", "federation"), FakeQuestions(), work)
+
+
+def kept(**changes: Any) -> bytes:
+    """With SECOND decided."""
+    return canonical({**asdict(Memory("peer0", decisions=[decision(SECOND)])), **changes})
+
+
+async def test_a_member_goes_on_from_what_it_has_kept(tmp_path: Path) -> None:
+    membership = opened(tmp_path, kept(entered=1, promised=4))
+    assert (membership.view, membership.memory.promised) == (SECOND, 4)
+
+
+DAMAGED = "is damaged, and what this peer has promised stood there; put a copy in its place, or remove "
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"3",
+        b'["acceptor"]',
+        b"[" * 100_000,
+        kept()[:-1],
+        kept(promised=1_000_002),
+        kept(promised=-2),
+        kept(entered=-1),
+        kept(entered=2),
+        kept(version=1),
+        kept(slot={"number": 1, "promised": {"counter": HIGHEST + 1, "proposer": "peer3"}}),
+        kept(slot={"number": 1, "promised": {"counter": 0, "proposer": "peer3"}}),
+    ],
+    ids=lambda content: content[-30:].decode(),
+)
+async def test_a_damaged_register_says_what_to_do(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(FailedError) as error:
+        opened(tmp_path, content)
+    path = tmp_path / VIEWS
+    sentence = f"{DAMAGED}{tmp_path} and start this peer again: then the others take it in anew"
+    assert str(error.value) == f"{path}: {sentence}"
+
+
+async def test_a_register_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> None:
+    old = {"acceptor": {"chain": [FIRST.as_json()], "slots": []}, "entered": 0, "promised": -1}
+    with pytest.raises(FailedError, match=r"was written by an earlier version of dfl.*finish the run with that"):
+        opened(tmp_path, json.dumps(old).encode())
+
+
+async def test_a_copy_of_anothers_register_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FailedError, match="is that of peer1, and not peer0's"):
+        opened(tmp_path, kept(id="peer1"))
+
+
+@pytest.mark.parametrize("by", [(), ALL[:2], ("peer0", "peer0", "peer0")], ids=["none", "two", "one"])
+async def test_a_view_without_its_votes_is_not_gone_on_from(tmp_path: Path, by: tuple[str, ...]) -> None:
+    lacking = replace(decision(SECOND, by=by or ALL), votes=decision(SECOND, by=by).votes if by else ())
+    with pytest.raises(FailedError, match=r"without proof that it was decided \(votes by too few members\).*remove"):
+        opened(tmp_path, kept(decisions=[asdict(lacking)]))

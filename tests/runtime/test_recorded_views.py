@@ -1,22 +1,28 @@
 """What is made of the views of a recorded run, and which recordings are refused."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies
-from peer.runtime.membership.script import script
+from keyrings import files, keyring
 
 from peer.errors import InputError
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import Hello, Refusal
+from peer.runtime.membership.replay import script
 from peer.spec.agreement import digests
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, load_spec
 from peer.spec.recorded_views import VIEWS, recorded_views
 from peer.spec.run import Run
+from peer.views.decision import Court, Memory, Rules
+from peer.views.signing import Authorities, Keyring
+from peer.views.statements import Ballot, Decision, Vote, canonical
 from peer.views.view import View
 
 IDS, ROUNDS = ("peer0", "peer1", "peer2", "peer3"), 9
@@ -57,32 +63,48 @@ def federation(directory: Path, **keys: Any) -> Spec:
     return load_spec(path, peers=4)
 
 
+def decisions(spec: Spec, views: Sequence[View], signed: bool = False) -> list[Decision]:
+    """With the votes of all: what would be if they had decided these views, after the first."""
+    rings = {id: (keyring(id, spec.lasting_digest) if signed else Keyring(id, spec.lasting_digest)) for id in IDS}
+    court, found = Court(Rules(spec.ids, spec.rounds), Authorities(spec.lasting_digest)), list[Decision]()
+    for before, view in pairwise(views):
+        vote = Vote("commit", view.number, Ballot(1, "peer0"), court.digest(before, view))
+        found.append(Decision(view, vote.ballot, tuple(rings[id].sign(vote) for id in before.members)))
+    return found
+
+
+def kept(spec: Spec, id: str, views: Sequence[View], signed: bool = False) -> Memory:
+    authorities = (files("peer0", "CA")[0].decode(),) if signed else ()
+    return Memory(id, decisions(spec, views, signed), authorities=authorities)
+
+
 def record(directory: Path, known: Mapping[str, Sequence[View]], **keys: Any) -> Spec:
     """A recording in which these peers know these views; the federation that replays it."""
     spec = federation(directory, **keys)
     for id, views in known.items():
         (directory / "run" / id).mkdir(parents=True)
         Run.of(spec, id, 1).write(directory / "run" / id)
-        kept = {"acceptor": {"chain": [view.as_json() for view in views]}, "entered": 0, "promised": 0}
-        (directory / "run" / id / VIEWS).write_text(json.dumps(kept))
+        (directory / "run" / id / VIEWS).write_bytes(canonical(asdict(kept(spec, id, views))))
     return federation(directory, views="replay", recording="run")
 
 
 def found(spec: Spec, out: Path | None = None) -> tuple[View, ...] | None:
-    return recorded_views(PeerConfig(federation=Path("federation.yaml"), id="peer0", out=out), spec)
+    """The views after the first."""
+    recorded = recorded_views(PeerConfig(federation=Path("federation.yaml"), id="peer0", out=out), spec)
+    return None if recorded is None else tuple(one.view for one in recorded)
 
 
 def test_the_most_that_a_peer_knows_counts(tmp_path: Path) -> None:
     spec = record(tmp_path, {"peer2": [ALL], "peer0": [ALL, WITHOUT, BACK], "peer1": [ALL, WITHOUT]})
-    assert found(spec) == (ALL, WITHOUT, BACK)
+    assert found(spec) == (WITHOUT, BACK)
     (tmp_path / "run" / "peer2" / VIEWS).unlink()
-    assert found(spec) == (ALL, WITHOUT, BACK)
+    assert found(spec) == (WITHOUT, BACK)
 
 
 def test_where_nobody_was_lost_all_are_members(tmp_path: Path) -> None:
     spec = record(tmp_path, {"peer0": [ALL]})
     (tmp_path / "run" / "peer0" / VIEWS).unlink()
-    assert found(spec) == (ALL,)
+    assert found(spec) == ()
 
 
 def test_nothing_is_read_where_views_are_decided(tmp_path: Path) -> None:
@@ -92,13 +114,13 @@ def test_nothing_is_read_where_views_are_decided(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("views", "why"),
     [
-        ([WITHOUT], "does not begin with everybody"),
-        ([ALL, BACK], "view 2 follows view 0"),
-        ([ALL, View(1, ("peer1", "peer0"), 3)], "other members than the ring"),
-        ([ALL, View(1, (*IDS, "peer9"), 3)], "other members than the ring"),
-        ([ALL, View(1, IDS, ROUNDS + 2)], "begins at round 11"),
-        ([ALL, View(1, IDS[:3], 3, entrants=(("peer3", 1),))], "takes in who is no member"),
-        ([ALL, View(1, IDS, 3, entrants=(("peer3", 3),))], "a round that it had not played"),
+        ([ALL, BACK], "view 2 after view 0"),
+        ([ALL, View(1, ("peer1", "peer0"), 3)], "members in another order"),
+        ([ALL, View(1, (*IDS, "peer9"), 3)], "members in another order"),
+        ([ALL, View(1, IDS, ROUNDS + 2)], "a view from round 11 on"),
+        ([ALL, View(1, IDS[:3], 3, entrants=(("peer3", 1),))], "strangers taken in"),
+        ([ALL, View(1, IDS, 3, entrants=(("peer3", 3),))], "an entrant from a later round"),
+        ([ALL, View(1, IDS[:3], 3, expelled=("peer3",))], "an expulsion without proof"),
         ([ALL, WITHOUT, View(2, IDS, 6, entrants=(("peer2", 4),))], "peer2 brings a state of round 4"),
         ([ALL, WITHOUT, View(2, IDS, 6)], "peer2 brings a state of round 5"),
     ],
@@ -108,12 +130,50 @@ def test_what_no_members_would_have_decided_is_refused(tmp_path: Path, views: li
         found(record(tmp_path, {"peer0": views}))
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"acceptor": {"chain": 3}}', "[" * 100_000])
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"acceptor": {"chain": 3}}', "[" * 100_000])
 def test_a_damaged_file_is_refused(tmp_path: Path, content: str) -> None:
     spec = record(tmp_path, {"peer0": [ALL]})
     (tmp_path / "run" / "peer0" / VIEWS).write_text(content)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is damaged, or not proved"):
         found(spec)
+
+
+def proved_recording(directory: Path, change: Callable[[Memory], Memory]) -> Spec:
+    """Of a run with certificates, in which peer0 has kept something else."""
+    spec = record(directory, {"peer0": [ALL]})
+    memory = change(kept(spec, "peer0", [ALL, WITHOUT, BACK], signed=True))
+    (directory / "run" / "peer0" / VIEWS).write_bytes(canonical(asdict(memory)))
+    return spec
+
+
+def test_views_with_the_signatures_of_their_members_are_replayed(tmp_path: Path) -> None:
+    assert found(proved_recording(tmp_path, lambda memory: memory)) == (WITHOUT, BACK)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda one: replace(one, votes=one.votes[:2]), "votes by too few members"),
+        (lambda one: replace(one, votes=(one.votes[0],) * 4), "votes by too few members"),
+        (lambda one: replace(one, votes=tuple(replace(vote, signature="") for vote in one.votes)), "the signature is"),
+        (lambda one: replace(one, view=replace(one.view, first=4)), "votes that are not for the same"),
+    ],
+    ids=["two", "one-of-four", "unsigned", "changed"],
+)
+def test_views_that_are_not_proved_are_refused(
+    tmp_path: Path, change: Callable[[Decision], Decision], why: str
+) -> None:
+    def changed(memory: Memory) -> Memory:
+        return replace(memory, decisions=[change(memory.decisions[0]), *memory.decisions[1:]])
+
+    with pytest.raises(InputError, match=rf"not proved \({why}"):
+        found(proved_recording(tmp_path, changed))
+
+
+def test_views_that_another_authority_proves_are_refused(tmp_path: Path) -> None:
+    other = (files("peer0", "another")[0].decode(),)
+    with pytest.raises(InputError, match=r"not proved \(the signature is not"):
+        found(proved_recording(tmp_path, lambda memory: replace(memory, authorities=other)))
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

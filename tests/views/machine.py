@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
+from typing import Any
 
 from peer.views.decision import Acceptor, Attempt, Memory, Standing, is_less
 from peer.views.signing import Keyring
@@ -36,7 +37,7 @@ class Secret(Keyring):
 
     signs = True
 
-    def __init__(self, id: str, signatures: dict[tuple[str, Statement], str]) -> None:
+    def __init__(self, id: str, signatures: dict[tuple[str, Any], str]) -> None:
         """signatures: of everybody, that were worked out before."""
         super().__init__(id, "simulated")
         self._signatures = signatures
@@ -47,7 +48,7 @@ class Secret(Keyring):
     def is_valid(self, signed: Signed[Statement]) -> bool:
         return signed.signature == self._signature(signed.signer, signed.statement)
 
-    def _signature(self, signer: str, statement: Statement) -> str:
+    def _signature(self, signer: str, statement: Any) -> str:
         if (found := self._signatures.get((signer, statement))) is None:
             text = f"secret of {signer}: {statement}"
             found = self._signatures[signer, statement] = sha256(text.encode()).hexdigest()

@@ -48,18 +48,20 @@ RULES: dict[str, tuple[Any, str, str, str]] = {
     "guilt of equal votes": (Court, "check_guilt", "one.digest != other.digest and ", ""),
     "guilt of two ballots": (Court, "check_guilt", "replace(one, digest=other.digest) == other", "True"),
     "guilt of two members": (Court, "check_guilt", "guilt.one.signer == guilt.other.signer", "True"),
-    "an expulsion without proof": (Court, "_check_follows", "{*view.expelled} <= proved.union(present.expelled)", "True"),
+    "an expulsion without proof": (Court, "_check_follows", "{*view.expelled} <= proved.union(present.expelled)",
+                                   "True"),
     "an expulsion is forgotten": (decision, "next_view", "proved.union(present.expelled)", "proved"),
     "planned although one was lost": (decision, "next_view", "standing.keys() == {*present.members}", "True"),
     "planned from the earliest round": (decision, "_after_all", "1 + max(", "1 + min("),
-    "rounds ahead are not believed": (decision, "_after_all", "least + STALENESS_BOUND + len(present.members)", "least"),
+    "rounds ahead are not believed": (decision, "_after_all", "least + STALENESS_BOUND + len(present.members)",
+                                       "least"),
     "back to the latest checkpoint": (decision, "next_view", "least = min(", "least = max("),
     "back behind the entry": (decision, "next_view", "if first <= promise.oldest", "if False"),
     "void private states count": (decision, "_counting", "private if private < first else -1", "private"),
     "what was announced is forgotten": (decision, "is_less", "promise.durable < (", "False and ("),
     "what was decided is forgotten": (decision, "_lost", "promise.durable < chain.floor(id)", "False"),
     "void rounds are held against one": (decision, "is_less", "min(announced.round, ceiling)", "announced.round"),
-    "an entry by another": (Court, "_check_grounds", "self.check_signed(entry)", "pass"),
+    "an entry by another": (Court, "check_entry", "self.check_signed(entry)", "pass"),
     "the held go on": (Slot, "held", "return self.promised is not None", "return False"),
     "voters object to nothing": (World, "objection", "return Objection(", "return None and Objection("),
     "voters know of no announcement": (Machine, "objection", "if less:", "if False:"),
@@ -82,8 +84,9 @@ LOSSES: dict[str, Callable[[Slot], Slot]] = {
 
 def change(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
     """One function, with a part of its text replaced."""
-    was = inspect.getattr_static(owner, name)
-    source = textwrap.dedent(inspect.getsource(was.fget if isinstance(was, property) else was))
+    was: Any = inspect.getattr_static(owner, name)
+    function: Any = was.fget if isinstance(was, property) else was
+    source = textwrap.dedent(inspect.getsource(function))
     assert source.count(old) == 1, f"{name}: {old} is not there once"
     module = owner if inspect.ismodule(owner) else sys.modules[owner.__module__]
     made: dict[str, Any] = {}

@@ -1,33 +1,47 @@
-"""Members that leave, and members that are voted out: what comes of it in one attempt, and what is kept."""
+"""Members that leave, and members that are expelled: what comes of it in one attempt, and what is kept."""
 
-import json
+from dataclasses import replace
 
-from peer.views.acceptor import Acceptor
-from peer.views.messages import (
-    Accept,
+import pytest
+from assembly import ONE, Assembly, restarted
+from keyrings import keyring
+
+from peer.views.decision import Attempt, Wish
+from peer.views.statements import (
+    AskPromise,
     Ballot,
+    Consent,
     Consents,
     Decided,
     Denied,
+    Entry,
+    Evidence,
     Expel,
+    Grounds,
+    Guilt,
     Heard,
+    InvalidError,
     Leave,
     Poll,
     Prepare,
-    Promise,
+    Proposal,
+    Propose,
     Refused,
+    Signed,
+    Vote,
+    Voted,
 )
-from peer.views.proposal import Proposal
-from peer.views.wish import Wish, next_view
-
 from peer.views.view import Chain, View
 
 IDS = ("a", "b", "c", "d")
-BEGINNING = View(0, IDS[:3], 0)
 
 
-def promise(durable: int = 5, started: int = 7) -> Promise:
-    return Promise(1, Ballot(1, "a"), durable, oldest=0, started=started, private=-1, accepted=None)
+def consents(to: str, *by: str) -> Evidence:
+    return Evidence(tuple(keyring(id).sign(Consent(to)) for id in by))
+
+
+OUT = consents("c", "a", "b", "d")
+"""All others consent that c is voted out."""
 
 
 def test_who_leaves_plays_its_last_view_to_the_end_and_who_is_lost_does_not() -> None:
@@ -41,67 +55,199 @@ def test_who_leaves_plays_its_last_view_to_the_end_and_who_is_lost_does_not() ->
 
 
 def test_who_is_voted_out_has_no_say_in_it_and_is_never_taken_in_again() -> None:
-    promises = {"a": promise(), "b": promise(), "c": promise(durable=0, started=99)}
-    view = next_view(BEGINNING, promises, Wish(expel=frozenset("c"), unanimous=True), IDS)
-    assert view
-    assert (view.members, view.first, view.planned, view.expelled) == (("a", "b"), 6, False, ("c",))
-    promises = {id: promise(durable=7, started=9) for id in "ab"}
-    again = next_view(view, promises, Wish(enter={"c": 5, "d": -1}, unanimous=True), IDS)
-    assert again
-    assert (again.members, again.planned, again.expelled) == (("a", "b", "d"), True, ("c",))
+    members = Assembly()
+    members.standing["c"] = replace(members.standing["c"], durable=0, started=20)
+    out = members.attempt(Wish(evidence=OUT)).decision
+    assert out
+    assert out.view == View(1, ("a", "b", "d"), 6, reason="c voted out by a, b, d", expelled=("c",))
+    assert members.acceptors["c"].chain.current == out.view, "it is told"
+    asks = members.keyrings["c"].sign(Entry(1, 5))
+    assert members.attempt(Wish(entries=(asks,))).state == "released"
+    with_it = replace(out.view, number=2, members=IDS, expelled=())
+    assert members.refuses("a", members.decision(with_it)) == "an expulsion that is forgotten"
+    assert members.refuses("a", members.decision(replace(with_it, expelled=("c",)))) == "an expelled member"
 
 
 def test_who_is_away_can_be_voted_out() -> None:
-    view = View(1, ("a", "b"), 5)
-    promises = {id: promise() for id in "ab"}
-    found = next_view(view, promises, Wish(expel=frozenset("c"), unanimous=True), IDS)
-    assert found
-    assert (found.members, found.planned, found.expelled) == (("a", "b"), True, ("c",))
-    assert next_view(found, promises, Wish(expel=frozenset("c")), IDS) is None
+    members = Assembly().begin_with(View(1, ("a", "b", "d"), 5))
+    out = members.attempt(Wish(evidence=OUT)).decision
+    assert out
+    assert (out.view.members, out.view.planned, out.view.expelled) == (("a", "b", "d"), True, ("c",))
+    assert members.attempt(Wish(evidence=OUT)).state == "released", "it is out already"
 
 
 def test_a_consent_is_kept_and_told_and_over_when_its_one_is_out() -> None:
-    acceptor = Acceptor("a", Chain([BEGINNING]))
+    members = Assembly()
+    acceptor = members.acceptors["a"]
     assert acceptor.hear(Expel(0, "c")) == Heard()
     assert acceptor.hear(Expel(0, "c")) == Heard()
     assert isinstance(acceptor.hear(Expel(0, "a")), Denied)
-    acceptor = Acceptor.load(json.loads(json.dumps(acceptor.state_dict())))
-    assert acceptor.hear(Poll(0)) == Consents(("c",))
+    acceptor = restarted(acceptor)
+    told = acceptor.hear(Poll(0))
+    assert isinstance(told, Consents)
+    assert [(one.signer, one.statement) for one in told.evidence.consents] == [("a", Consent("c"))]
     assert not acceptor.held
-    out = View(1, ("a", "b"), 5, expelled=("c",))
-    acceptor.hear(Decided((out,)))
-    assert acceptor.hear(Poll(1)) == Consents(())
-    assert acceptor.hear(Poll(0)) == acceptor.hear(Expel(0, "c")) == Decided((out,))
+    view = View(1, ("a", "b", "d"), 5, expelled=("c",))
+    out = Decided((members.decision(view, evidence=OUT),))
+    acceptor.hear(out)
+    assert acceptor.hear(Poll(1)) == Consents(Evidence())
+    assert acceptor.hear(Poll(0)) == acceptor.hear(Expel(0, "c")) == out
+
+
+def test_nobody_consents_that_a_stranger_is_voted_out() -> None:
+    with pytest.raises(InvalidError, match="mallory is no member of the federation"):
+        Assembly().acceptors["a"].hear(Expel(0, "mallory"))
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        consents("c", "a", "b"),
+        consents("c", "a", "b", "c"),
+        consents("c", "a", "b", "b"),
+        Evidence((*consents("c", "a", "b").consents, Signed("d", Consent("c")))),
+        Evidence((*consents("c", "a", "b").consents, keyring("d", federation="another").sign(Consent("c")))),
+        Evidence((*consents("c", "a", "b").consents, keyring("d").sign(Consent("b")))),
+    ],
+    ids=["of-two", "and-its-own", "twice", "unsigned", "of-another-federation", "to-another's"],
+)
+def test_fewer_than_a_quorum_expel_nobody(evidence: Evidence) -> None:
+    members = Assembly()
+    assert members.attempt(Wish(evidence=evidence)).state == "short"
+    out = View(1, ("a", "b", "d"), 6, reason="c voted out by a, b, d", expelled=("c",))
+    members.refuses("a", members.decision(out, evidence=evidence))
 
 
 def test_nobody_is_held_by_one_that_enough_have_voted_out() -> None:
-    acceptor = Acceptor("a", Chain([BEGINNING]))
+    acceptor, liar = Assembly().acceptors["a"], keyring("c")
     acceptor.unheard = frozenset("c")
     ballot = Ballot(9, "c")
-    assert acceptor.hear(Prepare(1, ballot)) == Refused(1, ballot)
-    assert acceptor.hear(Accept(1, ballot, View(1, ("c",), 0))) == Refused(1, ballot)
+    assert acceptor.hear(AskPromise(liar.sign(Prepare(1, ballot)))) == Refused(1, ballot)
+    vote = liar.sign(Vote("accept", 1, ballot, "0" * 64))
+    assert acceptor.hear(Propose(Proposal(View(1, ("c",), 0), vote, Grounds(())))) == Refused(1, ballot)
     assert not acceptor.held
 
 
 def test_an_attempt_to_vote_one_out_is_not_outdone_by_that_one() -> None:
-    proposal = Proposal(Chain([BEGINNING]), Ballot(1, "a"), Wish(expel=frozenset("c")), IDS)
-    assert proposal.requests().keys() == {"a"}
-    proposal.answered("a", promise())
-    assert proposal.requests().keys() == {"b"}
-    proposal.answered("c", promise(durable=-1))
-    proposal.answered("b", Refused(1, Ballot(9, "c")))
-    assert (proposal.state, proposal.outdone_by) == ("short", Ballot(9, "c"))
+    members = Assembly()
+    made = Attempt(members.acceptors["a"], None, Wish(evidence=OUT))
+    assert made.requests().keys() == {"a"}
+    prepare = AskPromise(members.keyrings["a"].sign(Prepare(1, made.ballot)))
+    made.answered("a", members.acceptors["a"].hear(prepare, members.standing["a"]))
+    assert made.requests().keys() == {"b", "d"}
+    made.answered("c", Refused(1, Ballot(9, "c")))
+    assert (made.state, made.outdone_by) == ("asking", None), "it was not asked"
+    for id in "bd":
+        made.answered(id, members.acceptors[id].hear(prepare, members.standing[id]))
+    while not made.over:
+        members.pass_on(made)
+    assert made.decision
+    assert made.decision.view.expelled == ("c",)
 
 
 def test_who_leaves_hears_that_it_has_left() -> None:
-    acceptor = Acceptor("c", Chain([BEGINNING]))
+    members = Assembly()
+    acceptor = members.acceptors["c"]
     assert acceptor.hear(Leave(0)) == Heard()
-    without = View(1, ("a", "b"), 5, planned=True)
-    acceptor.hear(Decided((without,)))
-    assert acceptor.hear(Leave(0)) == Decided((without,))
+    without = Decided((members.decision(View(1, ("a", "b", "d"), 5, planned=True)),))
+    acceptor.hear(without)
+    assert acceptor.hear(Leave(0)) == without
 
 
-def test_views_that_were_kept_before_anybody_could_be_voted_out_are_read() -> None:
-    kept = Acceptor("a", Chain([BEGINNING])).state_dict()
-    del kept["consents"], kept["chain"][0]["expelled"]
-    assert Acceptor.load(kept).chain.current == BEGINNING
+# Guilt.
+
+
+def vote(
+    signer: str = "c", digest: str = "1", counter: int = 1, number: int = 1, phase: str = "accept"
+) -> Signed[Vote]:
+    said = Vote(phase, number, Ballot(counter, "c"), digest * 64)  # type: ignore[arg-type]
+    return keyring(signer).sign(said)
+
+
+PROVED = Evidence(guilt=(Guilt(vote(digest="1"), vote(digest="2")),))
+
+
+def test_two_votes_in_one_ballot_expel_who_has_signed_them_and_nobody_else() -> None:
+    members = Assembly()
+    out = members.attempt(Wish(evidence=PROVED)).decision
+    assert out
+    why = "c expelled: it has signed two votes that contradict each other"
+    assert out.view == View(1, ("a", "b", "d"), 6, reason=why, expelled=("c",))
+    assert all(acceptor.chain.current == out.view for acceptor in members.acceptors.values())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        (vote(), vote(), "no contradiction"),
+        (vote("b", "1"), vote("c", "2"), "votes by two members"),
+        (vote(digest="1"), vote(digest="2", counter=2), "no contradiction"),
+        (vote(digest="1"), vote(digest="2", number=2), "no contradiction"),
+        (vote(digest="1"), vote(digest="2", phase="commit"), "no contradiction"),
+        (vote(digest="1"), replace(vote("b", "2"), signer="c"), "the signature is not c's"),
+        (vote(digest="1"), Signed("c", vote(digest="2").statement), "the signature is not c's"),
+        (vote(digest="1"), replace(vote(digest="1"), statement=vote(digest="2").statement), "the signature is not c's"),
+    ],
+    ids=["equal", "two-members", "two-ballots", "two-numbers", "two-phases", "another's", "unsigned", "changed"],
+)
+def test_other_votes_prove_nothing(one: Signed[Vote], other: Signed[Vote], why: str) -> None:
+    members, evidence = Assembly(), Evidence(guilt=(Guilt(one, other),))
+    with pytest.raises(InvalidError, match=why):
+        members.acceptors["a"].court.check_guilt(evidence.guilt[0])
+    assert members.attempt(Wish(evidence=evidence)).state == "short"
+    out = View(1, ("a", "b", "d"), 6, expelled=("c",))
+    assert members.refuses("a", members.decision(out, evidence=evidence)) == why
+
+
+def test_where_nothing_is_signed_nobody_is_proved_guilty() -> None:
+    members = Assembly(signed=False)
+    out = members.decision(View(1, ("a", "b", "d"), 6, expelled=("c",)), evidence=PROVED)
+    assert members.refuses("a", out) == "without certificates nobody's guilt can be proved"
+
+
+def test_one_guilty_member_does_not_have_another_expelled() -> None:
+    members = Assembly()
+    both = members.decision(View(1, ("a", "d"), 6, expelled=("b", "c")), evidence=PROVED)
+    assert members.refuses("a", both) == "an expulsion without proof"
+
+
+def test_a_proposer_of_two_views_in_one_ballot_is_found_out_by_who_has_seen_both() -> None:
+    """b votes for one view, and a for the other; so neither is decided, and who hears of both has the proof."""
+    members, liar = Assembly(), keyring("c")
+    members.standing["c"] = replace(members.standing["c"], durable=3)
+    made = Attempt(members.acceptors["c"], None, Wish(leaves=True))
+    while made.state == "asking":
+        members.pass_on(made)
+    leaves = made.requests()["b"]
+    assert isinstance(leaves, Propose)
+    assert isinstance(members.acceptors["b"].hear(leaves), Voted)
+    digest = members.acceptors["a"].court.digest(members.present, None)
+    nothing = Proposal(None, liar.sign(Vote("accept", 1, made.ballot, digest)), leaves.proposal.grounds)
+    assert isinstance(members.acceptors["a"].hear(Propose(nothing)), Voted)
+    assert isinstance(members.acceptors["b"].hear(Propose(nothing)), Refused), "it votes once"
+    told = members.acceptors["b"].hear(Poll(0))
+    assert isinstance(told, Consents)
+    (guilt,) = told.evidence.guilt
+    assert guilt.id == "c"
+    members.acceptors["a"].court.check_guilt(guilt)
+    assert restarted(members.acceptors["b"]).memory.guilt == [guilt]
+    out = members.attempt(Wish(evidence=Evidence(guilt=(guilt,))), by="b").decision
+    assert out
+    assert out.view.expelled == ("c",)
+    assert not members.acceptors["b"].memory.guilt, "it is over"
+
+
+def test_an_honest_member_is_never_its_own_proof_of_guilt() -> None:
+    """Whatever it is asked, also after a restart, it votes once in a ballot."""
+    members = Assembly()
+    made = Attempt(members.acceptors["a"], None, Wish())
+    while made.state == "asking":
+        members.pass_on(made)
+    request = made.requests()["b"]
+    first = members.acceptors["b"].hear(request)
+    again = restarted(members.acceptors["b"]).hear(request)
+    assert isinstance(first, Voted)
+    assert isinstance(again, Voted)
+    with pytest.raises(InvalidError, match="no contradiction"):
+        members.acceptors["a"].court.check_guilt(Guilt(first.vote, again.vote))
+    assert first.vote.statement.ballot == ONE

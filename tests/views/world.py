@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import judgement
-from liars import Gang
+from gang import Gang
 from machine import SECONDS, STALENESS, Machine, Secret
 
 from peer.views.decision import Acceptor, Attempt, Memory, Rules, Wish
@@ -43,7 +44,6 @@ from peer.views.statements import (
     Reply,
     Request,
     Signed,
-    Statement,
     Vote,
     Voted,
     read_reply,
@@ -78,7 +78,7 @@ class World:
         self.liars = frozenset(lying)
         least = 3 * self.faulty + 1 if lying and random.random() < 0.7 else 1
         self.rules = Rules(self.ids, rounds=60, faulty=self.faulty, at_least=least)
-        signatures: dict[tuple[str, Statement], str] = {}
+        signatures: dict[tuple[str, Any], str] = {}
         keyrings = [Secret(id, signatures) if self.signed else Keyring(id, "simulated") for id in self.ids]
         self.machines = {one.id: Machine(Acceptor(Memory(one.id), self.rules, one)) for one in keyrings}
         self.honest = [machine for id, machine in self.machines.items() if id not in self.liars]
@@ -234,9 +234,9 @@ class World:
             self.cut = frozenset() if self.cut else frozenset(self.random.sample(self.ids, len(self.ids) // 2))
         down = [machine for machine in self.machines.values() if not machine.up]
         if down and self.random.random() < 0.5:
-            machine = self.random.choice(down)
-            machine.restart(damaged=self.random.random() < 0.3)
-            self.wrong += judgement.of_memory(self, machine)
+            dead = self.random.choice(down)
+            dead.restart(damaged=self.random.random() < 0.3)
+            self.wrong += judgement.of_memory(self, dead)
         elif (machine := self.any_up()) and self.random.random() < 10 * self.deaths:
             self.die(machine)
 
@@ -278,12 +278,13 @@ class World:
         number = view.number
         away = [one.id for one in self.machines.values() if not one.up or one.id in self.cut]
         evidence = [*out.values()]
+        playing = {id for earlier in machine.chain.passed(number) for id in machine.chain.of(earlier).members}
         return Wish(
             leaves=random.random() < 0.25,
             entries=tuple(one for one in machine.asks.values() if one.statement.number == number),
             at_least=random.choice([1, 1, 1, len(view.members)]),
             unanimous=random.random() < 0.3,
-            missing=tuple(id for id in away if id not in view.members) if random.random() < 0.2 else (),
+            missing=tuple(id for id in away if id in playing - {*view.members}) if random.random() < 0.2 else (),
             evidence=judgement.joined(evidence),
             suspects=frozenset(away) & {*view.members} if random.random() < 0.5 else frozenset(),
         )
@@ -451,13 +452,12 @@ class World:
             assert read_request(written(letter.request)) == letter.request
         if machine.id in self.liars:
             self.gang.note(letter.request)
-        reply: Reply | None = self.answer(machine, letter.proposer, letter.request)
+        honest = self.answer(machine, letter.proposer, letter.request)
         if dies:
             self.die(machine)
             return
-        if machine.id in self.liars and letter.proposer not in self.liars:
-            reply = self.gang.reply(machine, letter.request, reply)
-        if reply:
+        lies = machine.id in self.liars and letter.proposer not in self.liars
+        if reply := self.gang.reply(machine, letter.request, honest) if lies else honest:
             answer = Letter(letter.proposal, letter.proposer, letter.member, letter.request, reply, letter.tries)
             self.letters.append(answer)
 
@@ -472,9 +472,9 @@ class World:
                 return Denied("in the name of another")
             case AskPromise(prepare) if self.clock is not None:
                 slot, ballot = machine.acceptor.slot, prepare.statement.ballot
-                is_new = prepare.statement.number == slot.number and (not slot.promised or ballot > slot.promised)
-                signed = machine.acceptor.keyring.is_valid(prepare)
-                if is_new and not (signed and machine.may_try(sender, self.clock)):
+                is_new = prepare.statement.number == slot.number and (slot.promised is None or ballot > slot.promised)
+                heard = machine.acceptor.keyring.is_valid(prepare) if is_new else True
+                if is_new and not (heard and machine.may_try(sender, self.clock)):
                     return Refused(slot.number, slot.promised or ballot)
         reply = self.judged(machine, sender, request)
         current = machine.chain.current
@@ -535,31 +535,22 @@ class World:
         other = self.machines[id]
         if not other.up or self.apart(machine.id, id) or self.random.random() < self.loss:
             return None
-        reply: Reply | None = self.answer(
-            other, request.prepare.signer if isinstance(request, AskPromise) else machine.id, request
-        )
-        return self.gang.reply(other, request, reply) if id in self.liars and reply else reply
+        sender = request.prepare.signer if isinstance(request, AskPromise) else machine.id
+        reply = self.answer(other, sender, request)
+        return self.gang.reply(other, request, reply) if id in self.liars else reply
 
     def objection(self, machine: Machine, proposal: Proposal) -> Objection | None:
         """Why the machine does not vote for a view, by what only it knows."""
-        view, grounds, slot, number = (
-            proposal.view,
-            proposal.grounds,
-            machine.acceptor.slot,
-            proposal.vote.statement.number,
-        )
-        ballot = proposal.vote.statement.ballot
+        view, grounds, slot = proposal.view, proposal.grounds, machine.acceptor.slot
+        number, ballot = proposal.vote.statement.number, proposal.vote.statement.ballot
         carried = grounds.lock and grounds.lock.view
         if view is None or carried or not self.signed or number != slot.number or not slot.admits(ballot):
             return None
         machine.acceptor.court.check_proposal(machine.chain, proposal)
         if found := machine.objection(proposal):
             return found
-        promised = {one.signer for one in grounds.promises}
-        away = [
-            *(id for id in machine.chain.current.members if id not in {*view.expelled, *promised}),
-            *grounds.missing,
-        ]
+        there_or_out = {*view.expelled, *(one.signer for one in grounds.promises)}
+        away = [id for id in (*machine.chain.current.members, *grounds.missing) if id not in there_or_out]
         there = [id for id in away if self.answers(machine, id, ballot)]
         return Objection(f"{', '.join(there)} answers") if there else None
 

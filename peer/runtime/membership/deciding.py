@@ -224,8 +224,6 @@ class Proposer:
         self._unmet, self._outdone_by = attempt.state == "short", attempt.outdone_by
         for signed in attempt.announced.values():
             seat.take_announcement(signed)
-        if attempt.newer:
-            await self._membership.learn(self._membership.id, attempt.newer)
         self._check_others(attempt.state in ("short", "outdone"))
         # Where many see the same loss at once, each attempt outdoes another: ever fewer of them try.
         self._outdone = self._outdone + 1 if attempt.state == "outdone" else 0

@@ -58,6 +58,8 @@ FRESH = 3.0
 """Seconds for which a refusal to leave is still the answer to whoever asks again and again."""
 FALSE_ALARMS = 3
 """Attempts of one member to begin a decision that may come to nothing before it has to wait longer and longer."""
+FAR = 1000
+"""How far the ballot of a member that holds the rounds may be above its last one, as often as it likes."""
 LONGEST_WAIT = 60.0
 """Seconds that it has to wait at most."""
 
@@ -79,7 +81,7 @@ class Register:
         except OSError as error:
             raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
         try:
-            return cls(path, read_memory(text))
+            memory = read_memory(text)
         except OldError:
             raise FailedError(
                 f"{path}: was written by an earlier version of dfl, whose views carry no proof that they were decided; "
@@ -90,6 +92,9 @@ class Register:
                 f"{path}: is damaged ({error}), and what this peer has promised stood there; remove {directory} and "
                 "start this peer again: then the others take it in anew"
             ) from None
+        if memory.id != id:
+            raise FailedError(f"{path}: is that of {memory.id}, and not {id}'s; put {id}'s own in its place")
+        return cls(path, memory)
 
     def content(self) -> bytes:
         """What is to be kept, as it is now."""
@@ -162,15 +167,19 @@ class Turns:
         """A view was decided."""
         self._begun.clear()
 
-    def may_try(self, member: str, promised: Ballot | None, held: bool) -> bool:
-        """Whether a member's new ballot is listened to, and if so, that it was."""
-        now, holder = self._clock(), promised.proposer if promised and held else member
-        if holder != member and now - self._last[holder] < self._seconds and self._last[member] > self._before[holder]:
+    def may_try(self, member: str, holds: Ballot | None, far: bool = False) -> bool:
+        """Whether a member's new ballot is listened to, and if so, that it was. holds: the ballot by which rounds are
+        held now. far: it is much higher than that."""
+        now, holder = self._clock(), holds.proposer if holds else member
+        busy = now - self._last[holder] < self._seconds
+        if holder != member and busy and self._last[member] > self._before[holder]:
             return False
+        if holder == member and holds and busy and far:
+            return False  # others would need as many attempts to come up to it
         alarms = self._begun[member] - FALSE_ALARMS
-        if not held and alarms >= 0 and now - self._last[member] < min(2.0**alarms, LONGEST_WAIT):
+        if not holds and alarms >= 0 and now - self._last[member] < min(2.0**alarms, LONGEST_WAIT):
             return False
-        self._begun[member] += not held
+        self._begun[member] += not holds
         self._before[member], self._last[member] = self._last[member], now
         return True
 
@@ -358,7 +367,12 @@ class Membership:
                 standing = await self._standing()
             case Propose(proposal) if objection := await self._objection(proposal):
                 return objection
-        reply = self.acceptor.hear(request, standing, self.most)
+        try:
+            reply = self.acceptor.hear(request, standing, self.most)
+        except InvalidError:
+            if self.chain.current.number != number:
+                await uninterrupted(self._take_note)  # what was proved before the rest stands
+            raise
         if isinstance(request, AskPromise) and isinstance(reply, Promised):
             self._prepare = request.prepare
             self.memory.promised = reply.promise.statement.durable
@@ -386,7 +400,10 @@ class Membership:
         if prepare.statement.number != slot.number or (slot.promised and ballot <= slot.promised):
             return None
         self.acceptor.court.check_signed(prepare)
-        if self._turns.may_try(prepare.signer, slot.promised, slot.held):
+        known = slot.promised.counter if slot.promised else 0
+        if not self.acceptor.is_beyond(ballot) and self._turns.may_try(
+            prepare.signer, slot.promised if slot.held else None, far=ballot.counter > known + FAR
+        ):
             return None
         return Refused(slot.number, slot.promised or ballot)
 

@@ -6,55 +6,97 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peer.views.messages import (
-    Accept,
-    Accepted,
+from strangers import SPEC, pipes
+
+from peer.network.limits import Timeouts
+from peer.network.streams.handshake import Identity, RefusedError
+from peer.network.transport import DisconnectedError
+from peer.network.transport.memory import MemoryNetwork, MemoryPipe
+from peer.network.views.questions import Questions
+from peer.network.wire.messages import VERSION, Answer, Question, Refusal
+from peer.views.statements import (
+    Announcement,
     Ask,
+    AskPromise,
     Ballot,
     Behind,
+    Confirm,
+    Consent,
     Consents,
     Decided,
+    Decision,
     Denied,
     Enter,
+    Entry,
+    Evidence,
     Expel,
+    Grounds,
+    Guilt,
     Heard,
+    InvalidError,
     Leave,
+    Lock,
+    Objection,
     Poll,
     Prepare,
     Promise,
+    Promised,
+    Proposal,
+    Propose,
     Refused,
+    Relay,
+    Relayed,
     Release,
     Reply,
     Request,
+    Signed,
     Vote,
+    Voted,
+    read_reply,
+    read_request,
+    written,
 )
-from strangers import SPEC, pipes
-
-from peer.network.limits import Limits, Timeouts
-from peer.network.streams.handshake import Identity, RefusedError
-from peer.network.transport import DisconnectedError
-from peer.network.transport.memory import MemoryNetwork
-from peer.network.views.questions import Questions
-from peer.network.wire import views
-from peer.network.wire.foreign import Foreign
-from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import VERSION, Answer, Question, Refusal
 from peer.views.view import View
 
 IDS = ("a", "b", "c", "d")
 BALLOT = Ballot(7, "b")
 VIEW = View(3, ("a", "c", "d"), 12, planned=True, entrants=(("d", -1),), reason="d taken in")
-REQUESTS = [Prepare(3, BALLOT), Accept(3, BALLOT, VIEW), Release(3, BALLOT), Decided((VIEW,)), Ask(2), Enter(2, "b", 9)]
-REQUESTS += [Poll(2), Accept(4, BALLOT, View(4, ("a", "d"), 12, expelled=("b", "c")))]
-REPLIES = [
-    Promise(3, BALLOT, durable=11, oldest=0, started=12, private=-1, accepted=None),
-    Promise(3, BALLOT, durable=-1, oldest=4, started=-1, private=3, accepted=Vote(Ballot(6, "c"), VIEW)),
-    Accepted(3, BALLOT),
+OUT = View(4, ("a", "d"), 12, expelled=("b", "c"))
+PREPARE = Signed("b", Prepare(3, BALLOT), "c2lnbmVk", "Y2VydGlmaWNhdGU=")
+PROMISE = Signed("c", Promise(3, BALLOT, durable=11, oldest=0, started=12, private=-1))
+LOCKED = Signed("d", Promise(3, BALLOT, durable=-1, oldest=4, started=-1, private=3, locked=Ballot(6, "c")))
+VOTE, OTHER = (Signed("c", Vote("accept", 3, BALLOT, digit * 64)) for digit in "12")
+COMMIT = Signed("c", Vote("commit", 3, BALLOT, "1" * 64))
+EVIDENCE = Evidence((Signed("a", Consent("c")),), (Guilt(VOTE, OTHER),))
+LOCK = Lock(3, Ballot(6, "c"), VIEW, (VOTE,), EVIDENCE)
+ANNOUNCED = (Signed("d", Announcement(2, 12)),)
+ENTRY = Signed("b", Entry(2, 9))
+GROUNDS = Grounds((PROMISE, LOCKED), LOCK, ANNOUNCED, (ENTRY,), EVIDENCE, leaves=True, missing=("d",))
+DECIDED = Decided((Decision(VIEW, BALLOT, (COMMIT,)), Decision(OUT, BALLOT, (COMMIT,), EVIDENCE)))
+REQUESTS: list[Request] = [
+    AskPromise(PREPARE),
+    Relay(PREPARE, ("c", "d")),
+    Propose(Proposal(VIEW, VOTE, GROUNDS)),
+    Propose(Proposal(None, VOTE, Grounds((PROMISE,)))),
+    Confirm(LOCK),
+    Confirm(Lock(3, BALLOT, None, (VOTE,))),
+    Release(3, BALLOT, (COMMIT,)),
+    DECIDED,
+    Ask(2),
+    Enter(ENTRY),
+    Poll(2),
+]
+REPLIES: list[Reply] = [
+    Promised(PROMISE),
+    Promised(LOCKED, LOCK),
+    Relayed((Promised(PROMISE),)),
+    Voted(VOTE),
     Refused(3, Ballot(9, "c")),
-    Decided((VIEW, View(4, ("a", "c"), 13))),
+    Objection("d answers b", ANNOUNCED),
+    DECIDED,
     Decided(()),
     Behind(1),
-    Consents(("b", "d")),
+    Consents(EVIDENCE),
     Denied("too few would be left"),
     Heard(),
 ]
@@ -90,7 +132,7 @@ async def test_every_question_arrives_as_it_was_asked(request_: Request) -> None
 
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda one: type(one).__name__)
 async def test_every_answer_arrives_as_it_was_given(reply: Reply) -> None:
-    assert await conversation(Prepare(3, BALLOT), reply) == (Prepare(3, BALLOT), reply)
+    assert await conversation(NOTHING_NEW, reply) == (NOTHING_NEW, reply)
 
 
 @pytest.mark.parametrize("order", [Leave(2), Expel(2, "c")], ids=lambda one: type(one).__name__)
@@ -104,7 +146,7 @@ async def test_a_member_obeys_its_own_certificate_only(order: Request) -> None:
     for caller_is in ("b", "a"):
         caller, pipe = pipes()
         pipe.identity = caller_is
-        await caller.send(question(order, id=caller_is).SerializeToString())
+        await put(caller, order, id=caller_is)
         with suppress(DisconnectedError):
             await questions("a").answer(pipe, hear)
     assert heard == [order], "of the one that came with its own"
@@ -113,10 +155,14 @@ async def test_a_member_obeys_its_own_certificate_only(order: Request) -> None:
 NOTHING_NEW = Ask(0)
 
 
-def question(request: Request = NOTHING_NEW, **changes: object) -> Question:
-    asked = Question(**{"version": VERSION, "id": "b", "to": "a", "spec": SPEC, **changes})  # type: ignore[arg-type]
-    views.ask(request, asked)
-    return asked
+def question(**changes: object) -> Question:
+    return Question(**{"version": VERSION, "id": "b", "to": "a", "spec": SPEC, **changes})  # type: ignore[arg-type]
+
+
+async def put(caller: MemoryPipe, asked: Request | bytes, **changes: object) -> None:
+    """That question, in both its messages."""
+    await caller.send(question(**changes).SerializeToString())
+    await caller.send(asked if isinstance(asked, bytes) else written(asked))
 
 
 async def never(_sender: str, _request: Request) -> Reply:
@@ -142,82 +188,78 @@ async def test_who_is_no_member_is_refused(asked: Question, reason: "Refusal.Rea
 async def test_a_certificate_of_another_is_refused() -> None:
     caller, pipe = pipes()
     pipe.identity = "c"
-    await caller.send(question().SerializeToString())
+    await put(caller, NOTHING_NEW)
     await questions("a").answer(pipe, never)
     assert Answer.FromString(await caller.receive()).refusal.reason == Refusal.IDENTITY
 
 
-STRANGER = View(1, ("a", "mallory"), 1)
-GAP = Decided((VIEW, View(5, ("a", "c"), 13)))
+def changed(asked: Request, was: str, becomes: str) -> bytes:
+    text = written(asked).decode()
+    assert was in text
+    return text.replace(was, becomes).encode()
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        question(Decided((STRANGER,))),
-        question(Decided((View(1, ("c", "a"), 1),))),
-        question(Decided((View(1, (), 1),))),
-        question(Decided((View(1, ("a",), 1, entrants=(("mallory", 0),)),))),
-        question(GAP),
-        question(Accept(2, BALLOT, VIEW)),
-        question(Prepare(1, Ballot(1, "mallory"))),
-        question(Prepare(1, Ballot(1, "c"))),
-        question(Release(1, Ballot(1, "c"))),
-        question(Expel(0, "c")),
-        question(Expel(0, "mallory"), id="a"),
-        question(Leave(0)),
-        question(Decided((View(1, ("a",), 1, expelled=("mallory",)),))),
-        question(Decided((View(1, ("a", "b"), 1, expelled=("b",)),))),
-        question(Enter(0, "c", 0)),
-        Question(version=VERSION, id="b", to="a", spec=SPEC),
-        question(Decided(tuple(View(n, IDS, n, reason="x" * 4000) for n in range(1, 9)))),
-    ],
-    ids=[
-        "stranger",
-        "order",
-        "nobody",
-        "entrant",
-        "gap",
-        "number",
-        "proposer",
-        "another's-attempt",
-        "another's-release",
-        "another's-consent",
-        "consent-to-nobody",
-        "another's-leave",
-        "expelled",
-        "out-and-in",
-        "for-another",
-        "nothing",
-        "too-long",
-    ],
-)
-async def test_what_no_member_asks_is_not_heard(asked: Question) -> None:
+NOT_ASKED: dict[str, bytes | Request] = {
+    "another's-consent": Expel(0, "c"),
+    "another's-leave": Leave(0),
+    "for-another": Enter(Signed("c", Entry(0, 0))),
+    "nothing": b"",
+    "a-reply": written(Heard()),
+    "no-kind": changed(NOTHING_NEW, "Ask", "Askk"),
+    "cut-off": written(NOTHING_NEW)[:-1],
+    "nobody": changed(DECIDED, '["a","c","d"]', "[]"),
+    "no-id": changed(AskPromise(PREPARE), '"signer":"b"', '"signer":"B c"'),
+    "a-long-id": changed(AskPromise(PREPARE), '"signer":"b"', f'"signer":"{"b" * 65}"'),
+    "no-number": changed(NOTHING_NEW, "0", '"0"'),
+    "no-whole-number": changed(NOTHING_NEW, "0", "0.5"),
+    "below-zero": Ask(-1),
+    "no-number-of-a-view": Ask((1 << 31) + 1),
+    "no-counter": changed(AskPromise(PREPARE), '"counter":7', f'"counter":{(1 << 62) + 1}'),
+    "no-round": Enter(Signed("b", Entry(2, 1_000_002))),
+    "no-digest": changed(Propose(Proposal(VIEW, VOTE, GROUNDS)), "1" * 64, "1" * 63),
+    "no-phase": changed(Propose(Proposal(VIEW, VOTE, GROUNDS)), '"accept"', '"except"'),
+    "control-characters": changed(DECIDED, "d taken in", "d\\u001b taken in"),
+    "a-long-reason": Decided((Decision(View(1, IDS, 1, reason="x" * 301), BALLOT, ()),)),
+    "too-long": Decided(tuple(Decision(View(n, IDS, n, reason="x" * 300), BALLOT, ()) for n in range(3000))),
+}
+
+
+@pytest.mark.parametrize("asked", NOT_ASKED.values(), ids=NOT_ASKED)
+async def test_what_no_member_asks_is_not_heard(asked: bytes | Request) -> None:
     caller, pipe = pipes()
-    await caller.send(asked.SerializeToString())
+    await put(caller, asked)
     with pytest.raises(DisconnectedError):
         await questions("a").answer(pipe, never)
 
 
-@given(st.binary(max_size=300))
+async def test_an_answer_that_no_member_gives_is_told_apart_from_none() -> None:
+    with pytest.raises(ExceptionGroup) as error:
+        await conversation(NOTHING_NEW, Behind(-1))
+    assert error.group_contains(InvalidError)
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
 @settings(max_examples=200, deadline=None)
-def test_random_bytes_are_no_question(data: bytes) -> None:
-    async def asked() -> None:
+def test_random_bytes_are_no_question(first: bytes, second: bytes) -> None:
+    async def asked(*data: bytes) -> None:
         caller, pipe = pipes()
-        await caller.send(data)
+        for one in data:
+            await caller.send(one)
         with suppress(DisconnectedError):
             await questions("a").answer(pipe, never)
 
-    asyncio.run(asked())
+    asyncio.run(asked(first, second))
+    asyncio.run(asked(question().SerializeToString(), second))
 
 
 @given(st.binary(max_size=300))
 @settings(max_examples=200, deadline=None)
-def test_random_bytes_are_read_as_an_answer_or_refused(data: bytes) -> None:
-    reader = views.Reader(IDS, Limits())
-    foreign = Foreign(Limits(), len(IDS))
-    with suppress(BadFrameError):
-        reader.answered(foreign.views(data), 3)
+def test_random_bytes_are_read_or_refused(data: bytes) -> None:
+    kinds = [type(one).__name__.encode() for one in (*REQUESTS, *REPLIES)]
+    for text in (data, *(kind + b" " + data for kind in kinds)):
+        for read in (read_request, read_reply):
+            with suppress(InvalidError):
+                read(text)
 
 
 async def test_who_says_nothing_is_not_waited_for() -> None:

@@ -54,7 +54,7 @@ FAR = 1000
 
 
 @cache
-def names(kind: type) -> tuple[str, ...]:
+def names(kind: Any) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind))
 
 
@@ -99,7 +99,8 @@ class Gang:
                 self.views[value.vote.statement.digest] = value.view, value.grounds.evidence
             if isinstance(value, Lock | Decision) and value.votes:
                 self.views[value.votes[0].statement.digest] = value.view, value.evidence
-            for name in names(type(value)):
+            those: Any = type(value)
+            for name in names(those):
                 if name not in ("ballot", "vote", "signature"):
                     self._take_apart(getattr(value, name))
 
@@ -128,8 +129,12 @@ class Gang:
         if draw < 0.6 and isinstance(honest, Consents):
             return Consents(self.evidence(machine))
         if draw < 0.8:
-            return self._read(read_reply, self.changed(honest))
-        return random.choice([*self.replies, honest]) if draw < 0.85 else None
+            read_back: Reply | None = self._read(read_reply, self.changed(honest))
+            return read_back
+        if draw >= 0.85:
+            return None
+        other: Reply = random.choice([*self.replies, honest])
+        return other
 
     def evidence(self, machine: Machine) -> Evidence:
         """Consents of its own, and guilt made of votes that it has seen."""
@@ -289,7 +294,7 @@ class Gang:
     def changed(self, value: Any) -> Any:
         """With one thing changed somewhere."""
         random = self.random
-        if is_dataclass(value):
+        if is_dataclass(value) and not isinstance(value, type):
             if random.random() < 0.2 and (other := self.any(kind(value))):
                 return other
             if not names(type(value)):
