@@ -19,6 +19,7 @@ from peer.runtime.membership.membership import Membership, Register
 from peer.runtime.membership.moving_seat import MovingSeat, Terms
 from peer.spec.recorded_views import VIEWS
 from peer.telemetry.events import Event, Refused, ViewDecided
+from peer.views import statements
 from peer.views.decision import Acceptor, Attempt, Memory, Rules, Standing, Wish
 from peer.views.signing import Keyring
 from peer.views.statements import (
@@ -29,7 +30,6 @@ from peer.views.statements import (
     Ballot,
     Decided,
     Decision,
-    Denied,
     Expel,
     Heard,
     Objection,
@@ -178,7 +178,7 @@ async def test_who_is_told_another_chain_names_the_teller_and_goes_on(tmp_path: 
     membership, told = member(tmp_path, FakeQuestions(lambda _id, _asked: lie))
     transport = cast("Transport", object())
     for _ in range(3):
-        assert await membership.ask("peer3", Ask(0), transport) == lie
+        assert await membership.ask("peer3", Ask(0), transport) is None, "it counts as no answer"
     assert membership.chain.since(-1) == (FIRST,)
     (refused,) = told
     assert isinstance(refused, Refused)
@@ -198,11 +198,10 @@ async def test_a_true_view_that_is_told_with_a_false_one_is_on_disk_and_reported
     assert [one.view for one in Register.open(tmp_path, "peer0").memory.decisions] == [SECOND]
 
 
-async def test_a_ballot_that_cannot_be_is_denied_and_its_sender_named(tmp_path: Path) -> None:
-    membership, told = member(tmp_path, seat=FakeSeat())
-    lie = AskPromise(Signing("peer3", "").sign(Prepare(1, Ballot(HIGHEST, "peer3"))))
-    assert isinstance(await membership._hear_another("peer3", lie), Denied)
-    assert isinstance(told[0], Refused)
+async def test_a_ballot_far_above_all_others_is_not_promised(tmp_path: Path) -> None:
+    membership, _ = member(tmp_path, seat=FakeSeat())
+    far = AskPromise(Signing("peer3", "").sign(Prepare(1, Ballot(HIGHEST, "peer3"))))
+    assert isinstance(await membership._hear_another("peer3", far), statements.Refused)
     assert not membership.held
     honest = AskPromise(Signing("peer1", "").sign(Prepare(1, Ballot(1, "peer1"))))
     assert isinstance(await membership._hear_another("peer1", honest), Promised)
@@ -294,9 +293,6 @@ async def test_a_member_goes_on_from_what_it_has_kept(tmp_path: Path) -> None:
     assert (membership.view, membership.memory.promised) == (SECOND, 4)
 
 
-DAMAGED = "is damaged, and what this peer has promised stood there; put a copy in its place, or remove "
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -321,8 +317,8 @@ async def test_a_damaged_register_says_what_to_do(tmp_path: Path, content: bytes
     with pytest.raises(FailedError) as error:
         opened(tmp_path, content)
     path = tmp_path / VIEWS
-    sentence = f"{DAMAGED}{tmp_path} and start this peer again: then the others take it in anew"
-    assert str(error.value) == f"{path}: {sentence}"
+    assert str(error.value).startswith(f"{path}: is damaged (")
+    assert str(error.value).endswith(f"remove {tmp_path} and start this peer again: then the others take it in anew")
 
 
 async def test_a_register_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> None:

@@ -253,8 +253,7 @@ def test_a_ballot_far_above_all_others_is_refused_and_holds_nobody(counter: int)
     assembly = Assembly()
     for id in "abc":
         before = kept(assembly.acceptors[id])
-        with pytest.raises(InvalidError, match=f"a ballot {counter} far above all that were heard of"):
-            assembly.acceptors[id].hear(asked(counter), AT_FIVE)
+        assert isinstance(assembly.acceptors[id].hear(asked(counter), AT_FIVE), Refused)
         assert kept(assembly.acceptors[id]) == before
         assert not assembly.acceptors[id].held
     assert assembly.attempt(Wish(), lost="d").decision
@@ -303,8 +302,7 @@ def test_who_has_missed_many_ballots_takes_part_again_after_a_few() -> None:
     acceptor, prepare = Assembly().acceptors["c"], keyring("a").sign(Prepare(1, Ballot(5 * JUMP, "a")))
     before = kept(acceptor)
     for _ in range(4):
-        with pytest.raises(InvalidError, match="far above"):
-            acceptor.hear(AskPromise(prepare), AT_FIVE)
+        assert isinstance(acceptor.hear(AskPromise(prepare), AT_FIVE), Refused)
         assert kept(acceptor) == before
     assert isinstance(acceptor.hear(AskPromise(prepare), AT_FIVE), Promised)
 
@@ -446,7 +444,7 @@ def test_nobody_is_left_out_for_what_it_has_not_announced(lie: Signed[Announceme
 def test_nobody_goes_back_for_one_that_was_to_play_no_rounds(planned: bool) -> None:
     """Only who has left by a planned view, and is lost before its last round, can be missing. Else a liar could have
     all go back again and again, for a member that has long been away."""
-    assembly = Assembly("abcde").begin_with(View(1, IDS, 5, planned=planned))
+    assembly = Assembly("abcde").begin_with(View(1, IDS, 9, planned=planned))
     made = assembly.attempt(Wish(missing=("e",)))
     assert made.state == ("decided" if planned else "short")
     if planned:
