@@ -132,7 +132,9 @@ class World:
         for machine in self.machines.values():
             if begun:
                 machine.have_played(begun + random.randrange(STALENESS))
-                machine.heard = dict.fromkeys(machine.view.members, begun - 2)
+                for id in machine.view.members:
+                    durable = Announcement(machine.lives, begun - 2)
+                    machine.hear_of(self.machines[id].acceptor.keyring.sign(durable))
             machine.announce()
             machine.write()
 

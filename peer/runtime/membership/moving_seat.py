@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from peer.network.membership.durability import Durability, ImpossibleError
+from peer.network.membership.durability import NOTHING, Durability, ImpossibleError
 from peer.network.membership.edges import Neighbour
 from peer.network.network import Network
 from peer.network.transport import Pipe, Transport
@@ -101,8 +101,9 @@ class MovingSeat(Seat):
         return whole[0]
 
     def least_wanted(self, durability: Durability) -> int:
-        """That of any member: all go back together."""
-        return durability.least
+        """That of any member: all go back together. While a view is decided on nothing is dropped: a member may promise
+        little and announce more right after."""
+        return durability.least if self._promised is None else NOTHING
 
     def patience(self, done: int) -> float:
         """For ever: who does not come is lost after `absence`. Only before the run has begun nobody is."""
