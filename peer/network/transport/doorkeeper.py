@@ -90,7 +90,7 @@ class Doorkeeper:
             for gone in [one for one in crowd if one not in connected]:
                 crowd.leave(gone)
         for caller in self._too_many_of_one():
-            self._show_out(connected.pop(caller), caller, "too many connections of one member")
+            self._show_out(connected, caller, "too many connections of one member")
         for caller in [*connected]:
             member = self._owners.get(caller)
             crowd, whose = (self._members, member) if member else (self._crowd, origin(caller[0]))
@@ -100,11 +100,11 @@ class Doorkeeper:
                 continue
             elif caller not in crowd and (other := crowd.enter(caller, whose)):
                 many = "members that are no neighbours" if member else "callers that are not known"
-                self._show_out(connected.pop(other), other, f"too many connections of {many}")
+                self._show_out(connected, other, f"too many connections of {many}")
             elif self._calls[caller] > self._strangers.calls:
-                self._show_out(connected[caller], caller, "too many calls on one connection")
+                self._show_out(connected, caller, "too many calls on one connection")
             elif not member and received(connected[caller]) > self._strangers.received:
-                self._show_out(connected[caller], caller, "too many bytes from a caller that is not known")
+                self._show_out(connected, caller, "too many bytes from a caller that is not known")
         self._calls.clear()
 
     def _too_many_of_one(self) -> Iterator[Endpoint]:
@@ -129,9 +129,11 @@ class Doorkeeper:
             if isinstance(here, tuple) and here[1] in self._ports:
                 yield endpoint(*there[:2]), descriptor
 
-    def _show_out(self, descriptor: int, caller: Endpoint, why: str) -> None:
+    def _show_out(self, connected: dict[Endpoint, int], caller: Endpoint, why: str) -> None:
+        self._crowd.leave(caller)
+        self._members.leave(caller)
         try:
-            with borrowed(descriptor) as one:
+            with borrowed(connected.pop(caller)) as one:
                 if endpoint(*one.getpeername()[:2]) == caller:  # it may be closed by now, and its number another's
                     one.shutdown(socket.SHUT_RDWR)
         except OSError:
