@@ -99,8 +99,9 @@ class Doorkeeper:
             elif caller not in connected:
                 continue
             elif caller not in crowd and (other := crowd.enter(caller, whose)):
-                many = "members that are no neighbours" if member else "callers that are not known"
-                self._show_out(connected, other, f"too many connections of {many}")
+                strangers = "too many connections of callers that are not known"
+                guests = "too many connections of members that are no neighbours"
+                self._show_out(connected, other, guests if member else strangers)
             elif self._calls[caller] > self._strangers.calls:
                 self._show_out(connected, caller, "too many calls on one connection")
             elif not member and received(connected[caller]) > self._strangers.received:
