@@ -127,7 +127,7 @@ def test_what_a_beat_says_is_bounded(federation: Build) -> None:
         reasons = until(
             lambda: [e["reason"] for e in made.events("peer1", "link") if "at most" in e["reason"]], 20, "it is told"
         )
-    assert "bytes, and at most 4672 belong there" in reasons[0]
+    assert "bytes, and at most 13888 belong there" in reasons[0]
     assert (seen.load, seen.free_cpus, seen.cpus) == (0, 0, 3)
     assert len(seen.gpu) == 300
     assert seen.gpu.isprintable()
