@@ -1,13 +1,24 @@
 """Federations with certificates, and callers that hold one of a member."""
 
+import signal
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
-from real_peers import SmallFederation
+from raw_http2 import INITIAL_WINDOW, RawConnection, connect, prefix
+from real_peers import SmallFederation, until
 from wire_client import Caller
 
 from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
+from peer.network.limits import Strangers
+from peer.network.wire.messages import SERVICE
+
+CONNECTIONS = 160
+"""More than a peer takes in all."""
 
 
 def secured(federation: SmallFederation) -> Path:
@@ -27,3 +38,73 @@ class Member(Caller):
         credentials = grpc.ssl_channel_credentials(files["ca"], files["key"], files["cert"])
         options = [("grpc.ssl_target_name_override", to)]
         self.open(grpc.secure_channel(federation.address(to), credentials, options), service)
+
+
+class Siege:
+    """Ever more connections to `to` by the certificate of `id`, with as many streams on each as one may have.
+
+    On each stream these messages are said, and nothing that comes back is let through.
+    """
+
+    def __init__(self, federation: SmallFederation, certs: Path, id: str, to: str) -> None:
+        self._address, self._to, self._connections = federation.address(to), to, list[RawConnection]()
+        files = certificate_files(certs, id)
+        self._context = ssl.create_default_context(cafile=files["ca"])
+        self._context.load_cert_chain(files["cert"], files["key"])
+        self._context.set_alpn_protocols(["h2"])
+        self.opened = 0
+        """Connections so far."""
+
+    @contextmanager
+    def by(self, service: str, *messages: bytes) -> Iterator["Siege"]:
+        done = threading.Event()
+        thread = threading.Thread(target=self._open, args=(done, service, messages), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            done.set()
+            thread.join(20)
+            for connection in self._connections:
+                connection.close()
+
+    def _open(self, done: threading.Event, service: str, messages: tuple[bytes, ...]) -> None:
+        while not done.wait(0.01):
+            if self.held < CONNECTIONS:
+                with suppress(OSError):  # there is no room
+                    self._connections.append(self._connection(service, messages))
+                    self.opened += 1
+
+    def _connection(self, service: str, messages: tuple[bytes, ...]) -> RawConnection:
+        connected = self._context.wrap_socket(connect(self._address), server_hostname=self._to)
+        one = RawConnection(connected, {INITIAL_WINDOW: 0})
+        one.hear(0.2)
+        for _ in range(Strangers().streams):
+            stream = one.call(f"/{SERVICE}/{service}")
+            for message in messages:
+                one.data(stream, prefix(len(message)) + message)
+        return one
+
+    @property
+    def held(self) -> int:
+        """Connections that the peer has not shut."""
+        for one in self._connections:
+            one.hear(0)
+        for one in [one for one in self._connections if one.closed]:
+            one.close()
+            self._connections.remove(one)
+        return len(self._connections)
+
+    def is_outlived(self, made: SmallFederation) -> None:
+        """Beside peer0, which peer2 besieges, peer1 comes back and the rounds go on; peer0 names peer2 alone."""
+        until(lambda: self.opened > 130, 60, "it has tried to take all that there are")
+        made.peers["peer1"].signal(signal.SIGKILL)
+        made.peers["peer1"].wait()
+        made.start("peer1")
+        made.await_event("peer1", "resumed", seconds=60)
+        last = made.events("peer0", "round")[-1]["round"]
+        made.await_event("peer0", "round", round=last + 5, seconds=60)
+        assert self.held < CONNECTIONS // 4, "its connections are shut"
+        told = made.await_event("peer0", "refused", kind="connections")
+        assert told["reason"] == "too many connections of one member"
+        assert {event["caller"] for event in made.events("peer0", "refused")} == {"peer2"}

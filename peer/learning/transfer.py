@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from peer.learning.device import memory_errors
+
 WAITED_FOR = ("cpu", "mps")
 """Devices without such copies: of Apple's GPUs torch does not say that they are safe."""
 Empty = Callable[[int, torch.dtype], Tensor]
@@ -19,7 +21,12 @@ Empty = Callable[[int, torch.dtype], Tensor]
 def memory_for(device: torch.device) -> Empty:
     """Where a vector is put together that is to go to that device, or has come from it: pinned for a GPU."""
     pinned = device.type not in WAITED_FOR
-    return lambda size, dtype: torch.empty(size, dtype=dtype, pin_memory=pinned)
+
+    def empty(size: int, dtype: torch.dtype) -> Tensor:
+        with memory_errors():
+            return torch.empty(size, dtype=dtype, pin_memory=pinned)
+
+    return empty
 
 
 @dataclass(frozen=True)

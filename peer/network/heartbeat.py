@@ -20,10 +20,10 @@ from peer.network.streams.refusals import Sayings
 from peer.network.streams.retries import Retries
 from peer.network.streams.succession import Succession
 from peer.network.streams.traffic import Counted
-from peer.network.transport import DisconnectedError, GivenUpError
+from peer.network.transport import BreachError, DisconnectedError, GivenUpError
 from peer.network.vigil import Vigil
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import Beat
+from peer.network.wire.messages import Beat, Reply, Welcome
 from peer.tasks import background
 from peer.telemetry.events import Refused
 
@@ -124,18 +124,22 @@ class Heartbeats:
         async with self._node.stream(neighbour, "Heartbeat") as (pipe, _):
             retries.welcomed()
             self._dialled[neighbour.id] = pipe
-            await self._converse(neighbour.id, Dialled(pipe, self._node.foreign))
+            await self._converse(neighbour.id, Dialled(pipe, self._node))
 
     async def accept(self, pipe: Counted) -> None:
-        """The accepting end of such a stream, after its welcome; beside one in use it counts from its first beat on."""
-        caller = pipe.peer
+        """The accepting end of such a stream, after its hello; beside one in use it counts from its first beat on."""
+        caller, counts = pipe.peer, self._accepted.enter(pipe)
+        welcome = Reply(welcome=Welcome(durable=self._node.durability.own))
         try:
-            if not self._accepted.enter(pipe):
+            await pipe.tell(welcome.SerializeToString(), self._timeouts.read)
+            if not counts:
                 await self._succeed(pipe)
-            await self._converse(caller, Accepted(pipe, self._node.foreign))
+            await self._converse(caller, Accepted(pipe, self._node))
         except DisconnectedError as error:
             if self._accepted.present(caller) is pipe:
                 self._broken(caller, str(error))
+            if isinstance(error, BreachError):
+                raise
         except asyncio.CancelledError:
             # So a handler learns that its caller is gone, or that this peer closes.
             if self._accepted.present(caller) is pipe and not self.closing:
@@ -144,13 +148,17 @@ class Heartbeats:
         finally:
             self._accepted.leave(pipe)
 
+    def end(self, caller: str) -> None:
+        """It is no neighbour any more."""
+        self._accepted.end(caller)
+
     async def _succeed(self, pipe: Counted) -> None:
         """A stream beside one in use: it takes that one's place when it says something."""
         beat = await pipe.receive()
         try:
             self._node.foreign.beat(beat)
         except BadFrameError as error:
-            raise DisconnectedError(str(error)) from None
+            raise BreachError(str(error)) from None
         pipe.unread(beat)
         await self._accepted.succeed(pipe)
 

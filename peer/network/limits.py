@@ -14,6 +14,8 @@ class Timeouts:
     """How long a member that is no neighbour may wait to become one."""
     answer: float = 20.0
     """How long a handshake may take on a connection that stands."""
+    read: float = 10.0
+    """How long the other end of a stream may take to read an answer or a sign of life; frames may take longer."""
     retry: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     """Before the next attempts to connect; the last one is repeated."""
     refused: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0, 2.0, 5.0)
@@ -53,7 +55,7 @@ class Timeouts:
 
     def stretched(self, factor: float) -> "Timeouts":
         """The same with so many times fewer signs of life, and looks at them, and with no reports of resources."""
-        signs = ("beat", "poll", "suspect", "deliver", "probe", "renew", "leave")
+        signs = ("read", "beat", "poll", "suspect", "deliver", "probe", "renew", "leave")
         return replace(self, resources=inf, **{name: factor * getattr(self, name) for name in signs})
 
 
@@ -103,9 +105,12 @@ class Strangers:
     """
 
     connections: int = 64
-    """At once; besides, those of neighbours. One takes about 12 kB, with TLS 60 kB."""
+    """At once; besides, those of neighbours, and as many of other members. One takes about 12 kB, with TLS 60 kB."""
     of_one_origin: int = 32
     """Of these, from one address: more than one neighbour may live behind it."""
+    of_one_member: int = 4
+    """Of one member, neighbour or not: tensors and heartbeats, and as many that take their places after a cut. With
+    certificates a connection is a member's from its first call on, without from its accepted hello."""
     streams: int = 4
     """Of one connection, at once. A neighbour needs one, and another while the first ends."""
     calls: int = 50

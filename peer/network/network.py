@@ -19,13 +19,13 @@ from peer.network.streams.message_writer import MessageWriter
 from peer.network.streams.outbox import Frames, KeptFrame
 from peer.network.streams.receiver import Receiver
 from peer.network.streams.succession import Succession
-from peer.network.transport import SERVICES, DisconnectedError, Pipe, Service
+from peer.network.transport import SERVICES, BreachError, DisconnectedError, Pipe, Service
 from peer.network.wire.call import Call
 from peer.network.wire.frames import Heading, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
-from peer.network.wire.messages import Reply, Welcome
+from peer.network.wire.messages import Welcome
 from peer.tasks import background
-from peer.telemetry.events import Regressed
+from peer.telemetry.events import Refused, Regressed
 from peer.topology.reach import why_not
 
 
@@ -46,7 +46,7 @@ class Network:
         self.regressed: set[str] = set()
         """Who has lost rounds, by its last word: with it no link comes about."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """What went wrong in an incoming stream."""
+        """What was wrong with this peer itself when it served an incoming stream."""
         self._receiver = Receiver(node, manifest, self.audit, callbacks.report, callbacks.memory)
         self._heartbeats = Heartbeats(node, callbacks)
         self._fetching = Succession(node.limits, node.timeouts)
@@ -249,7 +249,13 @@ class Network:
                 await self._heartbeats.part()
 
     async def _accept(self, service: Service, pipe: Pipe) -> None:
-        """An incoming stream, in a task of the transport's: what goes wrong in it is handed over to this peer's own."""
+        """An incoming stream, in a task of the transport's.
+
+        Its caller can end the stream, never this peer. DisconnectedError is its end. BreachError is what the caller
+        has done, and any error that nobody has foreseen is a flaw in this program to which the caller has found the
+        way: both are counted and told as the caller's. Only what is wrong with this peer's own state, by
+        `Surprises.explain`, is handed over to the peer, which ends.
+        """
         try:
             if service == "Tensors":
                 await self._receiver.tensors(pipe)
@@ -259,11 +265,21 @@ class Network:
                 await self._questions(pipe)
             else:
                 await self._accept_heartbeat(pipe)
+        except BreachError as error:
+            self._closed(service, pipe, str(error))
         except DisconnectedError:
             return
-        except Exception as error:  # noqa: BLE001 (it is raised in `_watch_incoming`)
-            if not self._failed.done():
-                self._failed.set_exception(error)
+        except Exception as error:  # noqa: BLE001 (see above)
+            try:
+                self._closed(service, pipe, self._node.surprises.explain(error))
+            except Exception as own:  # noqa: BLE001 (it is raised in `_watch_incoming`)
+                if not self._failed.done():
+                    self._failed.set_exception(own)
+
+    def _closed(self, service: Service, pipe: Pipe, why: str) -> None:
+        caller = pipe.member or pipe.identity or "a stranger"
+        reason = f"its stream of {service} was closed: {why}"
+        self._receiver.refusals.add(Refused(caller=caller, origin=pipe.origin, kind="stream", reason=reason))
 
     async def _watch_incoming(self) -> None:
         await self._failed
@@ -285,14 +301,16 @@ class Network:
             self._fetching.leave(admitted)
 
     async def _accept_heartbeat(self, pipe: Pipe) -> None:
-        admitted = await self._receiver.admit(pipe, ("send", "receive"))
-        if admitted is None:
-            return
-        await admitted.send(Reply(welcome=Welcome(durable=self.durability.own)).SerializeToString())
-        await self._heartbeats.accept(admitted)
+        if admitted := await self._receiver.admit(pipe, ("send", "receive")):
+            await self._heartbeats.accept(admitted)
 
     def _welcomed(self, peer: str, welcome: Welcome) -> None:
-        """DisconnectedError where a neighbour has lost rounds that it had on disk, or says what cannot be."""
+        """DisconnectedError where a neighbour has lost rounds that it had on disk, or says what cannot be.
+
+        It may also have taken its time to say so, and be no neighbour any more.
+        """
+        if not self.edges.has("send", peer):
+            raise DisconnectedError("it is no neighbour any more")
         if lost := self.durability.lost(peer, welcome):
             if peer not in self.regressed:
                 self.regressed.add(peer)
@@ -302,7 +320,7 @@ class Network:
         try:
             self.durability.said(peer, welcome.durable)
         except ImpossibleError as error:
-            raise DisconnectedError(str(error)) from None
+            raise BreachError(str(error)) from None
         self.links[peer].outbox.release(self.durability.of(peer))
         self.edges.introduce("send", peer)
 
@@ -315,8 +333,8 @@ class Network:
             for peer in self.edges.retire(self.durability.first_hand, self.durability.own):
                 self.links.pop(peer, None)
                 self._node.deliveries.ended(peer)
-                if pipe := self._fetching.present(peer):
-                    pipe.abort()
+                for incoming in (self._receiver, self._heartbeats, self._fetching):
+                    incoming.end(peer)
                 for service in SERVICES:
                     if stream := self._streams.pop((peer, service), None):
                         stream.cancel()

@@ -12,6 +12,7 @@ from peer.network.membership.posted_durability import PostedDurability
 from peer.network.streams.deliveries import Deliveries
 from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, introduce
 from peer.network.streams.inbox import Memory, pageable
+from peer.network.streams.refusals import Surprises
 from peer.network.streams.traffic import Counted, Traffic
 from peer.network.transport import DisconnectedError, Pipe, Service, Transport
 from peer.network.wire.foreign import Foreign
@@ -58,7 +59,7 @@ class Node:
             else Durability(identity.id, self.edges, identity.rounds, identity.keyring, identity.view)
         )
         self.traffic, self.deliveries = Traffic(), Deliveries(timeouts.deliver)
-        self.foreign = Foreign(limits, len(addresses))
+        self.foreign, self.surprises = Foreign(limits, len(addresses)), Surprises(limits)
         self.round = 0
         """The one this peer is in."""
         self.last_round = identity.rounds
@@ -84,6 +85,10 @@ class Node:
         except NoAnswerError:
             await self.transport.renew(neighbour.address)
             raise
+        except DisconnectedError:
+            raise
+        except Exception as error:  # noqa: BLE001 (as in `Network._accept`)
+            raise DisconnectedError(f"this peer has closed its stream: {self.surprises.explain(error)}") from None
         finally:
             pipe.abort()
 

@@ -24,12 +24,12 @@ Answer = Callable[[str, Iterator[bytes]], Iterator[bytes]]
 """From the service and what the caller says, its hello first, to what it is answered."""
 
 
-def hello(federation: SmallFederation, id: str, to: str) -> bytes:
+def hello(federation: SmallFederation, id: str, to: str, durable: int = -1) -> bytes:
     """As an honest peer of that id says it."""
     spec = federation.spec
     model = build("mlp", Example.zeros((1, 8, 8), 10), spec.seed)
     declared = manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
-    return Identity(id, spec.digests(), declared.digest).hello(to)
+    return Identity(id, spec.digests(), declared.digest).hello(to, durable)
 
 
 def status(address: str) -> StatusReply:

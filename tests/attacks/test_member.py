@@ -6,7 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from certified import Member, secured
+from certified import Member, Siege, secured
+from healing import healing
 from hypothesis import given
 from hypothesis import strategies as st
 from liars import hello
@@ -16,7 +17,9 @@ from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durabil
 from peer.network.membership.edges import Edges
 from peer.network.streams.outbox import KeptFrame, Outbox
 from peer.network.wire.frames import Key
-from peer.network.wire.messages import Beat, Welcome
+from peer.network.wire.messages import VERSION, Beat, Question, Welcome
+from peer.spec.agreement import digests as digests_of
+from peer.views.statements import Ask, written
 
 FAR = 2**62
 ROUNDS = 6
@@ -78,6 +81,19 @@ def test_what_a_peer_has_is_for_itself_to_say(federation: Build) -> None:
     run.start("peer1", "peer2")
     assert run.wait() == dict.fromkeys(run.ids, 0), run.account()
     assert digests(run.results()) == expected
+
+
+@pytest.mark.timeout(150)
+def test_who_holds_all_the_connections_it_can_locks_nobody_out(federation: Build) -> None:
+    """By questions about views, whose answers it does not read, to one that is no neighbour of its."""
+    made = healing(federation, rounds=5000, absence=60)
+    certs = secured(made)
+    made.start()
+    made.await_event("peer0", "round", round=1, seconds=60)
+    question = Question(version=VERSION, id="peer2", to="peer0", spec=digests_of(made.spec.agreement()))
+    said = question.SerializeToString(), written(Ask(0))
+    with Siege(made, certs, "peer2", "peer0").by("Views", *said) as siege:
+        siege.is_outlived(made)
 
 
 words = st.dictionaries(st.sampled_from([*IDS, "stranger"]), st.integers(-3, ROUNDS + 3) | st.just(FAR))

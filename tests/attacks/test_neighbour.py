@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from certified import Member, secured
+from certified import Member, Siege, secured
+from endless import endless
 from liars import WELCOME, Answer, Liar, content, hello, impostor, saying_goodbye, status, welcoming
 from real_peers import Build, BuildWatched, SmallFederation, digests, until
 from strangers import MANIFEST, Door, answer, frame, pipes
@@ -126,7 +127,7 @@ def test_what_a_beat_says_is_bounded(federation: Build) -> None:
         reasons = until(
             lambda: [e["reason"] for e in made.events("peer1", "link") if "at most" in e["reason"]], 20, "it is told"
         )
-    assert "bytes, and at most 4672 belong there" in reasons[0]
+    assert "bytes, and at most 13888 belong there" in reasons[0]
     assert (seen.load, seen.free_cpus, seen.cpus) == (0, 0, 3)
     assert len(seen.gpu) == 300
     assert seen.gpu.isprintable()
@@ -228,6 +229,18 @@ def test_recorded_connections_change_nothing(watched: BuildWatched) -> None:
 def address(made: SmallFederation, id: str) -> tuple[str, int]:
     host, _, port = made.address(id).rpartition(":")
     return host, int(port)
+
+
+@pytest.mark.timeout(150)
+def test_who_holds_all_the_connections_it_can_locks_nobody_out(federation: Build) -> None:
+    """By heartbeats whose Welcome it does not read, beside its own peer; another neighbour comes back meanwhile."""
+    made = endless(federation)
+    certs = secured(made)
+    made.start()
+    made.await_event("peer0", "round", round=1, seconds=60)
+    welcome = hello(made, "peer2", "peer0", durable=made.spec.rounds)
+    with Siege(made, certs, "peer2", "peer0").by("Heartbeat", welcome) as siege:
+        siege.is_outlived(made)
 
 
 @pytest.mark.parametrize("service", ["Tensors", "Heartbeat"])

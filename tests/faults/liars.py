@@ -81,8 +81,12 @@ class TwoTongued(Pipe):
     def abort(self) -> None:
         self._pipe.abort()
 
-    def welcome(self) -> None:
-        self._pipe.welcome()
+    def welcome(self, member: str, neighbour: bool = True) -> None:
+        self.member = member
+        self._pipe.welcome(member, neighbour)
+
+    def in_use(self) -> None:
+        self._pipe.in_use()
 
     async def is_known(self) -> bool:
         return await self._pipe.is_known()

@@ -1,6 +1,7 @@
 """Connections that were forgotten on the way: what tells, and that they are made anew."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from strangers import MANIFEST, pipes
@@ -12,7 +13,8 @@ from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
 from peer.network.streams.link import Link
 from peer.network.streams.traffic import Counted, Traffic
-from peer.network.transport import Pipe, Service, StreamHandler, Transport
+from peer.network.transport import BreachError, Pipe, Service, StreamHandler, Transport
+from peer.network.transport.memory import DEPTH
 from peer.network.wire.messages import Beat, Reply, Resources, Welcome
 from peer.telemetry.events import Report
 
@@ -54,10 +56,13 @@ class Answering(Silent):
 IDENTITY = Identity("me", {}, MANIFEST.digest, rounds=1)
 
 
-def heart(transport: Transport, report: Report = lambda event: None) -> tuple[Heartbeats, Node]:
-    node = Node(
-        IDENTITY, {"me": "me:1", "left": "left:1"}, transport, Timeouts(answer=0.05, suspect=0.0, probe=0.01, beat=0.05)
-    )
+TIMEOUTS = Timeouts(answer=0.05, suspect=0.0, probe=0.01, beat=0.05)
+
+
+def heart(
+    transport: Transport, report: Report = lambda event: None, timeouts: Timeouts = TIMEOUTS
+) -> tuple[Heartbeats, Node]:
+    node = Node(IDENTITY, {"me": "me:1", "left": "left:1"}, transport, timeouts)
     node.edges.use(0, [], ["left"])
     return Heartbeats(node, Callbacks(report, lambda: ("training", 1), Resources)), node
 
@@ -111,6 +116,22 @@ async def test_a_handshake_without_an_answer_renews(which: str) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_streams_whose_welcome_is_not_read_are_counted_and_end() -> None:
+    one, node = heart(Silent(), timeouts=replace(TIMEOUTS, read=0.5))
+    accepting = []
+    for _ in range(50):
+        _, ours = pipes()
+        for _ in range(DEPTH):
+            await ours.send(b"on its way")
+        accepting.append(asyncio.create_task(one.accept(Counted(ours, "left", Traffic()))))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sum(not task.done() for task in accepting) == 1 + node.limits.candidates
+    ended = await asyncio.wait_for(asyncio.gather(*accepting, return_exceptions=True), 5)
+    unread = [str(error) for error in ended if isinstance(error, BreachError)]
+    assert unread == ["it has not read for 0.5 s what it was told"] * (1 + node.limits.candidates)
+
+
 @pytest.mark.parametrize(("neighbours", "state"), [(["left"], "down"), ([], "left")])
 async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], state: str) -> None:
     """When the ring is ordered anew, the first of two to have no more need of an edge ends its streams."""
@@ -142,6 +163,7 @@ async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
     one, _ = heart(Silent())
     theirs, ours = pipes()
     accepting = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+    assert Reply.FromString(await theirs.receive()).HasField("welcome")
     assert Reply.FromString(await theirs.receive()).beat.state == "training"
     parting = asyncio.create_task(one.part())
     assert Reply.FromString(await theirs.receive()).beat.state == "done"

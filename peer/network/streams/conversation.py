@@ -10,8 +10,7 @@ from math import inf
 from peer.network.membership.durability import NOTHING
 from peer.network.node import Callbacks, Node
 from peer.network.streams.traffic import Counted
-from peer.network.transport import DisconnectedError
-from peer.network.wire.foreign import Foreign
+from peer.network.transport import BreachError
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply
 from peer.tasks import background
@@ -24,8 +23,8 @@ FAREWELL = "done"
 class Beats(ABC):
     """Beats over a pipe, which carries them in one form to whom it was opened, and in another back."""
 
-    def __init__(self, pipe: Counted, foreign: Foreign) -> None:
-        self.pipe, self._foreign = pipe, foreign
+    def __init__(self, pipe: Counted, node: Node) -> None:
+        self.pipe, self._foreign, self._seconds = pipe, node.foreign, node.timeouts.read
 
     @abstractmethod
     async def send(self, beat: Beat) -> None:
@@ -40,7 +39,7 @@ class Dialled(Beats):
     """Of a stream that this peer opened."""
 
     async def send(self, beat: Beat) -> None:
-        await self.pipe.send(beat.SerializeToString())
+        await self.pipe.tell(beat.SerializeToString(), self._seconds)
 
     async def receive(self) -> Beat:
         reply = self._foreign.reply(await self.pipe.receive())
@@ -53,7 +52,7 @@ class Accepted(Beats):
     """Of a stream that the other peer opened."""
 
     async def send(self, beat: Beat) -> None:
-        await self.pipe.send(Reply(beat=beat).SerializeToString())
+        await self.pipe.tell(Reply(beat=beat).SerializeToString(), self._seconds)
 
     async def receive(self) -> Beat:
         return self._foreign.beat(await self.pipe.receive())
@@ -148,7 +147,7 @@ class Conversation:
             try:
                 beat = await self._beats.receive()
             except BadFrameError as error:
-                raise DisconnectedError(str(error)) from None
+                raise BreachError(str(error)) from None
             await self._heard(beat)
             if beat.state == FAREWELL:
                 return

@@ -3,6 +3,7 @@
 Tensors and signs of life go over connections of their own: one may be cut off while the other is well.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,8 +14,7 @@ class Deliveries:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         """From a frame that arrives to the next, at most."""
-        self._sent: dict[str, int] = {}
-        self._taken: dict[str, int] = {}
+        self._sent, self._taken = Counter[str](), Counter[str]()
         self._waiting: set[str] = set()
         self._progress: dict[str, tuple[int, float]] = {}
         """How many frames each neighbour had taken, and since when it has not taken more."""

@@ -8,7 +8,7 @@ from itertools import islice
 from secrets import randbits
 from typing import Any
 
-from peer.network.transport import DisconnectedError, Pipe
+from peer.network.transport import BreachError, DisconnectedError, Pipe
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import VERSION, Hello, Question, Refusal, Welcome
@@ -155,7 +155,7 @@ async def introduce(pipe: Pipe, hello: bytes, seconds: float, foreign: Foreign) 
     except TimeoutError:
         raise NoAnswerError(f"no answer in {seconds:.0f} s") from None
     except BadFrameError as error:
-        raise DisconnectedError(str(error)) from None
+        raise BreachError(str(error)) from None
     if reply.HasField("refusal"):
         raise RefusedError(reply.refusal)
     return reply.welcome

@@ -12,7 +12,7 @@ from peer.network.streams.handshake import RefusedError, introduce
 from peer.network.streams.outbox import Outbox
 from peer.network.streams.refusals import Sayings
 from peer.network.streams.retries import Retries
-from peer.network.transport import DisconnectedError, GivenUpError, Pipe
+from peer.network.transport import BreachError, DisconnectedError, GivenUpError, Pipe
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Refusal, Reply, Welcome
 from peer.tasks import background
@@ -105,9 +105,9 @@ class Link:
         try:
             reply = self._node.foreign.reply(await pipe.receive())
         except BadFrameError as error:
-            raise DisconnectedError(str(error)) from None
+            raise BreachError(str(error)) from None
         if not reply.HasField("refusal"):
-            raise DisconnectedError("what it answered is no refusal")
+            raise BreachError("what it answered is no refusal")
         raise RefusedError(reply.refusal)
 
     def _there_already(self, welcome: Welcome) -> dict[tuple[int, int], int]:

@@ -57,7 +57,7 @@ class Receiver:
         claimed = refusal is not None and refusal.reason == Refusal.IDENTITY
         counted = Counted(pipe, hello.id, self._node.traffic, len(said)) if known and not claimed else None
         if refusal is None:
-            pipe.welcome()
+            pipe.welcome(hello.id)
             return counted
         told = refusal if await pipe.is_known() else UNTOLD
         await self._refuse(counted or pipe, hello.id or "a stranger", refusal, told)
@@ -87,7 +87,7 @@ class Receiver:
         if refusal.reason != Refusal.VIEW:  # two that hear of a new view one after the other, which is nothing wrong
             kind = Refusal.Reason.Name(refusal.reason).lower()
             self.refusals.add(Refused(caller=caller, origin=pipe.origin, kind=kind, reason=why))
-        await pipe.send(Reply(refusal=told or refusal).SerializeToString())
+        await pipe.tell(Reply(refusal=told or refusal).SerializeToString(), self._node.timeouts.read)
 
     async def tensors(self, pipe: Pipe) -> None:
         """One incoming tensor stream, from hello to break."""
@@ -108,7 +108,7 @@ class Receiver:
             self._node.deliveries.accepted(sender)
         self._edges.introduce("receive", sender)
         try:
-            await pipe.send(Reply(welcome=self._welcome(sender)).SerializeToString())
+            await pipe.tell(Reply(welcome=self._welcome(sender)).SerializeToString(), self._node.timeouts.read)
             while True:
                 await self._receive(pipe)
         except BadFrameError as error:
@@ -163,6 +163,10 @@ class Receiver:
         elif fate == "conflict":
             self.refusals.add(Conflict(sender=sender, round=key.round, step=key.step))
         return fate == "new"
+
+    def end(self, sender: str) -> None:
+        """It is no neighbour any more."""
+        self._streams.end(sender)
 
     def silence(self, sender: str, key: Key) -> None:
         """Take nothing but an empty message of that key. What came before this was known ends the sender's stream:

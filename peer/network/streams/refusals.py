@@ -1,10 +1,13 @@
 """What was refused, counted by cause; each cause is reported once, however often it comes back."""
 
+import logging
 from collections import Counter
 from collections.abc import Container
 from dataclasses import asdict, replace
+from traceback import extract_tb, format_list
 from typing import Any
 
+from peer.errors import FailedError, InputError
 from peer.network.limits import Limits, Timeouts
 from peer.network.pace import Pace
 from peer.network.wire.foreign import plain
@@ -40,6 +43,31 @@ class Refusals:
         if self.counts[cause] == 1:
             self._causes[party] += 1
             self._report(replace(event, **words))
+
+
+class Surprises:
+    """Errors in serving a stream that nobody has foreseen: the stream ends, and nothing else.
+
+    Those of this peer's own state are none of them: what the code raises to end the peer, a disk, memory.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._logged: set[str] = set()
+        """Where they were raised."""
+
+    def explain(self, error: Exception) -> str:
+        """In words, once the log has its traceback; raises the error itself where it is of this peer's own state."""
+        disk = isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError)
+        if disk or isinstance(error, FailedError | InputError | MemoryError):
+            raise error
+        *_, place = trace = extract_tb(error.__traceback__)
+        kind = f"{type(error).__name__} at {place.filename}:{place.lineno}"
+        if kind not in self._logged:
+            self._logged.add(kind)
+            # Without the error's own words: they may be the other end's, and forge lines.
+            logging.getLogger("dfl").error("a stream was closed by %s\n%s", kind, "".join(format_list(trace)).rstrip())
+        return f"{type(error).__name__}: {plain(str(error), self._limits.characters)}; report this"
 
 
 class Sayings:

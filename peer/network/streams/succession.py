@@ -30,7 +30,7 @@ class Succession:
     def enter(self, pipe: Counted) -> bool:
         """A welcomed stream, and whether it counts at once, as there is no other; else it is a candidate."""
         if pipe.peer not in self._present:
-            self._present[pipe.peer] = pipe
+            self._put_in_use(pipe)
             return True
         candidates = self._candidates.setdefault(pipe.peer, [])
         candidates.append(pipe)
@@ -53,9 +53,19 @@ class Succession:
         if pipe not in candidates:
             raise DisconnectedError("another stream has taken its place")
         candidates.remove(pipe)
-        self._present[pipe.peer] = pipe
+        self._put_in_use(pipe)
         if older:
             older.abort()
+
+    def _put_in_use(self, pipe: Counted) -> None:
+        self._present[pipe.peer] = pipe
+        pipe.in_use()
+
+    def end(self, caller: str) -> None:
+        """It is no neighbour any more: all its streams are ended, and none of them comes to count."""
+        present = self._present.get(caller)
+        for pipe in (*([present] if present else []), *self._candidates.pop(caller, [])):
+            pipe.abort()
 
     def leave(self, pipe: Counted) -> None:
         """It has ended."""

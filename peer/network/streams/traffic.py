@@ -26,7 +26,7 @@ class Counted(Pipe):
 
     def __init__(self, pipe: Pipe, peer: str, traffic: Traffic, received: int = 0) -> None:
         self._pipe, self.peer, self._traffic = pipe, peer, traffic
-        self.identity, self.origin = pipe.identity, pipe.origin
+        self.identity, self.origin, self.member = pipe.identity, pipe.origin, peer
         self._unread: list[bytes] = []
         if received:
             traffic.received[peer] += received
@@ -51,3 +51,6 @@ class Counted(Pipe):
 
     def abort(self) -> None:
         self._pipe.abort()
+
+    def in_use(self) -> None:
+        self._pipe.in_use()

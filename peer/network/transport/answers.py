@@ -19,21 +19,19 @@ from peer.network.limits import Strangers
 from peer.network.transport.addresses import caller
 from peer.network.transport.base import StatusHandler
 from peer.network.transport.doorkeeper import Doorkeeper
-from peer.network.transport.reading import Reading
+from peer.network.transport.entrance import Entrance
 from peer.network.wire.messages import SERVICE, DecodeError, Message, StatusRequest
 
 HEALTH = HEALTH_FILE.services_by_name["Health"].full_name
 Handler = Callable[[Any, Any], Awaitable[None]]
 Answer = Callable[[AsyncIterator[Any]], AsyncIterator[Message | bytes]]
-Known = Callable[[str], Awaitable[bool]]
-"""Whether a caller at that address may know of this federation."""
 
 
 class Answers:
     """The handlers of all methods that are no streams between peers."""
 
-    def __init__(self, strangers: Strangers, doorkeeper: Doorkeeper, reading: Reading, known: Known) -> None:
-        self._strangers, self._doorkeeper, self._reading, self._known = strangers, doorkeeper, reading, known
+    def __init__(self, strangers: Strangers, doorkeeper: Doorkeeper, entrance: Entrance) -> None:
+        self._strangers, self._doorkeeper, self._entrance = strangers, doorkeeper, entrance
 
     def health(self) -> grpc.GenericRpcHandler:
         """Told to everybody: that somebody listens is no secret."""
@@ -60,10 +58,10 @@ class Answers:
 
     def _serve(self, answer: Answer, question: type[Message], public: bool = True) -> Handler:
         async def serve(_requests: Any, context: Any) -> None:
-            self._doorkeeper.called(caller(context.peer()))
+            self._entrance.meet(context, self._doorkeeper)
             try:
                 async with asyncio.timeout(self._strangers.answer):
-                    if not (public or await self._known(caller(context.peer())[0])):
+                    if not (public or await self._entrance.knows(caller(context.peer())[0])):
                         raise PermissionError("this is told to callers at the addresses of the ring only")
                     async for reply in answer(self._questions(context, question)):
                         await context.write(reply if isinstance(reply, bytes) else reply.SerializeToString())
@@ -80,7 +78,7 @@ class Answers:
 
     async def _questions(self, context: Any, kind: type[Message]) -> AsyncIterator[Message]:
         while True:
-            async with self._reading.place(caller(context.peer())[0]):
+            async with self._entrance.reading.place(caller(context.peer())[0]):
                 data = await context.read()
             if not isinstance(data, bytes):
                 return

@@ -1,5 +1,6 @@
 """What a transport is: it dials, it listens, and what it gives back carries whole messages of bytes in order."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ class GivenUpError(DisconnectedError):
     """This peer itself has ended the stream, for another one."""
 
 
+class BreachError(DisconnectedError):
+    """This peer has ended the stream for what the other end said, or did not read; says what it was."""
+
+
 class Pipe(ABC):
     """An open stream of messages in both directions."""
 
@@ -34,10 +39,20 @@ class Pipe(ABC):
     """The name in the other end's certificate, empty if it has none; None where there are no certificates."""
     origin: str = ""
     """From which address the other end came, for the log."""
+    member: str = ""
+    """Who the other end is, once that is known."""
 
     @abstractmethod
     async def send(self, data: bytes) -> None:
         """Hand over one message, waiting while the other end is slow; DisconnectedError when it is gone."""
+
+    async def tell(self, data: bytes, seconds: float) -> None:
+        """The same of a message that is to be read within so many seconds; BreachError when it is not."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.send(data)
+        except TimeoutError:
+            raise BreachError(f"it has not read for {seconds:g} s what it was told") from None
 
     @abstractmethod
     async def receive(self) -> bytes:
@@ -51,8 +66,12 @@ class Pipe(ABC):
     def abort(self) -> None:
         """Drop the stream at once."""
 
-    def welcome(self) -> None:  # noqa: B027 (most pipes count nothing)
-        """The other end is a neighbour: what strangers may take counts no more."""
+    def welcome(self, member: str, neighbour: bool = True) -> None:
+        """The other end is that member: what strangers may take counts no more, and a neighbour has room of its own."""
+        self.member = member
+
+    def in_use(self) -> None:  # noqa: B027 (most pipes count nothing)
+        """Of its caller's streams this one counts."""
 
     async def is_known(self) -> bool:
         """Whether the other end may know of this federation: it has a certificate, or is at an address of the ring."""

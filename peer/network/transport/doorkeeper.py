@@ -5,7 +5,7 @@ import os
 import resource
 import socket
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -20,20 +20,25 @@ BYTES_RECEIVED = 128
 
 
 class Doorkeeper:
-    """Looks at this process's own sockets and shuts those of strangers that are too many; neighbours' never."""
+    """Looks at this process's own sockets and shuts those that are too many: of strangers, of one member, of members
+    that are no neighbours. So a neighbour finds room, whatever all others do."""
 
     def __init__(self, strangers: Strangers, report: Report) -> None:
         self._strangers, self._report = strangers, report
         self._crowd: Crowd[Endpoint] = Crowd(strangers.connections, strangers.of_one_origin)
+        self._members: Crowd[Endpoint] = Crowd(strangers.connections, strangers.of_one_member)
+        """Connections of members that carry no neighbour's stream."""
+        self._owners: dict[Endpoint, str] = {}
+        """Whose a connection is that has said so, the oldest first."""
         self._ports: set[int] = set()
         self._neighbours: Counter[Endpoint] = Counter()
         """How many streams of neighbours each connection carries."""
+        self._in_use: Counter[Endpoint] = Counter()
+        """How many of them count."""
         self._calls: Counter[Endpoint] = Counter()
         self._came = asyncio.Event()
-        self._once_neighbours: set[Endpoint] = set()
-        """Whose connection still stands: what it has brought was asked for."""
-        self._told: set[str] = set()
-        """Why somebody was shown out: each reason is reported once."""
+        self._told: set[tuple[str, str]] = set()
+        """Who was shown out and why: each is reported once."""
 
     def guard(self, port: int) -> None:
         """Connections to this port of the process are looked after from now on."""
@@ -44,24 +49,29 @@ class Doorkeeper:
         self._calls[caller] += 1
         self._came.set()
 
-    @contextmanager
-    def carrying(self, caller: Endpoint) -> Iterator[None]:
-        """The connection carries a neighbour's stream for as long as the block."""
-        self._neighbours[caller] += 1
+    def belongs(self, caller: Endpoint, member: str) -> None:
+        """The connection is that member's."""
+        self._owners[caller] = member
         self._crowd.leave(caller)
+        self._came.set()
+
+    @contextmanager
+    def carrying(self, caller: Endpoint, in_use: bool = False) -> Iterator[None]:
+        """The connection carries a neighbour's stream, or one that counts, for as long as the block."""
+        streams = self._in_use if in_use else self._neighbours
+        streams[caller] += 1
         try:
             yield
         finally:
-            self._once_neighbours.add(caller)
-            self._neighbours[caller] -= 1
-            self._neighbours += Counter()  # without those at 0
+            streams[caller] -= 1
+            if not streams[caller]:
+                del streams[caller]
 
     async def watch(self) -> None:
         """Look again and again, for ever."""
         while True:
             await asyncio.sleep(self._strangers.look)
-            # Who was known once and has nothing open, such as a member that asks about views, is in no hurry.
-            if self._once_neighbours.issuperset(self._crowd):
+            if not self._crowd:
                 await self._somebody()
             self.look()
 
@@ -75,19 +85,39 @@ class Doorkeeper:
     def look(self) -> None:
         """Take note of who has come and gone, and show out who is too many."""
         connected = dict(self._connections())
-        for gone in [one for one in self._crowd if one not in connected]:
-            self._crowd.leave(gone)
-        self._once_neighbours &= connected.keys()
-        for caller in connected:
+        self._owners = {one: member for one, member in self._owners.items() if one in connected}
+        for crowd in (self._crowd, self._members):
+            for gone in [one for one in crowd if one not in connected]:
+                crowd.leave(gone)
+        for caller in self._too_many_of_one():
+            self._show_out(connected, caller, "too many connections of one member")
+        for caller in [*connected]:
+            member = self._owners.get(caller)
+            crowd, whose = (self._members, member) if member else (self._crowd, origin(caller[0]))
             if caller in self._neighbours:
+                crowd.leave(caller)
+            elif caller not in connected:
                 continue
-            if caller not in self._crowd and (other := self._crowd.enter(caller, origin(caller[0]))):
-                self._show_out(connected[other], other, "too many connections of callers that are not known")
+            elif caller not in crowd and (other := crowd.enter(caller, whose)):
+                strangers = "too many connections of callers that are not known"
+                guests = "too many connections of members that are no neighbours"
+                self._show_out(connected, other, guests if member else strangers)
             elif self._calls[caller] > self._strangers.calls:
-                self._show_out(connected[caller], caller, "too many calls on one connection")
-            elif caller not in self._once_neighbours and received(connected[caller]) > self._strangers.received:
-                self._show_out(connected[caller], caller, "too many bytes from a caller that is not known")
+                self._show_out(connected, caller, "too many calls on one connection")
+            elif not member and received(connected[caller]) > self._strangers.received:
+                self._show_out(connected, caller, "too many bytes from a caller that is not known")
         self._calls.clear()
+
+    def _too_many_of_one(self) -> Iterator[Endpoint]:
+        """Of each member's those that are too many: the oldest that carry no stream in use, from where there are most
+        of these. Without certificates nobody elsewhere, and no silent one, can so push out the member itself."""
+        held = defaultdict[str, list[Endpoint]](list)
+        for caller, member in self._owners.items():
+            held[member].append(caller)
+        for callers in held.values():
+            spare = Counter(host for host, port in callers if (host, port) not in self._in_use)
+            callers.sort(key=lambda one: (one in self._in_use, -spare[one[0]]))
+            yield from callers[: max(0, len(callers) - self._strangers.of_one_member)]
 
     def _connections(self) -> Iterator[tuple[Endpoint, int]]:
         """Where each incoming connection comes from, and its descriptor."""
@@ -100,17 +130,20 @@ class Doorkeeper:
             if isinstance(here, tuple) and here[1] in self._ports:
                 yield endpoint(*there[:2]), descriptor
 
-    def _show_out(self, descriptor: int, caller: Endpoint, why: str) -> None:
+    def _show_out(self, connected: dict[Endpoint, int], caller: Endpoint, why: str) -> None:
+        self._crowd.leave(caller)
+        self._members.leave(caller)
         try:
-            with borrowed(descriptor) as one:
+            with borrowed(connected.pop(caller)) as one:
                 if endpoint(*one.getpeername()[:2]) == caller:  # it may be closed by now, and its number another's
                     one.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
-        if why not in self._told:
-            self._told.add(why)
-            origin = f"{caller[0]}:{caller[1]}"
-            self._report(Refused(caller="a stranger", origin=origin, kind="stranger", reason=why))
+        who = self._owners.get(caller)
+        if (who or "", why) not in self._told:
+            self._told.add((who or "", why))
+            kind, at = "connections" if who else "stranger", f"{caller[0]}:{caller[1]}"
+            self._report(Refused(caller=who or "a stranger", origin=at, kind=kind, reason=why))
 
 
 def _descriptors() -> Iterable[int]:

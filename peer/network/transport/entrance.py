@@ -20,8 +20,6 @@ from peer.telemetry.events import Report
 
 Holder = Callable[..., str]
 """Whose the certificate is that a caller has shown; nobody's, "", without one. None where there are no certificates."""
-CONNECTIONS = 4
-"""Incoming ones of a neighbour: tensors and heartbeats, and as many that take their places when the way was cut."""
 
 
 class Entrance:
@@ -30,14 +28,27 @@ class Entrance:
     def __init__(self, place: Place, holder: Holder | None, strangers: Strangers, report: Report) -> None:
         self.holder, self.strangers = holder, strangers.beside(place.neighbours)
         self.connections = room(place.neighbours, self.strangers)
-        spare = self.connections - CONNECTIONS * place.neighbours
-        few = min(self.strangers.connections, max(2, spare // 2))  # the other half is for who comes between two looks
+        spare = self.connections - strangers.of_one_member * place.neighbours
+        # For strangers, for other members, and for who comes between two looks.
+        few = min(self.strangers.connections, max(2, spare // 3))
         self.doorkeeper = Doorkeeper(replace(self.strangers, connections=few), report)
         # Of probes gRPC takes twice as many as there are to be: who comes in between two looks.
         half = strangers.of_one_origin // 2
         self.at_probes = Doorkeeper(replace(strangers, connections=2 * half, of_one_origin=half), report)
         self.reading = Reading(self.strangers)
         self._ring = RingAddresses(place.ring, strangers)
+
+    def meet(self, context: "grpc.aio.ServicerContext[bytes, bytes]", doorkeeper: Doorkeeper) -> str | None:
+        """One more call has come: by whose certificate, as in `Pipe.identity`."""
+        where = caller(context.peer())
+        doorkeeper.called(where)
+        if not self.holder:
+            return None
+        # The certificate itself: gRPC's own list of its names cuts each at a NUL.
+        member = self.holder(*(context.auth_context() or {}).get("x509_pem_cert", ()))
+        if member:
+            doorkeeper.belongs(where, member)
+        return member
 
     async def knows(self, host: str) -> bool:
         """Whether a caller from there may know of this federation."""
@@ -46,9 +57,9 @@ class Entrance:
 
 def room(neighbours: int, strangers: Strangers) -> int:
     """Incoming connections at once: as many as descriptors are left beside the peer's files and its own connections."""
-    needed = CONNECTIONS * neighbours
+    needed = strangers.of_one_member * neighbours
     left = open_files() - strangers.own_files - needed // 2
-    return min(needed + 2 * strangers.connections, max(left, needed // 2 + 2))
+    return min(needed + 3 * strangers.connections, max(left, needed // 2 + 2))
 
 
 class ServerPipe(Pipe):
@@ -62,9 +73,7 @@ class ServerPipe(Pipe):
         self.caller = caller(self.origin)
         self._spoken = False
         self._stays = ExitStack()
-        if entrance.holder:
-            # The certificate itself: gRPC's own list of its names cuts each at a NUL.
-            self.identity = entrance.holder(*(context.auth_context() or {}).get("x509_pem_cert", ()))
+        self.identity = entrance.meet(context, entrance.doorkeeper)
 
     async def send(self, data: bytes) -> None:
         with self._disconnections():
@@ -96,8 +105,14 @@ class ServerPipe(Pipe):
         if self.handler:
             self.handler.cancel()
 
-    def welcome(self) -> None:
-        self._stays.enter_context(self._entrance.doorkeeper.carrying(self.caller))
+    def welcome(self, member: str, neighbour: bool = True) -> None:
+        super().welcome(member)
+        self._entrance.doorkeeper.belongs(self.caller, member)
+        if neighbour:
+            self._stays.enter_context(self._entrance.doorkeeper.carrying(self.caller))
+
+    def in_use(self) -> None:
+        self._stays.enter_context(self._entrance.doorkeeper.carrying(self.caller, in_use=True))
 
     async def is_known(self) -> bool:
         return await self._entrance.knows(self.caller[0])

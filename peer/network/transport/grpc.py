@@ -117,7 +117,7 @@ class GrpcTransport(Transport):
         doorkeeper.guard(await self._serve(server, address, None))
 
     def _answers(self, doorkeeper: Doorkeeper) -> Answers:
-        return Answers(self._strangers, doorkeeper, self._entrance.reading, self._entrance.knows)
+        return Answers(self._strangers, doorkeeper, self._entrance)
 
     def _server(self, largest: int, connections: int, streams: int) -> grpc.aio.Server:
         strangers, waiting = self._strangers, self._entrance.strangers.waiting
@@ -152,7 +152,6 @@ class GrpcTransport(Transport):
     def _handler(self, accept: StreamHandler, service: Service) -> Callable[[Any, Any], Awaitable[None]]:
         async def handle(_requests: Any, context: Any) -> None:
             pipe = ServerPipe(context, self._entrance)
-            self._entrance.doorkeeper.called(pipe.caller)
             self._accepted.add(pipe)
             try:
                 await accept(service, pipe)

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from peer.network.limits import Limits, Timeouts
 from peer.network.streams.handshake import UNTOLD, Identity, RefusedError
-from peer.network.transport import DisconnectedError, Pipe, Transport
+from peer.network.transport import BreachError, DisconnectedError, Pipe, Transport
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import VERSION, Answer, Question
+from peer.network.wire.messages import VERSION, Answer, Question, Refusal
 from peer.views.statements import (
     Enter,
     Expel,
@@ -54,27 +54,32 @@ class Questions:
         except TimeoutError:
             raise DisconnectedError(f"no answer in {self.timeouts.question:g} s") from None
         except BadFrameError as error:
-            raise DisconnectedError(str(error)) from None
+            raise BreachError(str(error)) from None
         finally:
             pipe.abort()
 
     async def answer(self, pipe: Pipe, hear: Hear) -> None:
-        """Serve an incoming stream to its end."""
+        """Serve an incoming stream to its end; BreachError for what no member asks."""
         try:
             async with asyncio.timeout(self.timeouts.hello):
                 question = self._foreign.question(await pipe.receive())
-                if refusal := self._identity.judge_member(question, pipe.identity):
-                    told = refusal if await pipe.is_known() else UNTOLD
-                    await pipe.send(Answer(refusal=told).SerializeToString())
-                    return
-                pipe.welcome()
-                request = read_request(self._foreign.views(await pipe.receive()))
-            _check_asker(request, question)
-            answered = written(await hear(question.id, request))
-            async with asyncio.timeout(self.timeouts.hello):
-                await pipe.send(Answer(reply=answered).SerializeToString())
+                refusal = self._identity.judge_member(question, pipe.identity)
+                if question.id not in self._addresses:
+                    refusal = refusal or Refusal(reason=Refusal.IDENTITY, detail=f"`{question.id}` is no member")
+                if refusal is None:
+                    pipe.welcome(question.id, neighbour=False)
+                    request = read_request(self._foreign.views(await pipe.receive()))
+                    _check_asker(request, question)
         except (TimeoutError, BadFrameError, InvalidError) as error:
-            raise DisconnectedError(str(error) or "it asks nothing") from None
+            raise BreachError(str(error) or "it asks nothing") from None
+        if refusal:
+            answer = Answer(refusal=refusal if await pipe.is_known() else UNTOLD)
+        else:
+            try:
+                answer = Answer(reply=written(await hear(question.id, request)))
+            except TimeoutError:  # this peer itself does not know yet how it stands
+                raise DisconnectedError("there is no answer yet") from None
+        await pipe.tell(answer.SerializeToString(), self.timeouts.read)
 
 
 def _check_asker(request: Request, question: Question) -> None:

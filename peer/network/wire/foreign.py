@@ -44,12 +44,12 @@ class Foreign:
     def reply(self, data: bytes) -> Reply:
         """What comes after a welcome."""
         reply = self._read(Reply, self._checked(data, self._most_of_beat, "what it answered"), "what it answered")
-        self._few(reply.beat.resources.bytes_per_second)
+        self._clean_beat(reply.beat)
         return reply
 
     def beat(self, data: bytes) -> Beat:
         beat = self._read(Beat, self._checked(data, self._most_of_beat, "what it sent"), "what it sent")
-        self._few(beat.resources.bytes_per_second)
+        self._clean_beat(beat)
         return beat
 
     def question(self, data: bytes) -> Question:
@@ -73,8 +73,11 @@ class Foreign:
             self._clean(neighbour)
         return reply
 
-    def _few(self, rates: MutableMapping[str, float]) -> None:
-        """What is only shown must leave room for all neighbours in the answer to a Status request."""
+    def _clean_beat(self, beat: Beat) -> None:
+        for one in beat.announced:
+            self._clean(one)
+        rates = beat.resources.bytes_per_second
+        # What is only shown must leave room for all neighbours in the answer to a Status request.
         for peer in list(rates)[self._limits.rates :]:
             del rates[peer]
 

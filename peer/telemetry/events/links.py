@@ -49,7 +49,7 @@ class Refused(Event):
     """Its address."""
     kind: str = "unknown"
     """Why, in a word of the [contract](wire.md): `version`, `identity`, `stranger`, `federation`, `manifest`,
-    `damaged`, `undeclared`, `lost`; or `unknown`, or `many others`."""
+    `damaged`, `undeclared`, `lost`, `stream`, `connections`; or `unknown`, or `many others`."""
     reason: str
     """Why, in words; some of them may be the caller's."""
 

@@ -1,6 +1,14 @@
 """Whoever comes is let in, and of those that say nothing an older one goes."""
 
+import socket
+from contextlib import ExitStack
+from typing import Self
+
+from peer.network.limits import Strangers
+from peer.network.transport.addresses import Endpoint
 from peer.network.transport.crowd import Crowd
+from peer.network.transport.doorkeeper import Doorkeeper
+from peer.telemetry.events import Event, Refused
 
 
 def test_the_oldest_of_an_origin_that_has_too_many_goes() -> None:
@@ -24,3 +32,61 @@ def test_who_has_left_counts_no_more() -> None:
     crowd.leave("first")
     crowd.leave("first")
     assert crowd.enter("second", "a") is None
+
+
+class Door:
+    """A port that is looked after; the near ends of its connections stay open."""
+
+    def __init__(self, strangers: Strangers) -> None:
+        self.told, self._open = list[Event](), ExitStack()
+        self.keeper = Doorkeeper(strangers, self.told.append)
+        self._server = self._open.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.keeper.guard(self._server.getsockname()[1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def connect(self, member: str, host: str = "127.0.0.1") -> tuple[socket.socket, Endpoint]:
+        """That member's far end of a connection from there, and what the doorkeeper sees of it."""
+        far = socket.create_connection(self._server.getsockname(), source_address=(host, 0))
+        self._open.enter_context(far)
+        self._open.enter_context(self._server.accept()[0])
+        self.keeper.belongs(caller := far.getsockname(), member)
+        return far, caller
+
+
+def test_of_one_members_connections_the_oldest_that_is_in_no_use_goes() -> None:
+    """And from where most of these come: where there are no certificates somebody elsewhere may say that it is it."""
+    with Door(Strangers(of_one_member=3)) as door:
+        there = [door.connect("peer1", f"127.0.0.{host}") for host in (1, 1, 2, 2, 1)]
+        other, _ = door.connect("peer2")
+        first = there[0][1]
+        with door.keeper.carrying(first), door.keeper.carrying(first, in_use=True):
+            door.keeper.look()
+            assert [shut(far) for far, _ in there] == [False, True, True, False, False]
+            door.keeper.look()
+            assert not shut(other)
+    [refused] = door.told
+    assert isinstance(refused, Refused)
+    assert (refused.caller, refused.reason) == ("peer1", "too many connections of one member")
+
+
+def test_members_that_are_no_neighbours_leave_room_for_those_that_are() -> None:
+    with Door(Strangers(connections=2)) as door:
+        neighbour, caller = door.connect("neighbour")
+        others = [door.connect(f"peer{number}")[0] for number in range(4)]
+        with door.keeper.carrying(caller):
+            door.keeper.look()
+        assert sum(map(shut, others)) == 2
+        assert not shut(neighbour)
+
+
+def shut(far: socket.socket) -> bool:
+    far.setblocking(False)
+    try:
+        return far.recv(1) == b""
+    except BlockingIOError:
+        return False
