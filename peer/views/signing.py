@@ -113,13 +113,19 @@ class CertifiedKeyring(Keyring):
 
 def _read(certificate: str, authorities: Iterable[str]) -> tuple[str, object] | None:
     from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
     try:
         found = x509.load_der_x509_certificate(b64decode(certificate, validate=True))
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         holders, key = names.get_values_for_type(x509.DNSName), found.public_key()
-    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+    except (
+        ValueError,
+        UnsupportedAlgorithm,
+        x509.ExtensionNotFound,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+    ):
         return None
     for authority in authorities:
         try:

@@ -17,7 +17,7 @@ from peer.network.limits import Limits, Timeouts
 from peer.network.network import Network
 from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
-from peer.network.transport import SERVICES, BreachError, DisconnectedError, Pipe, Service
+from peer.network.transport import SERVICES, DisconnectedError, Pipe, Service
 from peer.network.transport.memory import DEPTH, MemoryNetwork, MemoryTransport
 from peer.network.views.questions import Questions
 from peer.network.wire.frames import Heading, Key, encode_frame
@@ -176,7 +176,7 @@ async def test_an_answer_about_views_that_is_not_read_ends_its_stream(spec: dict
         await ours.send(b"on its way")
     addresses = {id: f"{id}:1" for id in ("me", "left")}
     questions = Questions(Identity("me", SPEC, manifest=""), addresses, timeouts=Timeouts(read=0.1))
-    with pytest.raises(BreachError, match=r"it has not read for 0\.1 s what it was told"):
+    with pytest.raises(DisconnectedError, match=r"it has not read for 0\.1 s what it was told"):
         await questions.answer(ours, hear)
     assert ours.member == ("left" if spec is SPEC else "")
 

@@ -246,7 +246,7 @@ class Machine:
             self.announced[id] = announced
 
     def prune(self) -> None:
-        """Does away with what nobody can be to go back to: nothing while a view is decided on, whatever is announced."""
+        """Does away with what nobody can be to go back to: nothing while a view is decided on."""
         if self.acceptor.held or self.is_over:
             return
         last_resort = max((round for round in self.kept if round <= self.least), default=-1)

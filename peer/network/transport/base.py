@@ -29,7 +29,7 @@ class GivenUpError(DisconnectedError):
 
 
 class BreachError(DisconnectedError):
-    """This peer has ended the stream for what the other end said, or did not read; says what it was."""
+    """This peer has ended the stream for what the other end said; says what it was."""
 
 
 class Pipe(ABC):
@@ -47,12 +47,13 @@ class Pipe(ABC):
         """Hand over one message, waiting while the other end is slow; DisconnectedError when it is gone."""
 
     async def tell(self, data: bytes, seconds: float) -> None:
-        """The same of a message that is to be read within so many seconds; BreachError when it is not."""
+        """The same of a message that is to be read within so many seconds; DisconnectedError when it is not: the other
+        end may be cut off as well as deaf."""
         try:
             async with asyncio.timeout(seconds):
                 await self.send(data)
         except TimeoutError:
-            raise BreachError(f"it has not read for {seconds:g} s what it was told") from None
+            raise DisconnectedError(f"it has not read for {seconds:g} s what it was told") from None
 
     @abstractmethod
     async def receive(self) -> bytes:
