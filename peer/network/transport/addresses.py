@@ -46,10 +46,13 @@ def endpoint(host: str, port: int) -> Endpoint:
     return str(getattr(number, "ipv4_mapped", None) or number), port
 
 
-def caller(peer: str) -> Endpoint:
-    """Where a call comes from, as gRPC has it: `ipv4:10.0.0.1:40312` or `ipv6:%5B::1%5D:40312`."""
-    host, port = split(unquote(peer.partition(":")[2]))
-    return endpoint(host, port)
+def caller(peer: str) -> Endpoint | None:
+    """Where a call comes from, as gRPC has it: `ipv4:10.0.0.1:40312` or `ipv6:%5B::1%5D:40312`.
+
+    None when its connection has gone: then gRPC has nothing, or `unknown`.
+    """
+    address = unquote(peer.partition(":")[2])
+    return endpoint(*split(address)) if address else None
 
 
 def origin(host: str) -> str:

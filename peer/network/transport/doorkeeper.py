@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from peer.network.limits import Strangers
-from peer.network.transport.addresses import Endpoint, endpoint, origin
+from peer.network.transport.addresses import Endpoint, caller, endpoint, origin
 from peer.network.transport.crowd import Crowd
-from peer.telemetry.events import Refused, Report
+from peer.telemetry.events import Report
+from peer.telemetry.nuisances import Nuisances
 
 DESCRIPTORS = "/dev/fd"
+GIVEN_UP = 100
+"""Calls whose connections have gone, before that is told: a neighbour that dies may leave some."""
 BYTES_RECEIVED = 128
 """Where in Linux's tcp_info it is told, in 8 bytes."""
 
@@ -23,7 +26,7 @@ class Doorkeeper:
     """Looks at this process's own sockets and shuts those of strangers that are too many; neighbours' never."""
 
     def __init__(self, strangers: Strangers, report: Report) -> None:
-        self._strangers, self._report = strangers, report
+        self._strangers = strangers
         self._crowd: Crowd[Endpoint] = Crowd(strangers.connections, strangers.of_one_origin)
         self._ports: set[int] = set()
         self._neighbours: Counter[Endpoint] = Counter()
@@ -32,28 +35,33 @@ class Doorkeeper:
         self._came = asyncio.Event()
         self._once_neighbours: set[Endpoint] = set()
         """Whose connection still stands: what it has brought was asked for."""
-        self._told: set[str] = set()
-        """Why somebody was shown out: each reason is reported once."""
+        self._shown_out = Nuisances(report)
+        self._given_up = Nuisances(report, first=GIVEN_UP)
 
     def guard(self, port: int) -> None:
         """Connections to this port of the process are looked after from now on."""
         self._ports.add(port)
 
-    def called(self, caller: Endpoint) -> None:
-        """One more stream was opened from there."""
-        self._calls[caller] += 1
+    def called(self, peer: str) -> Endpoint | None:
+        """One more stream was opened. From where, of what gRPC has as its peer; None when that connection has gone."""
         self._came.set()
+        one = caller(peer)
+        if one:
+            self._calls[one] += 1
+        else:
+            self._given_up.add("calls that are given up before they can be answered")
+        return one
 
     @contextmanager
-    def carrying(self, caller: Endpoint) -> Iterator[None]:
+    def carrying(self, one: Endpoint) -> Iterator[None]:
         """The connection carries a neighbour's stream for as long as the block."""
-        self._neighbours[caller] += 1
-        self._crowd.leave(caller)
+        self._neighbours[one] += 1
+        self._crowd.leave(one)
         try:
             yield
         finally:
-            self._once_neighbours.add(caller)
-            self._neighbours[caller] -= 1
+            self._once_neighbours.add(one)
+            self._neighbours[one] -= 1
             self._neighbours += Counter()  # without those at 0
 
     async def watch(self) -> None:
@@ -78,15 +86,15 @@ class Doorkeeper:
         for gone in [one for one in self._crowd if one not in connected]:
             self._crowd.leave(gone)
         self._once_neighbours &= connected.keys()
-        for caller in connected:
-            if caller in self._neighbours:
+        for one in connected:
+            if one in self._neighbours:
                 continue
-            if caller not in self._crowd and (other := self._crowd.enter(caller, origin(caller[0]))):
+            if one not in self._crowd and (other := self._crowd.enter(one, origin(one[0]))):
                 self._show_out(connected[other], other, "too many connections of callers that are not known")
-            elif self._calls[caller] > self._strangers.calls:
-                self._show_out(connected[caller], caller, "too many calls on one connection")
-            elif caller not in self._once_neighbours and received(connected[caller]) > self._strangers.received:
-                self._show_out(connected[caller], caller, "too many bytes from a caller that is not known")
+            elif self._calls[one] > self._strangers.calls:
+                self._show_out(connected[one], one, "too many calls on one connection")
+            elif one not in self._once_neighbours and received(connected[one]) > self._strangers.received:
+                self._show_out(connected[one], one, "too many bytes from a caller that is not known")
         self._calls.clear()
 
     def _connections(self) -> Iterator[tuple[Endpoint, int]]:
@@ -100,17 +108,14 @@ class Doorkeeper:
             if isinstance(here, tuple) and here[1] in self._ports:
                 yield endpoint(*there[:2]), descriptor
 
-    def _show_out(self, descriptor: int, caller: Endpoint, why: str) -> None:
+    def _show_out(self, descriptor: int, whom: Endpoint, why: str) -> None:
         try:
             with borrowed(descriptor) as one:
-                if endpoint(*one.getpeername()[:2]) == caller:  # it may be closed by now, and its number another's
+                if endpoint(*one.getpeername()[:2]) == whom:  # it may be closed by now, and its number another's
                     one.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
-        if why not in self._told:
-            self._told.add(why)
-            origin = f"{caller[0]}:{caller[1]}"
-            self._report(Refused(caller="a stranger", origin=origin, kind="stranger", reason=why))
+        self._shown_out.add(why, f"{whom[0]}:{whom[1]}")
 
 
 def _descriptors() -> Iterable[int]:

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from peer.network.limits import Strangers
-from peer.network.transport.addresses import caller
+from peer.network.transport.addresses import Endpoint
 from peer.network.transport.base import DisconnectedError, Pipe, Place
 from peer.network.transport.doorkeeper import Doorkeeper
 from peer.network.transport.reading import Reading
@@ -54,12 +54,11 @@ def room(neighbours: int, strangers: Strangers) -> int:
 class ServerPipe(Pipe):
     """The accepting end, alive as long as its handler runs."""
 
-    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]", entrance: Entrance) -> None:
-        self._context, self._entrance = context, entrance
+    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]", caller: Endpoint, entrance: Entrance) -> None:
+        self._context, self.caller, self._entrance = context, caller, entrance
         self.handler = asyncio.current_task()
         self.aborted = False
         self.origin = context.peer()
-        self.caller = caller(self.origin)
         self._spoken = False
         self._stays = ExitStack()
         if entrance.holder:

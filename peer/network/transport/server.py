@@ -1,0 +1,90 @@
+"""A server of gRPC's that callers can neither end nor make fill the log, whatever they call and however they go."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from traceback import extract_tb
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc._cython import cygrpc
+from grpc.aio import _server
+
+Handler = Callable[[Any, Any], Awaitable[None]]
+log = logging.getLogger("dfl")
+
+
+class Server(_server.Server):
+    """Serves methods that are streams of bytes; `stray` is told where each call to any other method comes from.
+
+    gRPC's own server reads the name of such a method as UTF-8, and shuts down for good when it is none. This one reads
+    no name: it knows its methods beforehand.
+    """
+
+    def __init__(self, options: Sequence[tuple[str, Any]], stray: Callable[[str], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._server = _Calls(self._loop, options, stray)
+        self._faults: set[tuple[str, int | None]] = set()
+
+    def serve(self, service: str, methods: Mapping[str, Handler]) -> None:
+        """Before it is started."""
+        served: dict[str, grpc.RpcMethodHandler[bytes, bytes]]
+        served = {name: grpc.stream_stream_rpc_method_handler(self._guarded(one)) for name, one in methods.items()}
+        self.add_registered_method_handlers(service, served)
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """A fault of the peer's own is told once. gRPC would tell the caller its words, and write a traceback for each
+        caller that has gone before it hears them."""
+
+        async def guarded(requests: Any, context: Any) -> None:
+            try:
+                await handler(requests, context)
+            except grpc.aio.BaseError:
+                raise  # the caller has gone, or the server has stopped: gRPC says nothing of it
+            except Exception as error:  # noqa: BLE001 (told below)
+                self._tell(error)
+                context.set_code(grpc.StatusCode.INTERNAL)
+                context.set_details("this peer made a mistake; its log says which")
+
+        return guarded
+
+    def _tell(self, error: Exception) -> None:
+        *_, last = extract_tb(error.__traceback__)
+        if (last.filename, last.lineno) not in self._faults:
+            self._faults.add((last.filename, last.lineno))
+            log.error("a call met a fault of this peer's own, which is told once", exc_info=error)
+
+
+class _Calls(cygrpc.AioServer):  # type: ignore[misc]
+    """Of known methods as ever; the rest is turned away without a look at its name."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], stray: Callable[[str], object]
+    ) -> None:
+        super().__init__(loop, None, (), (), tuple(options), None)
+        self._loop_here, self._stray = loop, stray
+        self._turned_away: set[asyncio.Task[None]] = set()
+
+    def _make_request_call_future(self, method: bytes | None) -> "asyncio.Future[Any]":
+        """What the server waits for: the next call of a method, or, without one, of any that is not known."""
+        if method is None:
+            return self._loop_here.create_task(self._turn_away())
+        future: asyncio.Future[Any] = super()._make_request_call_future(method)
+        return future
+
+    async def _turn_away(self) -> None:
+        """For ever."""
+        while True:
+            call = await self._request_call()
+            context = cygrpc._ServicerContext(call, None, None, self._loop_here)
+            self._stray(context.peer())
+            task = self._loop_here.create_task(_unimplemented(context))  # it ends when its caller reads, or goes
+            self._turned_away.add(task)
+            task.add_done_callback(self._turned_away.discard)
+
+
+async def _unimplemented(context: Any) -> None:
+    with suppress(grpc.aio.BaseError):  # abort raises one
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such method")
