@@ -1,30 +1,51 @@
-"""What strangers do that the peer can do nothing about but count it: told once, and again when there is far more."""
+"""What goes wrong while strangers call: their doing is counted and seldom told, a fault of the peer's own told once."""
 
+import logging
 from collections import Counter
 from threading import Lock
+from traceback import extract_tb
 
 from peer.telemetry.events import Refused, Report
 
 MORE = 10
 """Times as often."""
+log = logging.getLogger("dfl")
 
 
 class Nuisances:
-    """From any thread. Each kind is told when it has come `first` times, and whenever that is MORE times as often."""
+    """From any thread."""
 
-    def __init__(self, report: Report, first: int = 1) -> None:
-        self._report, self._first = report, first
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self._counts: Counter[str] = Counter()
         self._next: dict[str, int] = {}
         self._lock = Lock()
 
-    def add(self, reason: str, origin: str = "") -> None:
-        """One more; reasons are this peer's own words, so they are few."""
+    def add(self, reason: str, origin: str = "", first: int = 1) -> None:
+        """One more. It is told when it has come `first` times, and whenever that is MORE times as often.
+
+        Reasons are this peer's own words, so they are few.
+        """
         with self._lock:
             self._counts[reason] += 1
-            count, due = self._counts[reason], self._next.get(reason, self._first)
+            count, due = self._counts[reason], self._next.get(reason, first)
             if count < due:
                 return
             self._next[reason] = MORE * due
         words = reason if count == 1 else f"{reason}, {count:,} times by now"
         self._report(Refused(caller="a stranger", origin=origin, kind="stranger", reason=words))
+
+
+class Faults:
+    """From any thread. `where`: what met them."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._told: set[tuple[str, int | None]] = set()
+
+    def tell(self, error: BaseException) -> None:
+        """With its traceback, once for each line of code."""
+        *_, last = extract_tb(error.__traceback__)
+        if (last.filename, last.lineno) not in self._told:
+            self._told.add((last.filename, last.lineno))
+            log.error("%s met a fault of this peer's own, which is told once", self._where, exc_info=error)

@@ -35,8 +35,7 @@ class Doorkeeper:
         self._came = asyncio.Event()
         self._once_neighbours: set[Endpoint] = set()
         """Whose connection still stands: what it has brought was asked for."""
-        self._shown_out = Nuisances(report)
-        self._given_up = Nuisances(report, first=GIVEN_UP)
+        self._nuisances = Nuisances(report)
 
     def guard(self, port: int) -> None:
         """Connections to this port of the process are looked after from now on."""
@@ -49,7 +48,7 @@ class Doorkeeper:
         if one:
             self._calls[one] += 1
         else:
-            self._given_up.add("calls that are given up before they can be answered")
+            self._nuisances.add("calls that are given up before they can be answered", first=GIVEN_UP)
         return one
 
     @contextmanager
@@ -115,7 +114,7 @@ class Doorkeeper:
                     one.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
-        self._shown_out.add(why, f"{whom[0]}:{whom[1]}")
+        self._nuisances.add(why, f"{whom[0]}:{whom[1]}")
 
 
 def _descriptors() -> Iterable[int]:

@@ -1,10 +1,8 @@
 """A server of gRPC's that callers can neither end nor make fill the log, whatever they call and however they go."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from traceback import extract_tb
 from typing import Any
 
 import grpc
@@ -12,8 +10,9 @@ import grpc.aio
 from grpc._cython import cygrpc
 from grpc.aio import _server
 
+from peer.telemetry.nuisances import Faults
+
 Handler = Callable[[Any, Any], Awaitable[None]]
-log = logging.getLogger("dfl")
 
 
 class Server(_server.Server):
@@ -26,7 +25,7 @@ class Server(_server.Server):
     def __init__(self, options: Sequence[tuple[str, Any]], stray: Callable[[str], object]) -> None:
         self._loop = asyncio.get_running_loop()
         self._server = _Calls(self._loop, options, stray)
-        self._faults: set[tuple[str, int | None]] = set()
+        self._faults = Faults("a call")
 
     def serve(self, service: str, methods: Mapping[str, Handler]) -> None:
         """Before it is started."""
@@ -44,17 +43,11 @@ class Server(_server.Server):
             except grpc.aio.BaseError:
                 raise  # the caller has gone, or the server has stopped: gRPC says nothing of it
             except Exception as error:  # noqa: BLE001 (told below)
-                self._tell(error)
+                self._faults.tell(error)
                 context.set_code(grpc.StatusCode.INTERNAL)
                 context.set_details("this peer made a mistake; its log says which")
 
         return guarded
-
-    def _tell(self, error: Exception) -> None:
-        *_, last = extract_tb(error.__traceback__)
-        if (last.filename, last.lineno) not in self._faults:
-            self._faults.add((last.filename, last.lineno))
-            log.error("a call met a fault of this peer's own, which is told once", exc_info=error)
 
 
 class _Calls(cygrpc.AioServer):  # type: ignore[misc]
