@@ -37,7 +37,7 @@ def unwritable() -> Iterator[None]:
 
 
 def others_may_write(directory: Path) -> bool:
-    """Whether other users could put a file there in the place of one that is there. In /tmp and its like they cannot."""
+    """Whether other users could put a file in the place of one that is there; in /tmp and its like they cannot."""
     mode = directory.stat().st_mode
     return bool(mode & 0o022) and not mode & stat.S_ISVTX
 

@@ -45,7 +45,8 @@ class Faults:
 
     def tell(self, error: BaseException) -> None:
         """With its traceback, once for each line of code."""
-        *_, last = extract_tb(error.__traceback__)
-        if (last.filename, last.lineno) not in self._told:
-            self._told.add((last.filename, last.lineno))
+        where = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)[-1:]]
+        line = where[0] if where else (type(error).__name__, None)
+        if line not in self._told:
+            self._told.add(line)
             log.error("%s met a fault of this peer's own, which is told once", self._where, exc_info=error)

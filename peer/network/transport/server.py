@@ -23,9 +23,8 @@ class Server(_server.Server):
     """
 
     def __init__(self, options: Sequence[tuple[str, Any]], stray: Callable[[str], object]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._server = _Calls(self._loop, options, stray)
-        self._faults = Faults("a call")
+        self._loop, self._faults, self._stray = asyncio.get_running_loop(), Faults("a call"), stray
+        self._server = _Calls(self._loop, options, self._guarded(self._turn_away), self._faults)
 
     def serve(self, service: str, methods: Mapping[str, Handler]) -> None:
         """Before it is started."""
@@ -49,35 +48,42 @@ class Server(_server.Server):
 
         return guarded
 
+    async def _turn_away(self, _requests: Any, context: Any) -> None:
+        self._stray(context.peer())
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such method")
+
 
 class _Calls(cygrpc.AioServer):  # type: ignore[misc]
-    """Of known methods as ever; the rest is turned away without a look at its name."""
+    """Of known methods as ever; the rest goes to one handler, without a look at its name."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], stray: Callable[[str], object]
+        self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], rest: Handler, faults: Faults
     ) -> None:
         super().__init__(loop, None, (), (), tuple(options), None)
-        self._loop_here, self._stray = loop, stray
+        self._loop_here, self._rest, self._faults = loop, rest, faults
         self._turned_away: set[asyncio.Task[None]] = set()
 
     def _make_request_call_future(self, method: bytes | None) -> "asyncio.Future[Any]":
         """What the server waits for: the next call of a method, or, without one, of any that is not known."""
         if method is None:
-            return self._loop_here.create_task(self._turn_away())
+            return self._loop_here.create_task(self._hand_on())
         future: asyncio.Future[Any] = super()._make_request_call_future(method)
         return future
 
-    async def _turn_away(self) -> None:
-        """For ever."""
+    async def _hand_on(self) -> None:
+        """For ever; each to a task of its own, which ends when its caller reads, or goes."""
         while True:
             call = await self._request_call()
-            context = cygrpc._ServicerContext(call, None, None, self._loop_here)
-            self._stray(context.peer())
-            task = self._loop_here.create_task(_unimplemented(context))  # it ends when its caller reads, or goes
+            task = self._loop_here.create_task(self._one(cygrpc._ServicerContext(call, None, None, self._loop_here)))
             self._turned_away.add(task)
             task.add_done_callback(self._turned_away.discard)
 
+    async def _one(self, context: Any) -> None:
+        with suppress(grpc.aio.BaseError):  # to abort raises one
+            await self._rest(None, context)
 
-async def _unimplemented(context: Any) -> None:
-    with suppress(grpc.aio.BaseError):  # abort raises one
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such method")
+    def _serving_task_crash_handler(self, task: "asyncio.Task[None]") -> None:
+        """gRPC shuts the server down then; what it says of it is not logged (`telemetry/logs.py`)."""
+        if not task.cancelled() and (error := task.exception()):
+            self._faults.tell(error)
+        super()._serving_task_crash_handler(task)

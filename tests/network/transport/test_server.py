@@ -62,3 +62,24 @@ async def test_a_compressed_reply_ends_the_stream(
         await pipe.receive()
     await transport.close()
     await server.stop(None)
+
+
+async def test_a_server_that_ends_by_a_fault_says_so(
+    ports: Callable[[int], list[int]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC's own word for it is one of those that no peer logs."""
+    calls, fail = Server([], print)._server, asyncio.Event()
+
+    async def hand_on() -> None:
+        await fail.wait()
+        raise LookupError("no more calls")
+
+    monkeypatch.setattr(calls, "_hand_on", hand_on)
+    calls.add_insecure_port(f"127.0.0.1:{ports(1)[0]}".encode())
+    await calls.start()
+    fail.set()
+    with pytest.raises(LookupError):
+        await calls.wait_for_termination(None)
+    record = next(record for record in caplog.records if record.name == "dfl")
+    assert record.exc_info
+    assert str(record.exc_info[1]) == "no more calls"
