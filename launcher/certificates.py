@@ -12,9 +12,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from peer.errors import InputError
 from peer.files import write_atomically
 from peer.network.transport.tls import Certificates
+from peer.ownership import others_may_write, unwritable
 from peer.spec.federation import Spec
 
 
+@unwritable()
 def make_certificates(spec: Spec, directory: Path, days: int) -> None:
     """Write ca.pem, and <id>.pem with <id>.key for every peer. The CA's key is used once and kept nowhere.
 
@@ -24,6 +26,11 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> None:
     if "ca" in spec.ids:
         raise InputError("no certificate can be made for the id `ca`: its file would be the CA's ca.pem; rename it")
     directory.mkdir(parents=True, exist_ok=True)
+    if others_may_write(directory):
+        raise InputError(
+            f"{directory}: other users may write there, and so exchange the CA; close it by `chmod go-w`, or choose "
+            "another directory with --out"
+        )
     ca_key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"{spec.name} CA")
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())

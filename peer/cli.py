@@ -98,7 +98,7 @@ def _run(config: Path) -> int:
     telemetry = Telemetry()
     with memory_errors():
         setup = prepare(*load_peer(config))
-        watching = subscribers(setup)
+        watching = subscribers(setup, telemetry.emit)
         tune(whole_cores() if setup.config.threads == "auto" else setup.config.threads)
         with private():  # only now: data that were fetched may be of use to others
             if sys.platform == "win32":

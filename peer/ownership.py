@@ -25,6 +25,23 @@ def private() -> Iterator[None]:
         os.umask(former)
 
 
+@contextmanager
+def unwritable() -> Iterator[None]:
+    """Nobody else can write what this process makes inside the block, whatever the umask. It goes for all threads."""
+    former = os.umask(0o022)
+    os.umask(former | 0o022)
+    try:
+        yield
+    finally:
+        os.umask(former)
+
+
+def others_may_write(directory: Path) -> bool:
+    """Whether other users could put a file in the place of one that is there; in /tmp and its like they cannot."""
+    mode = directory.stat().st_mode
+    return bool(mode & 0o022) and not mode & stat.S_ISVTX
+
+
 def make_private(directory: Path) -> None:
     """Make the directory if need be; it and what an earlier run has left in it are its owner's alone from now on."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

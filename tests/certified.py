@@ -34,10 +34,17 @@ class Member(Caller):
     """A stream to `to`, by whoever holds the certificate of the member `id`."""
 
     def __init__(self, federation: SmallFederation, certs: Path, id: str, to: str, service: str = "Heartbeat") -> None:
-        files = {name: path.read_bytes() for name, path in certificate_files(certs, id).items()}
-        credentials = grpc.ssl_channel_credentials(files["ca"], files["key"], files["cert"])
-        options = [("grpc.ssl_target_name_override", to)]
-        self.open(grpc.secure_channel(federation.address(to), credentials, options), service)
+        self.open(channel(federation, certs, id, to), service)
+
+
+def channel(
+    federation: SmallFederation, certs: Path, id: str, to: str, compression: grpc.Compression | None = None
+) -> grpc.Channel:
+    """From the member `id` to `to`."""
+    files = {name: path.read_bytes() for name, path in certificate_files(certs, id).items()}
+    credentials = grpc.ssl_channel_credentials(files["ca"], files["key"], files["cert"])
+    options = [("grpc.ssl_target_name_override", to), ("grpc.max_send_message_length", -1)]
+    return grpc.secure_channel(federation.address(to), credentials, options, compression)
 
 
 class Siege:

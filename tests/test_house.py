@@ -39,7 +39,10 @@ LAUNCHER = (
     {"launcher.completion", "launcher.legible", "launcher.output"},
 )
 ONE_ROOM = {
-    "grpc": {f"peer.network.transport.{name}" for name in ("answers", "asking", "dialled", "entrance", "grpc", "tls")},
+    "grpc": {
+        f"peer.network.transport.{name}"
+        for name in ("answers", "asking", "dialled", "entrance", "grpc", "server", "tls")
+    },
     "dask": {"launcher.study.cluster"},
     "distributed": {f"launcher.study.{name}" for name in ("cluster", "handed_out", "remote")},
     "tenseal": {"peer.learning.encryption.ckks"},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from launcher.dashboard.address import Address
 from launcher.page.library import library
 from peer.errors import InputError
+from peer.network.transport.addresses import names_of
 from peer.text import one_line
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from launcher.dashboard.feed import Feed
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOST = 100
 """Connections at a time; more are shut."""
 SILENCE = 5
@@ -50,8 +50,7 @@ class Dashboard:
         """Serves the page beside a block. What goes wrong with it ends the page alone, and is said."""
         from launcher.dashboard.site import site
 
-        names = (*LOOPBACK, self.address.host.lower()) if self.address.is_loopback else ()
-        server = _server(site(feed, self.charts, self.token, names))
+        server = _server(site(feed, self.charts, self.token, names_of(str(self.address))))
         serving = asyncio.create_task(server.serve(sockets=[self.listening]))
         feeding = asyncio.create_task(feed.run())
         for task in (serving, feeding):

@@ -2,11 +2,12 @@
 
 import secrets
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from peer.telemetry.exposition import called_by
 
 ASKED = "This needs the page's token: open the whole address that dfl-launch printed.\n"
 ELSEWHERE = "This page is not at that name: open the address that dfl-launch printed.\n"
@@ -30,7 +31,7 @@ class Entrance:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        if self.names and host_of(request) not in self.names:
+        if self.names and called_by(request.headers.get("host", "")) not in self.names:
             await PlainTextResponse(ELSEWHERE, 421, HEADERS)(scope, receive, send)
         elif request.url.path != OPEN and not self.is_known(request):
             await PlainTextResponse(ASKED, 403, HEADERS)(scope, receive, send)
@@ -40,10 +41,3 @@ class Entrance:
     def is_known(self, request: Request) -> bool:
         given = request.query_params.get("token", "")
         return secrets.compare_digest(given.encode(), self.token.encode())
-
-
-def host_of(request: Request) -> str | None:
-    try:
-        return urlsplit(f"//{request.headers.get('host', '')}").hostname
-    except ValueError:
-        return None

@@ -118,8 +118,9 @@ class Strangers:
     received: int = 1 << 18
     """Bytes that a connection may bring before it is known: gRPC takes in some MB that nobody has asked for."""
     waiting: int = 64
-    """Calls that no handler has taken up yet: gRPC keeps 22 kB of each, also when its connection has gone. Beyond these
-    some are refused, and all beyond twice as many; gRPC's own limit of 3,000 let a flood of short calls take 80 MB."""
+    """Calls of one method that no handler has taken up yet: gRPC keeps 22 kB of each, also when its connection has
+    gone. Beyond these some are refused, and all beyond twice as many; gRPC's own limit of 3,000 let a flood of short
+    calls take 80 MB."""
     messages: int = 16
     """That are being read: gRPC holds each of them, up to the largest frame."""
     messages_of_one_origin: int = 8

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from peer.runtime.in_process import run_in_process
 from peer.spec.peer import load_spec
+from peer.telemetry.results import traced
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Federated:
 
     def trace(self, peer: str, round: int) -> dict[str, NDArray[np.float32]]:
         """The shared vector, float32 (n,), at the round's `start`, `before` it was communicated, and `after`."""
-        return load_file(self.out / peer / "trace" / f"round-{round:04d}.safetensors")
+        return load_file(self.out / peer / traced(round))
 
     def result(self, peer: str) -> dict[str, Any]:
         """Its `result.json`: figures, and what it noted in each round."""

@@ -231,7 +231,7 @@ class Runtime:
         name = self._traced(round)
         shared = self.peer.extractor if name == "extractor" else self.peer.model
         if self._spec.trace:
-            self.peer.departures.trace = Trace(self._out / "trace", round, name, shared)
+            self.peer.departures.trace = Trace(self._out, round, name, shared)
         with user_code_errors(self._spec.protocol.name), memory_errors():
             if round == self._view.first:
                 await self._begin_view(round)

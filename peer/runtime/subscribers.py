@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from peer.network.transport.addresses import split
+from peer.network.transport.addresses import names_of, split
 from peer.runtime.setup import Setup
 from peer.spec.watching import watching
+from peer.telemetry.events import Report
 from peer.telemetry.listener import Listener, Subscriber
 from peer.telemetry.metrics import Metrics
 from peer.telemetry.telemetry import Telemetry
@@ -17,7 +18,7 @@ TENSORBOARD = "tensorboard"
 """The directory in a peer's own."""
 
 
-def subscribers(setup: Setup) -> list[Subscriber]:
+def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
     """All that are wanted. InputError where a package, a port or the user's code is missing. Creates no file."""
     watched, found = watching(setup.config, setup.spec), list[Subscriber]()
     if watched.tracker:
@@ -26,7 +27,7 @@ def subscribers(setup: Setup) -> list[Subscriber]:
         found.append(TensorBoard(setup.out / TENSORBOARD))
     if watched.metrics:
         metrics = Metrics()
-        metrics.listen(split(watched.metrics))
+        metrics.listen(split(watched.metrics), names_of(watched.metrics), report)
         found.append(metrics)
     return found
 

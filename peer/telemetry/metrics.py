@@ -1,7 +1,7 @@
 """`metrics: 9400`: what a peer's events come to as figures that Prometheus scrapes, in OpenMetrics."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from peer.errors import InputError
@@ -14,13 +14,14 @@ from peer.telemetry.events import (
     FineTuned,
     LinkChanged,
     Refused,
+    Report,
     RoundDone,
     Started,
     StateChanged,
     ViewDecided,
     Waiting,
 )
-from peer.telemetry.exposition import Exposition
+from peer.telemetry.exposition import Exposition, UnclearError
 from peer.telemetry.listener import Subscriber
 
 STATES = ("joining", "ready", "training", "communicating", "evaluating", "serving", "done", "failed")
@@ -79,16 +80,30 @@ class Metrics(Subscriber):
     def _make(self, kind: Any, name: str, what: str, labels: list[str] | None = None, **more: Any) -> Any:
         return kind(name, what, labels or [], registry=self.registry, **more)
 
-    def listen(self, address: tuple[str, int]) -> None:
-        """Answer at host and port from now on, in threads of their own. InputError where that cannot be."""
+    def listen(
+        self, address: tuple[str, int], names: Collection[str] = (), report: Report = lambda _event: None
+    ) -> None:
+        """Answer at host and port from now on, in threads of their own, who calls by these names, or by any.
+
+        InputError where that cannot be.
+        """
         host, port = address
         try:
-            self._server = Exposition(host, port, self._library.make_wsgi_app(self.registry))
+            self._server = Exposition(address, self._rendered, names, report)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
             raise InputError(
                 f"cannot serve metrics at {host}:{port}: {why}; stop what uses it or give another `metrics`"
             ) from None
+
+    def _rendered(self, accept: str) -> tuple[str, bytes]:
+        try:
+            encoder, kind = self._library.exposition.choose_encoder(accept)
+        except (TypeError, ValueError) as error:  # it compares the numbers of a version with what is none
+            raise UnclearError from error
+        if not kind.isprintable():  # it repeats the version
+            raise UnclearError
+        return kind, encoder(self.registry)
 
     def close(self) -> None:
         if self._server is not None:

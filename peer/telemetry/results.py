@@ -17,6 +17,13 @@ AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
 MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
 WANTED = (AUDIT, MODEL, BEST_MODEL, RESULT)
 """A peer's files that are brought back from other machines, besides its events and traces."""
+
+
+def traced(round: int) -> str:
+    """A round's vectors, written with `trace`."""
+    return f"trace/round-{round:04d}.safetensors"
+
+
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 

@@ -7,15 +7,16 @@ import safetensors.torch
 from torch import Tensor
 
 from peer.files import write_atomically
+from peer.telemetry.results import traced
 
 
 class Trace:
     """The vectors and facts of one round."""
 
-    def __init__(self, directory: Path, round: int, shared: str, start: Tensor) -> None:
+    def __init__(self, out: Path, round: int, shared: str, start: Tensor) -> None:
         self.shared = shared
         """Name of the vector whose course is traced."""
-        self._path = directory / f"round-{round:04d}.safetensors"
+        self._path = out / traced(round)
         self._vectors = {"start": copy(start)}
         self.facts: dict[str, object] = {"accuracy": None, "gamma": None}
         self._exchanges = 0

@@ -23,8 +23,9 @@ def connect(address: str, origin: str = "127.0.0.1") -> socket.socket:
 
 
 def field(name: str, value: str) -> bytes:
-    """A header as it is, neither compressed nor remembered."""
-    return b"\0" + b"".join(_length(len(text)) + text for text in (name.encode(), value.encode()))
+    """A header as it is, neither compressed nor remembered; `\\udcff` stands for the byte 255, which is no text."""
+    parts = (text.encode(errors="surrogateescape") for text in (name, value))
+    return b"\0" + b"".join(_length(len(part)) + part for part in parts)
 
 
 def _length(count: int) -> bytes:
@@ -43,9 +44,9 @@ def request(path: str) -> bytes:
     return b"".join(field(name, value) for name, value in fields.items())
 
 
-def prefix(length: int) -> bytes:
+def prefix(length: int, compressed: bool = False) -> bytes:
     """What stands before each gRPC message: how long it is to be."""
-    return struct.pack(">?I", False, length)
+    return struct.pack(">?I", compressed, length)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| (?P<party>[^|]+) \| (?P<promise>[^|]+) \| (?P<tests>`[^|]+`) \|$", re.MULTILINE)
 NAMED = re.compile(r"`(test_\w+\.py)((?:::\w+)?)`")
-PARTIES = {"stranger", "member", "neighbour", "local user"}
+PARTIES = {"stranger", "member", "neighbour", "remote host", "local user"}
 
 
 def promised() -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,40 @@ def test_of_a_run_others_see_the_spec_and_the_summary(tmp_path: Path, spec: Spec
         **dict.fromkeys(spec.ids, 0o700),
         **dict.fromkeys(("federation.yaml", *(f"{id}.yaml" for id in spec.ids)), 0o644),
     }
+
+
+@pytest.fixture(params=[0o000, 0o002, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    former = os.umask(request.param)
+    yield request.param
+    os.umask(former)
+
+
+def test_certificates_nobody_else_can_exchange(tmp_path: Path, spec: Spec, umask: int) -> None:
+    """Whoever could write ca.pem, or move it away, would decide who is a member. At their renewal, too."""
+    command = ["certs", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(tmp_path / "new" / "certs")]
+    for _ in range(2):
+        assert launch(command) == 0
+        made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+        assert len(made) == 2 + 1 + 2 * len(spec.ids)
+        for path in made:
+            usual = 0o777 if path.is_dir() else 0o600 if path.suffix == ".key" else 0o666
+            assert stat.S_IMODE(path.stat().st_mode) == usual & ~umask & ~0o022
+
+
+def test_where_others_can_write_no_certificates_are_made(
+    tmp_path: Path, spec: Spec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certs = tmp_path / "certs"
+    certs.mkdir()
+    certs.chmod(0o775)
+    command = ["certs", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(certs)]
+    assert launch(command) == 2
+    said = "other users may write there, and so exchange the CA; close it by `chmod go-w`, or choose another directory"
+    assert said in capsys.readouterr().err
+    assert not [*certs.iterdir()]
+    certs.chmod(0o755)
+    assert launch(command) == 0
 
 
 def a_link(path: Path, target: Path) -> None:

@@ -5,8 +5,10 @@ import json
 import signal
 from pathlib import Path
 
+import grpc
+import psutil
 import pytest
-from certified import Member, Siege, secured
+from certified import Member, Siege, channel, secured
 from healing import healing
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +18,9 @@ from real_peers import Build, SmallFederation, digests, until
 from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability, ImpossibleError
 from peer.network.membership.edges import Edges
 from peer.network.streams.outbox import KeptFrame, Outbox
+from peer.network.transport import SERVICES
 from peer.network.wire.frames import Key
-from peer.network.wire.messages import VERSION, Beat, Question, Welcome
+from peer.network.wire.messages import SERVICE, VERSION, Beat, Question, Welcome
 from peer.spec.agreement import digests as digests_of
 from peer.views.statements import Ask, written
 
@@ -183,3 +186,19 @@ def test_a_peer_that_lost_its_disk_is_named_and_waits(federation: Build) -> None
     run.start("peer1")
     assert run.wait() == dict.fromkeys(run.ids, 0), run.account()
     assert digests(run.results()) == expected
+
+
+@pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate], ids=["gzip", "deflate"])
+def test_a_message_that_unfolds_is_not_unfolded_for_a_member(federation: Build, algorithm: grpc.Compression) -> None:
+    run = federation({"name": "fibfl", **ONE})
+    certs = secured(run)
+    run.start("peer0")
+    run.await_event("peer0", "state", state="joining")
+    process, bomb = psutil.Process(run.peers["peer0"].pid), bytes(128 << 20)
+    before = process.memory_info().rss
+    with channel(run, certs, "peer1", "peer0", algorithm) as one:
+        for service in SERVICES:
+            call = one.stream_stream(f"/{SERVICE}/{service}")(iter([bomb]), timeout=30)
+            assert call.code() == grpc.StatusCode.UNIMPLEMENTED
+            assert "is disabled" in call.details()
+    assert process.memory_info().rss - before < len(bomb) // 2

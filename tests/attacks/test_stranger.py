@@ -1,13 +1,16 @@
 """What a stranger can do who reaches a peer's port and has no certificate, and is no member of the ring."""
 
+import asyncio
+import gzip
 import resource
 import signal
 import socket
 import ssl
 import struct
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +28,7 @@ from peer.network.transport import SERVICES, Place
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.wire.messages import SERVICE, VERSION, Hello, Reply, StatusReply
 from peer.process import raise_open_files
+from peer.telemetry.events import Event, Refused
 
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 DESCRIPTORS = 1024
@@ -143,13 +147,14 @@ def test_a_flood_of_short_calls_takes_bounded_memory(federation: Build, ports: C
     begin(made)
     process, most = psutil.Process(made.peers["peer0"].pid), 0
     before = process.memory_info().rss
-    said = questions(f"/{HEALTH}/Check", 4, prefix(15_000) + bytes(15_000), field("padding", "x" * 5000))
+    paths = (*(f"{SERVICE}/{name}" for name in (*SERVICES, "Status")), f"{HEALTH}/Check", f"{HEALTH}/Watch", REFLECTION)
+    told = [questions(f"/{path}", 4, prefix(15_000) + bytes(15_000), field("padding", "x" * 5000)) for path in paths]
     for address in (made.address("peer0"), health):
         held: deque[socket.socket] = deque()
-        for _ in range(FLOOD):
+        for number in range(FLOOD):
             held.append(connect(address))
             with suppress(OSError):  # it was shut while it spoke
-                held[-1].sendall(said)
+                held[-1].sendall(told[number % len(told)])
             if len(held) > 100:
                 held.popleft().close()
             most = max(most, process.memory_info().rss - before)
@@ -159,14 +164,77 @@ def test_a_flood_of_short_calls_takes_bounded_memory(federation: Build, ports: C
     goes_on(made)
 
 
+async def nothing(*_: object) -> Any:
+    return b""
+
+
+@asynccontextmanager
+async def serving(
+    ports: Callable[[int], list[int]], report: Callable[[Event], None] = lambda _: None
+) -> AsyncIterator[tuple[str, str]]:
+    """A peer's two ports, that of its neighbours and that of probes, in this process."""
+    address, probes = (f"127.0.0.1:{port}" for port in ports(2))
+    transport = GrpcTransport(Place(address, probes), nothing, report=report)
+    await transport.listen(nothing)
+    try:
+        yield address, probes
+    finally:
+        await transport.close()
+
+
+def give_up(address: str) -> None:
+    """Calls, some of them with a nanosecond's time, on connections that are reset before anybody can answer."""
+    for number in range(20):
+        with connect(address) as connection, suppress(OSError):
+            connection.sendall(questions(f"/{HEALTH}/Check", 2, prefix(0), field("grpc-timeout", "1n") * (number % 2)))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def test_calls_that_are_given_up_are_counted_and_fill_no_log(
+    ports: Callable[[int], list[int]], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each was a traceback of gRPC's, .2 to 1 MB a second in all."""
+    told: list[Event] = []
+    async with serving(ports, told.append) as both:
+        for count, address in enumerate(both, 1):
+            while len(told) < count:
+                give_up(address)
+                await asyncio.to_thread(said, address, HERE, f"/{HEALTH}/Check")
+    reason = "calls that are given up before they can be answered, 100 times by now"
+    assert [event.reason for event in told if isinstance(event, Refused)] == 2 * [reason]
+    assert not capfd.readouterr().err
+    assert not [record for record in caplog.records if not record.name.startswith("grpc")]  # peers log none of gRPC's
+
+
+async def test_a_call_of_a_method_that_is_none_ends_no_server(ports: Callable[[int], list[int]]) -> None:
+    """gRPC's own server shuts down for good when the name of a method is no text."""
+    async with serving(ports) as both:
+        for address in both:
+            for path in ("/\udcff", f"/{HEALTH}/\udcc3(", "\udcfe", "", "/", "/of.Nothing/There"):
+                _, end = await asyncio.to_thread(said, address, HERE, path)
+                assert b"there is no such method" in end
+            assert (await asyncio.to_thread(said, address, HERE, f"/{HEALTH}/Check"))[0] == SERVING
+
+
+@pytest.mark.parametrize(("algorithm", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+async def test_a_message_that_unfolds_is_not_unfolded(
+    ports: Callable[[int], list[int]], algorithm: str, compress: Callable[[bytes], bytes]
+) -> None:
+    bomb = compress(bytes(2 * MEMORY))
+    before = psutil.Process().memory_info().rss
+    async with serving(ports) as both:
+        for address in both:
+            for path in (f"/{HEALTH}/Check", *(f"/{SERVICE}/{service}" for service in (*SERVICES, "Status"))):
+                _, end = await asyncio.to_thread(said, address, HERE, path, bomb, algorithm)
+                assert f"algorithm '{algorithm}' is disabled".encode() in end
+    assert psutil.Process().memory_info().rss - before < MEMORY
+
+
 async def test_of_the_calls_that_a_busy_peer_cannot_take_up_few_are_kept(
     ports: Callable[[int], list[int]], crowd: ExitStack
 ) -> None:
     """gRPC takes calls in while the event loop has other work, as it has here until the last line."""
     strangers = replace(Strangers(), waiting=8)
-
-    async def nothing(*_: object) -> Any:
-        return b""
 
     address = f"127.0.0.1:{ports(1)[0]}"
     server = GrpcTransport(Place(address), nothing, strangers=strangers)
@@ -228,12 +296,12 @@ def test_a_message_longer_than_any_is_refused_before_it_comes(running: SmallFede
         until(lambda: connection.hear(0.1) and stream in connection.ended, 10, "the stream is over")
 
 
-def said(address: str, origin: str, path: str, message: bytes = b"") -> tuple[bytes, bytes]:
+def said(address: str, origin: str, path: str, message: bytes = b"", encoding: str = "") -> tuple[bytes, bytes]:
     """What a caller from there is told before the call ends: the message, and the words of its end."""
     with RawConnection(connect(address, origin)) as connection:
         connection.hear(0.2)
-        stream = connection.call(path)
-        connection.data(stream, prefix(len(message)) + message, end=True)
+        stream = connection.call(path, field("grpc-encoding", encoding) if encoding else b"")
+        connection.data(stream, prefix(len(message), bool(encoding)) + message, end=True)
         over = lambda: not connection.hear(0.1) and (stream in connection.ended or connection.closed)  # noqa: E731
         until(over, 10, "the call is over")
         return connection.answers[stream][5:], connection.headers[stream]

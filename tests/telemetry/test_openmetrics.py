@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import struct
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from peer.errors import InputError
 from peer.network.membership.edges import LinkState
+from peer.network.transport.addresses import names_of
 from peer.runtime.lifecycle import State
 from peer.telemetry import exposition
 from peer.telemetry.events import (
@@ -214,6 +216,104 @@ def test_nobody_holds_a_connection_for_long(
     monkeypatch.undo()
     assert scrape(here)[1].endswith("# EOF\n")
     lived.close()
+
+
+def answered(here: tuple[str, int], request: bytes) -> bytes:
+    """All that is said to it."""
+    with socket.create_connection(here, timeout=60) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def asking(*headers: str, host: str = "localhost") -> bytes:
+    return "\r\n".join(("GET /metrics HTTP/1.1", f"Host: {host}", *headers, "", "")).encode()
+
+
+def quiet(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> bool:
+    """Whether nothing was written where a peer has its log."""
+    return not capfd.readouterr().err and not caplog.records
+
+
+VERSION = "Accept: application/openmetrics-text; version="
+UNCLEAR = {
+    "a version that is none": asking(f"{VERSION}x"),
+    "a version of two lines": asking(f"{VERSION}1.0.0\r\n X-Another: header"),
+    "one word": b"\xff\r\n\r\n",
+    "no version": b"GET / HTTP/x\r\n\r\n",
+    "four words": b"GET / / HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("request_", UNCLEAR.values(), ids=UNCLEAR)
+def test_what_cannot_be_understood_is_answered_and_seldom_told(
+    lived: Metrics,
+    here: tuple[str, int],
+    request_: bytes,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The library's server wrote a traceback of each."""
+    said: list[Event] = []
+    lived.listen(here, report=said.append)
+    for _ in range(15):
+        assert answered(here, request_).startswith(b"HTTP/1.0 400 ")
+    lived.close()
+    reason = "`metrics`, asked for in a way that is not understood"
+    assert [event.reason for event in said if isinstance(event, Refused)] == [reason, f"{reason}, 10 times by now"]
+    assert quiet(capfd, caplog)
+
+
+def test_connections_that_are_reset_are_seldom_told(
+    lived: Metrics, here: tuple[str, int], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[Event] = []
+    lived.listen(here, report=said.append)
+    while not said:
+        with socket.create_connection(here, timeout=60) as connection:
+            connection.sendall(b"GET /met")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        answered(here, asking())  # in its turn
+    lived.close()
+    (event,) = said
+    assert str(event) == "refused a stranger: `metrics`, asked for and then cut off, 100 times by now"
+    assert quiet(capfd, caplog)
+
+
+def test_a_fault_of_the_peers_own_is_told_once(
+    lived: Metrics, here: tuple[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise LookupError("no such figure")
+
+    monkeypatch.setattr(lived.registry, "collect", fail)
+    lived.listen(here)
+    assert [answered(here, asking()) for _ in range(3)] == 3 * [b""]
+    lived.close()
+    (record,) = caplog.records
+    assert record.exc_info
+    assert str(record.exc_info[1]) == "no such figure"
+
+
+def test_at_loopback_only_its_own_names_are_answered(lived: Metrics, here: tuple[str, int]) -> None:
+    """A web site whose name has become 127.0.0.1 would read the figures by a browser on this machine."""
+    said: list[Event] = []
+    lived.listen(here, names_of("localhost:9400"), said.append)
+    for host in ("localhost", "LOCALHOST:9400", f"127.0.0.1:{here[1]}", "[::1]:80"):
+        assert answered(here, asking(host=host)).startswith(b"HTTP/1.0 200 ")
+    for host in ("evil.example", "evil.example:9400", "127.0.0.1.evil.example", "[::1", "", "10.0.0.3"):
+        assert answered(here, asking(host=host)).startswith(b"HTTP/1.0 421 ")
+    assert answered(here, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 421 ")
+    lived.close()
+    assert [str(event).partition(": ")[2] for event in said] == [
+        "`metrics`, asked for by a name that is not this peer's"
+    ]
+
+
+def test_where_others_can_reach_it_any_name_is_answered() -> None:
+    assert names_of("127.0.0.2:9400") == {"localhost", "127.0.0.1", "::1", "127.0.0.2"}
+    assert not names_of("0.0.0.0:9400")
+    assert not names_of("10.0.0.3:9400")
 
 
 def names(page: str) -> set[str]:

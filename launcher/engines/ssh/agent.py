@@ -29,6 +29,8 @@ for name, source in parts:
     exec(compile(source, name, "exec"), module.__dict__)
 module.main()
 """
+LONGEST = 10_000
+"""Bytes that are read of why a Python does not run."""
 PAUSE = 20
 """Seconds between two signs that the launcher is there."""
 
@@ -91,18 +93,21 @@ class Agent:
             async for line in self._process.stdout:
                 try:
                     notice = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue  # what a login shell says there is none of ours
-                yield notice
+                if isinstance(notice, dict):
+                    yield notice
 
     def _take(self, notice: Notice, hear: Callable[[Notice], None]) -> None:
-        if "answer" not in notice:
-            hear(notice)
-        elif (answer := self._awaited.get(notice["answer"])) and not answer.done():
-            if "refused" in notice:
-                answer.set_exception(RefusedError(notice["refused"]))
-            else:
-                answer.set_result(notice["result"])
+        match notice:
+            case {"answer": int(number)}:
+                if (answer := self._awaited.get(number)) and not answer.done():
+                    if "refused" in notice:
+                        answer.set_exception(RefusedError(notice["refused"]))
+                    else:
+                        answer.set_result(notice.get("result"))
+            case {"peer": str()}:
+                hear(notice)
 
     async def stay_awake(self) -> None:
         while True:
@@ -139,8 +144,12 @@ async def _hello(process: "asyncssh.SSHClientProcess[bytes]", python: str) -> No
     async for line in process.stdout:
         if line.startswith(b'{"hello"'):
             return
-    said = (await process.stderr.read()).decode(errors="replace").strip().splitlines()
-    reason = said[-1] if said else "it ended at once"
+    try:
+        said = await process.stderr.readexactly(LONGEST)
+    except asyncio.IncompleteReadError as all:
+        said = all.partial
+    lines = said.decode(errors="replace").strip().splitlines()
+    reason = lines[-1] if lines else "it ended at once"
     raise UnreachableError(f"`{python}` does not run there ({reason}); name another in `python`")
 
 

@@ -77,7 +77,7 @@ class SshDeployment(Deployment):
 
     async def start(self, id: str) -> RemotePeer:
         link = self._link(id)
-        peer = RemotePeer(id, self._run.files.out(id), link.poke)
+        peer = RemotePeer(id, link.host, self._run.files.out(id), link.poke)
         if id in self._over:
             self._over.remove(id)
         else:
@@ -90,7 +90,7 @@ class SshDeployment(Deployment):
     async def end(self) -> None:
         for id in self._starting:  # whether it was started nobody knows
             link = self._link(id)
-            link.follow(peer := RemotePeer(id, self._run.files.out(id), link.poke))
+            link.follow(peer := RemotePeer(id, link.host, self._run.files.out(id), link.poke))
             peer.signal(signal.SIGKILL)
         links = self._links.values()
         for link in links:
@@ -113,8 +113,9 @@ class SshDeployment(Deployment):
     async def _collect(self, link: Link) -> None:
         if link.running:  # it could not be reached
             return
+        names = collection.names(self._run.spec)
         for id in self._ids(link):
-            await collection.collect(link, f"{self._roots[link.host.host]}/{id}", self._run.files.out(id))
+            await collection.collect(link, f"{self._roots[link.host.host]}/{id}", self._run.files.out(id), names)
 
 
 def shipped(spec: Spec) -> Spec:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.engines.base import Process
+from launcher.engines.ssh.hosts import Host
 from peer.errors import FailedError
 from peer.files import cannot_write
 
@@ -20,8 +21,8 @@ class RemotePeer(Process):
     out: the peer's directory here. poke: called when there is a signal to deliver.
     """
 
-    def __init__(self, id: str, out: Path, poke: Callable[[], None]) -> None:
-        self.id, self._out, self._poke = id, out, poke
+    def __init__(self, id: str, host: Host, out: Path, poke: Callable[[], None]) -> None:
+        self.id, self._host, self._out, self._poke = id, host, out, poke
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._unwritable: asyncio.Future[FailedError] = asyncio.get_running_loop().create_future()
         self._told = False
@@ -61,19 +62,33 @@ class RemotePeer(Process):
         return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
 
     def hear(self, notice: dict[str, Any]) -> None:
-        """What the host tells of the peer."""
-        if "ended" in notice:
-            self.end(notice["ended"])
-        elif notice["file"] in FOLLOWED and not self._unwritable.done():
-            try:
-                self._write(notice["file"], notice["at"], base64.b64decode(notice["data"]))
-            except OSError as error:
-                self._unwritable.set_result(FailedError(cannot_write(self._out / notice["file"], error)))
+        """What the host tells of the peer; what is not said as `remote/` says it is passed over."""
+        match notice:
+            case {"ended": int(code)}:
+                self.end(code)
+            case {"file": str(name), "at": int(at), "data": str(data)} if name in FOLLOWED:
+                if not self._unwritable.done():
+                    self._take(name, at, data)
+
+    def _take(self, name: str, at: int, data: str) -> None:
+        try:
+            self._write(name, at, base64.b64decode(data, validate=True))
+        except ValueError:
+            return
+        except OSError as error:
+            self._unwritable.set_result(FailedError(cannot_write(self._out / name, error)))
+        except FailedError as error:
+            self._unwritable.set_result(error)
 
     def _write(self, name: str, at: int, data: bytes) -> None:
+        """ValueError where something would be missing before it; FailedError where it would be too much."""
         descriptor = os.open(self._out / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "wb") as file:
-            if at < os.fstat(descriptor).st_size:  # the file there was begun anew
+            if not 0 <= at <= (size := os.fstat(descriptor).st_size):
+                raise ValueError
+            if at + len(data) > self._host.bytes_of_a_peer:
+                raise FailedError(self._host.too_much(f"{name} of {self.id}"))
+            if at < size:  # the file there was begun anew
                 file.truncate(at)
             file.seek(at)
             file.write(data)

@@ -63,6 +63,9 @@ class Host(Settings):
     ] = None
     """auto, cpu, mps, cuda or cuda:N. Not given: as --device has it."""
 
+    gigabytes: Annotated[float, Field(gt=0, le=1e6), Wanted("a number above 0, such as 50")] = 50.0
+    """That the launcher takes of each peer there, at most: of its events, of its log, and of all that it leaves."""
+
     @property
     def environment(self) -> str:
         """Where --install makes one."""
@@ -71,6 +74,17 @@ class Host(Settings):
     def interpreter(self, installed: bool) -> str:
         """The Python that peers run by."""
         return f"{self.environment}/bin/python" if installed else self.python
+
+    @property
+    def bytes_of_a_peer(self) -> int:
+        return int(self.gigabytes * 10**9)
+
+    def too_much(self, what: str) -> str:
+        """Why no more of it is taken, and the way out."""
+        return (
+            f"{self.host}: {what} comes to more than {self.gigabytes:g} GB; see what it is, and raise `gigabytes` of "
+            "that host if it is right"
+        )
 
     def run(self, name: str) -> str:
         """The directory there of the run of that name."""

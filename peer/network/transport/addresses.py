@@ -4,6 +4,8 @@ import ipaddress
 import socket
 from urllib.parse import unquote
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
 
 def split(address: str) -> tuple[str, int]:
     """`[::1]:7700` as ("::1", 7700)."""
@@ -18,6 +20,14 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def names_of(address: str) -> frozenset[str]:
+    """By which names a browser on this machine may call what listens at `host:port`, and at loopback only; empty: any.
+
+    A web site can give a name of its own the address 127.0.0.1, and so read what it finds there.
+    """
+    return frozenset({*LOOPBACK, split(address)[0].lower()}) if is_loopback(address) else frozenset()
 
 
 def why_taken(address: str) -> str | None:
@@ -46,10 +56,13 @@ def endpoint(host: str, port: int) -> Endpoint:
     return str(getattr(number, "ipv4_mapped", None) or number), port
 
 
-def caller(peer: str) -> Endpoint:
-    """Where a call comes from, as gRPC has it: `ipv4:10.0.0.1:40312` or `ipv6:%5B::1%5D:40312`."""
-    host, port = split(unquote(peer.partition(":")[2]))
-    return endpoint(host, port)
+def caller(peer: str) -> Endpoint | None:
+    """Where a call comes from, as gRPC has it: `ipv4:10.0.0.1:40312` or `ipv6:%5B::1%5D:40312`.
+
+    None when its connection has gone: then gRPC has nothing, or `unknown`.
+    """
+    address = unquote(peer.partition(":")[2])
+    return endpoint(*split(address)) if address else None
 
 
 def origin(host: str) -> str:

@@ -5,25 +5,23 @@ comes. So every method is served as a stream here, from which nothing is read be
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
-import grpc.aio
 from grpc_health.v1.health_pb2 import DESCRIPTOR as HEALTH_FILE
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from peer.network.limits import Strangers
-from peer.network.transport.addresses import caller
 from peer.network.transport.base import StatusHandler
 from peer.network.transport.doorkeeper import Doorkeeper
 from peer.network.transport.entrance import Entrance
+from peer.network.transport.server import Handler, Server
 from peer.network.wire.messages import SERVICE, DecodeError, Message, StatusRequest
 
 HEALTH = HEALTH_FILE.services_by_name["Health"].full_name
-Handler = Callable[[Any, Any], Awaitable[None]]
 Answer = Callable[[AsyncIterator[Any]], AsyncIterator[Message | bytes]]
 
 
@@ -33,12 +31,12 @@ class Answers:
     def __init__(self, strangers: Strangers, doorkeeper: Doorkeeper, entrance: Entrance) -> None:
         self._strangers, self._doorkeeper, self._entrance = strangers, doorkeeper, entrance
 
-    def health(self) -> grpc.GenericRpcHandler:
+    def health(self, server: Server) -> None:
         """Told to everybody: that somebody listens is no secret."""
         methods = {"Check": _check, "Watch": _watch}
-        return _service(HEALTH, {name: self._serve(one, HealthCheckRequest) for name, one in methods.items()})
+        server.serve(HEALTH, {name: self._serve(one, HealthCheckRequest) for name, one in methods.items()})
 
-    def reflection(self) -> grpc.GenericRpcHandler:
+    def reflection(self, server: Server) -> None:
         answers: Any = reflection.aio.ReflectionServicer((SERVICE, HEALTH, reflection.SERVICE_NAME))
 
         def tell(requests: AsyncIterator[Any]) -> AsyncIterator[Message]:
@@ -46,7 +44,7 @@ class Answers:
             return told
 
         handler = self._serve(tell, ServerReflectionRequest, public=False)
-        return _service(reflection.SERVICE_NAME, {"ServerReflectionInfo": handler})
+        server.serve(reflection.SERVICE_NAME, {"ServerReflectionInfo": handler})
 
     def status(self, status: StatusHandler) -> Handler:
         """The question is empty, and need not be read."""
@@ -58,12 +56,14 @@ class Answers:
 
     def _serve(self, answer: Answer, question: type[Message], public: bool = True) -> Handler:
         async def serve(_requests: Any, context: Any) -> None:
-            self._entrance.meet(context, self._doorkeeper)
+            if not (met := self._entrance.meet(context, self._doorkeeper)):
+                return
+            (host, _), _ = met
             try:
                 async with asyncio.timeout(self._strangers.answer):
-                    if not (public or await self._entrance.knows(caller(context.peer())[0])):
+                    if not (public or await self._entrance.knows(host)):
                         raise PermissionError("this is told to callers at the addresses of the ring only")
-                    async for reply in answer(self._questions(context, question)):
+                    async for reply in answer(self._questions(context, host, question)):
                         await context.write(reply if isinstance(reply, bytes) else reply.SerializeToString())
             except PermissionError as error:
                 _end(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
@@ -76,9 +76,9 @@ class Answers:
 
         return serve
 
-    async def _questions(self, context: Any, kind: type[Message]) -> AsyncIterator[Message]:
+    async def _questions(self, context: Any, host: str, kind: type[Message]) -> AsyncIterator[Message]:
         while True:
-            async with self._entrance.reading.place(caller(context.peer())[0]):
+            async with self._entrance.reading.place(host):
                 data = await context.read()
             if not isinstance(data, bytes):
                 return
@@ -91,12 +91,6 @@ def _end(context: Any, code: grpc.StatusCode, why: str) -> None:
     """To abort would raise, and leave a cycle of frames behind for each call of a flood."""
     context.set_code(code)
     context.set_details(why)
-
-
-def _service(name: str, methods: dict[str, Handler]) -> grpc.GenericRpcHandler:
-    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]]
-    handlers = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in methods.items()}
-    return grpc.method_handlers_generic_handler(name, handlers)
 
 
 async def _check(requests: AsyncIterator[HealthCheckRequest]) -> AsyncIterator[HealthCheckResponse]:

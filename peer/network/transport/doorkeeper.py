@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from peer.network.limits import Strangers
-from peer.network.transport.addresses import Endpoint, endpoint, origin
+from peer.network.transport.addresses import Endpoint, caller, endpoint, origin
 from peer.network.transport.crowd import Crowd
 from peer.telemetry.events import Refused, Report
+from peer.telemetry.nuisances import Nuisances
 
 DESCRIPTORS = "/dev/fd"
+GIVEN_UP = 100
+"""Calls whose connections have gone, before that is told: a neighbour that dies may leave some."""
 BYTES_RECEIVED = 128
 """Where in Linux's tcp_info it is told, in 8 bytes."""
 
@@ -37,17 +40,23 @@ class Doorkeeper:
         """How many of them count."""
         self._calls: Counter[Endpoint] = Counter()
         self._came = asyncio.Event()
-        self._told: set[tuple[str, str]] = set()
-        """Who was shown out and why: each is reported once."""
+        self._told: set[str] = set()
+        """Of which members it was told that they hold too many."""
+        self._nuisances = Nuisances(report)
 
     def guard(self, port: int) -> None:
         """Connections to this port of the process are looked after from now on."""
         self._ports.add(port)
 
-    def called(self, caller: Endpoint) -> None:
-        """One more stream was opened from there."""
-        self._calls[caller] += 1
+    def called(self, peer: str) -> Endpoint | None:
+        """One more stream was opened. From where, of what gRPC has as its peer; None when that connection has gone."""
         self._came.set()
+        one = caller(peer)
+        if one:
+            self._calls[one] += 1
+        else:
+            self._nuisances.add("calls that are given up before they can be answered", first=GIVEN_UP)
+        return one
 
     def belongs(self, caller: Endpoint, member: str) -> None:
         """The connection is that member's."""
@@ -89,31 +98,31 @@ class Doorkeeper:
         for crowd in (self._crowd, self._members):
             for gone in [one for one in crowd if one not in connected]:
                 crowd.leave(gone)
-        for caller in self._too_many_of_one():
-            self._show_out(connected, caller, "too many connections of one member")
-        for caller in [*connected]:
-            member = self._owners.get(caller)
-            crowd, whose = (self._members, member) if member else (self._crowd, origin(caller[0]))
-            if caller in self._neighbours:
-                crowd.leave(caller)
-            elif caller not in connected:
+        for one in self._too_many_of_one():
+            self._show_out(connected, one, "too many connections of one member")
+        for one in [*connected]:
+            member = self._owners.get(one)
+            crowd, whose = (self._members, member) if member else (self._crowd, origin(one[0]))
+            if one in self._neighbours:
+                crowd.leave(one)
+            elif one not in connected:
                 continue
-            elif caller not in crowd and (other := crowd.enter(caller, whose)):
+            elif one not in crowd and (other := crowd.enter(one, whose)):
                 strangers = "too many connections of callers that are not known"
                 guests = "too many connections of members that are no neighbours"
                 self._show_out(connected, other, guests if member else strangers)
-            elif self._calls[caller] > self._strangers.calls:
-                self._show_out(connected, caller, "too many calls on one connection")
-            elif not member and received(connected[caller]) > self._strangers.received:
-                self._show_out(connected, caller, "too many bytes from a caller that is not known")
+            elif self._calls[one] > self._strangers.calls:
+                self._show_out(connected, one, "too many calls on one connection")
+            elif not member and received(connected[one]) > self._strangers.received:
+                self._show_out(connected, one, "too many bytes from a caller that is not known")
         self._calls.clear()
 
     def _too_many_of_one(self) -> Iterator[Endpoint]:
         """Of each member's those that are too many: the oldest that carry no stream in use, from where there are most
         of these. Without certificates nobody elsewhere, and no silent one, can so push out the member itself."""
         held = defaultdict[str, list[Endpoint]](list)
-        for caller, member in self._owners.items():
-            held[member].append(caller)
+        for one, member in self._owners.items():
+            held[member].append(one)
         for callers in held.values():
             spare = Counter(host for host, port in callers if (host, port) not in self._in_use)
             callers.sort(key=lambda one: (one in self._in_use, -spare[one[0]]))
@@ -130,20 +139,21 @@ class Doorkeeper:
             if isinstance(here, tuple) and here[1] in self._ports:
                 yield endpoint(*there[:2]), descriptor
 
-    def _show_out(self, connected: dict[Endpoint, int], caller: Endpoint, why: str) -> None:
-        self._crowd.leave(caller)
-        self._members.leave(caller)
+    def _show_out(self, connected: dict[Endpoint, int], one: Endpoint, why: str) -> None:
+        self._crowd.leave(one)
+        self._members.leave(one)
         try:
-            with borrowed(connected.pop(caller)) as one:
-                if endpoint(*one.getpeername()[:2]) == caller:  # it may be closed by now, and its number another's
-                    one.shutdown(socket.SHUT_RDWR)
+            with borrowed(connected.pop(one)) as connection:
+                if endpoint(*connection.getpeername()[:2]) == one:  # it may be closed by now, and its number another's
+                    connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
-        who = self._owners.get(caller)
-        if (who or "", why) not in self._told:
-            self._told.add((who or "", why))
-            kind, at = "connections" if who else "stranger", f"{caller[0]}:{caller[1]}"
-            self._report(Refused(caller=who or "a stranger", origin=at, kind=kind, reason=why))
+        at, member = f"{one[0]}:{one[1]}", self._owners.get(one)
+        if member is None:
+            self._nuisances.add(why, at)
+        elif f"{member} {why}" not in self._told:
+            self._told.add(f"{member} {why}")
+            self._report(Refused(caller=member, origin=at, kind="connections", reason=why))
 
 
 def _descriptors() -> Iterable[int]:

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from peer.network.limits import Strangers
-from peer.network.transport.addresses import caller
+from peer.network.transport.addresses import Endpoint
 from peer.network.transport.base import DisconnectedError, Pipe, Place
 from peer.network.transport.doorkeeper import Doorkeeper
 from peer.network.transport.reading import Reading
@@ -20,6 +20,9 @@ from peer.telemetry.events import Report
 
 Holder = Callable[..., str]
 """Whose the certificate is that a caller has shown; nobody's, "", without one. None where there are no certificates."""
+
+Met = tuple[Endpoint, str | None]
+"""From where a call comes, and by whose certificate, as in `Pipe.identity`."""
 
 
 class Entrance:
@@ -38,17 +41,17 @@ class Entrance:
         self.reading = Reading(self.strangers)
         self._ring = RingAddresses(place.ring, strangers)
 
-    def meet(self, context: "grpc.aio.ServicerContext[bytes, bytes]", doorkeeper: Doorkeeper) -> str | None:
-        """One more call has come: by whose certificate, as in `Pipe.identity`."""
-        where = caller(context.peer())
-        doorkeeper.called(where)
-        if not self.holder:
+    def meet(self, context: "grpc.aio.ServicerContext[bytes, bytes]", doorkeeper: Doorkeeper) -> Met | None:
+        """One more call has come; None when its connection has already gone."""
+        if not (where := doorkeeper.called(context.peer())):
             return None
+        if not self.holder:
+            return where, None
         # The certificate itself: gRPC's own list of its names cuts each at a NUL.
         member = self.holder(*(context.auth_context() or {}).get("x509_pem_cert", ()))
         if member:
             doorkeeper.belongs(where, member)
-        return member
+        return where, member
 
     async def knows(self, host: str) -> bool:
         """Whether a caller from there may know of this federation."""
@@ -65,15 +68,14 @@ def room(neighbours: int, strangers: Strangers) -> int:
 class ServerPipe(Pipe):
     """The accepting end, alive as long as its handler runs."""
 
-    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]", entrance: Entrance) -> None:
+    def __init__(self, context: "grpc.aio.ServicerContext[bytes, bytes]", met: Met, entrance: Entrance) -> None:
         self._context, self._entrance = context, entrance
+        self.caller, self.identity = met
         self.handler = asyncio.current_task()
         self.aborted = False
         self.origin = context.peer()
-        self.caller = caller(self.origin)
         self._spoken = False
         self._stays = ExitStack()
-        self.identity = entrance.meet(context, entrance.doorkeeper)
 
     async def send(self, data: bytes) -> None:
         with self._disconnections():

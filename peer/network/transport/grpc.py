@@ -4,7 +4,6 @@ Tensors and heartbeats have a channel each, so that a large frame never delays a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -29,13 +28,17 @@ from peer.network.transport.dialled import ClientPipe
 from peer.network.transport.doorkeeper import Doorkeeper
 from peer.network.transport.entrance import Entrance, ServerPipe
 from peer.network.transport.probe import Probe
+from peer.network.transport.server import Handler, Server
 from peer.network.wire.frames import largest_frame
 from peer.network.wire.messages import SERVICE
 from peer.tasks import background, uninterrupted
 from peer.telemetry.events import Report
 
 MAX_MESSAGE = largest_frame(Limits().frame) + 4096
+UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
+"""Nobody compresses here: a message that is, a few bytes that may unfold to any number, ends its call unread."""
 SERVER = [
+    UNCOMPRESSED,
     ("grpc.max_send_message_length", MAX_MESSAGE),
     ("grpc.so_reuseport", 0),  # or two servers bind one port and each gets half of the connections
     ("grpc.http2.min_ping_interval_without_data_ms", 5000),  # let the clients' pings below pass
@@ -44,6 +47,7 @@ SERVER = [
 GRPC_HANDLERS = ("_schedule_rpc_coro", "_handle_exceptions")
 """gRPC's own tasks for a call that has come in, by their coroutines' names."""
 CLIENT = [
+    UNCOMPRESSED,
     ("grpc.max_send_message_length", MAX_MESSAGE),
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.max_metadata_size", 8192),
@@ -76,7 +80,7 @@ class GrpcTransport(Transport):
     ) -> None:
         self._place, self._status, self._security, self._strangers = place, status, security, strangers
         self._entrance = Entrance(place, security.holder if security else None, strangers, report)
-        self._servers: dict[str, grpc.aio.Server] = {}
+        self._servers: dict[str, Server] = {}
         self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
         self._accepted: WeakSet[ServerPipe] = WeakSet()
         self._accept: StreamHandler | None = None
@@ -101,25 +105,23 @@ class GrpcTransport(Transport):
         assert self._accept
         doorkeeper = self._entrance.doorkeeper
         answers = self._answers(doorkeeper)
-        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            service: grpc.stream_stream_rpc_method_handler(self._handler(self._accept, service)) for service in SERVICES
-        }
-        methods["Status"] = grpc.stream_stream_rpc_method_handler(answers.status(self._status))
-        server = self._server(MAX_MESSAGE, self._entrance.connections, self._strangers.streams)
-        handlers = grpc.method_handlers_generic_handler(SERVICE, methods), answers.health(), answers.reflection()
-        server.add_generic_rpc_handlers(handlers)
+        server = self._server(doorkeeper, MAX_MESSAGE, self._entrance.connections, self._strangers.streams)
+        server.serve(SERVICE, {service: self._handler(self._accept, service) for service in SERVICES})
+        server.serve(SERVICE, {"Status": answers.status(self._status)})
+        answers.health(server)
+        answers.reflection(server)
         doorkeeper.guard(await self._serve(server, address, self._security))
 
     async def _listen_for_probes(self, address: str) -> None:
-        server = self._server(self._strangers.request, 2 * self._strangers.of_one_origin, streams=1)
         doorkeeper = self._entrance.at_probes
-        server.add_generic_rpc_handlers((self._answers(doorkeeper).health(),))
+        server = self._server(doorkeeper, self._strangers.request, 2 * self._strangers.of_one_origin, streams=1)
+        self._answers(doorkeeper).health(server)
         doorkeeper.guard(await self._serve(server, address, None))
 
     def _answers(self, doorkeeper: Doorkeeper) -> Answers:
         return Answers(self._strangers, doorkeeper, self._entrance)
 
-    def _server(self, largest: int, connections: int, streams: int) -> grpc.aio.Server:
+    def _server(self, doorkeeper: Doorkeeper, largest: int, connections: int, streams: int) -> Server:
         strangers, waiting = self._strangers, self._entrance.strangers.waiting
         bounds = {
             "grpc.max_receive_message_length": largest,
@@ -132,9 +134,9 @@ class GrpcTransport(Transport):
             "grpc.server_handshake_timeout_ms": round(1000 * strangers.handshake),
             "grpc.max_connection_idle_ms": round(1000 * strangers.idle),
         }
-        return grpc.aio.server(options=[*SERVER, *bounds.items()])
+        return Server([*SERVER, *bounds.items()], doorkeeper.called)
 
-    async def _serve(self, server: grpc.aio.Server, address: str, security: "Security | None") -> int:
+    async def _serve(self, server: Server, address: str, security: "Security | None") -> int:
         """Its port."""
         if why := why_taken(address):  # gRPC would write a line of its own and not say why
             raise InputError(f"cannot listen at {address}: {why}; stop what uses it or give this peer another `listen`")
@@ -149,9 +151,11 @@ class GrpcTransport(Transport):
         self._servers[address] = server
         return port
 
-    def _handler(self, accept: StreamHandler, service: Service) -> Callable[[Any, Any], Awaitable[None]]:
+    def _handler(self, accept: StreamHandler, service: Service) -> Handler:
         async def handle(_requests: Any, context: Any) -> None:
-            pipe = ServerPipe(context, self._entrance)
+            if not (met := self._entrance.meet(context, self._entrance.doorkeeper)):
+                return
+            pipe = ServerPipe(context, met, self._entrance)
             self._accepted.add(pipe)
             try:
                 await accept(service, pipe)

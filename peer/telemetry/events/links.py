@@ -40,7 +40,8 @@ class Lost(Worded):
 
 @dataclass(frozen=True, kw_only=True)
 class Refused(Event):
-    """A caller was turned away, or one of its messages. Each cause is told once, however often it comes back."""
+    """A caller was turned away, or one of its messages. Each cause is told once, however often it comes back, and what
+    strangers do again and again once more each time that it has come ten times as often."""
 
     name = "refused"
     caller: str

@@ -54,7 +54,7 @@ def test_what_a_host_tells_and_cannot_be_written_here_ends_the_wait_once(tmp_pat
     """The connection stays, so that the peer can be told to end and its end be heard."""
 
     async def listen() -> None:
-        peer = RemotePeer("peer0", tmp_path / "missing", lambda: None)
+        peer = RemotePeer("peer0", Host(host="lab0"), tmp_path / "missing", lambda: None)
         notice = {"peer": "peer0", "file": "log.txt", "at": 0, "data": base64.b64encode(b"said").decode()}
 
         async def stdout() -> AsyncIterator[bytes]:

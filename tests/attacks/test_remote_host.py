@@ -1,0 +1,204 @@
+"""What a host of `--on ssh` can do to the machine of the launcher, which follows it and fetches its files.
+
+The SSH server is a real one, in this process; what it says of its files is not what they are.
+"""
+
+import base64
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from launcher.engines.ssh.agent import Agent
+from launcher.engines.ssh.collection import collect, names
+from launcher.engines.ssh.followed import RemotePeer
+from launcher.engines.ssh.hosts import Host
+from peer.errors import FailedError
+from peer.spec.peer import load_spec
+from peer.telemetry.results import WANTED, traced
+
+asyncssh = pytest.importorskip("asyncssh")
+
+GIGABYTES = 0.001
+MOST = 10**6
+HOST = Host(host="lab0", gigabytes=GIGABYTES)
+TREE = {"result.json": b"{}", traced(1): b"1", traced(2): b"2", "trace/other": b"no", "checkpoint/1": b"no"}
+"""What an honest peer has left, and more."""
+
+
+class Hostile(asyncssh.SFTPServer):  # type: ignore[misc]
+    """Its directories list what leads out of any; its files are larger than they say, and some have no end."""
+
+    endless = ""
+    """The end of a path."""
+
+    async def scandir(self, path: bytes) -> AsyncIterator[Any]:
+        for name in (b"../../outside", b"/tmp/outside", b"round-0001.safetensors/../../../outside", b"..", b"a\nb"):
+            yield asyncssh.SFTPName(name, attrs=asyncssh.SFTPAttrs(size=1, permissions=0o100666))
+
+    def stat(self, path: bytes) -> Any:
+        return asyncssh.SFTPAttrs(size=1, permissions=0o100666)
+
+    lstat = stat
+
+    def fstat(self, file_obj: Any) -> Any:
+        return self.stat(b"")
+
+    def read(self, file_obj: Any, offset: int, size: int) -> bytes:
+        if self.endless and file_obj.name.decode().endswith(self.endless):
+            return bytes(size)
+        return cast(bytes, super().read(file_obj, offset, size))
+
+
+@asynccontextmanager
+async def connected(served: type[Hostile]) -> AsyncIterator[Any]:
+    """A link to such a host."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    mine = asyncssh.generate_private_key("ssh-ed25519")
+    allowed = asyncssh.import_authorized_keys(mine.export_public_key().decode())
+    server = await asyncssh.listen(
+        "127.0.0.1", 0, server_host_keys=[key], authorized_client_keys=allowed, sftp_factory=served
+    )
+    to = {"port": server.get_port(), "known_hosts": None, "config": (), "username": "me", "client_keys": [mine]}
+    async with asyncssh.connect("127.0.0.1", agent_path=None, **to) as connection:
+
+        async def agent() -> Any:
+            return SimpleNamespace(connection=connection)
+
+        yield SimpleNamespace(host=HOST, why="", agent=agent)
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """A peer's directory on the host."""
+    for name, content in TREE.items():
+        path = tmp_path / "host" / "peer0" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return tmp_path / "host" / "peer0"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The peer's directory here."""
+    out = tmp_path / "run" / "peer0"
+    out.mkdir(parents=True)
+    return out
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> tuple[str, ...]:
+    (tmp_path / "federation.yaml").write_text("{protocol: fedavg, rounds: 3, trace: true, data: digits}")
+    return names(load_spec(tmp_path / "federation.yaml", peers=3))
+
+
+def all_in(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+async def test_of_what_a_host_lists_nothing_is_fetched(there: Path, out: Path, wanted: tuple[str, ...]) -> None:
+    """Only what a peer leaves, by names that are known here."""
+    before = all_in(there.parents[1])
+    async with connected(Hostile) as link:
+        await collect(link, str(there), out, wanted)
+    assert all_in(out) == {"result.json", traced(1), traced(2)}
+    assert (out / "result.json").read_bytes() == b"{}"
+    assert all_in(there.parents[1]) - before == {f"run/peer0/{name}" for name in all_in(out)}
+
+
+@pytest.mark.parametrize("endless", ["result.json", "round-0002.safetensors"])
+async def test_a_file_without_end_fills_no_disk(
+    there: Path, out: Path, wanted: tuple[str, ...], endless: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hostile, "endless", endless)
+    (out / "result.json").write_bytes(b"of before")
+    async with connected(Hostile) as link:
+        with pytest.raises(
+            FailedError, match=r"^lab0: .*/peer0 comes to more than 0.001 GB; see what it is, and raise"
+        ):
+            await collect(link, str(there), out, wanted)
+    left = {"result.json"} if endless == "result.json" else {"result.json", traced(1)}
+    assert all_in(out) == left
+    assert (out / "result.json").read_bytes() == (b"of before" if endless == "result.json" else b"{}")
+
+
+async def test_many_files_are_not_more_than_one(there: Path, out: Path, wanted: tuple[str, ...]) -> None:
+    for name in WANTED:
+        (there / name).write_bytes(bytes(MOST // 3))
+    async with connected(Hostile) as link:
+        with pytest.raises(FailedError, match="comes to more than"):
+            await collect(link, str(there), out, wanted)
+    assert sum((out / name).stat().st_size for name in all_in(out)) <= MOST
+
+
+async def test_a_link_laid_out_here_is_not_followed(there: Path, out: Path, tmp_path: Path) -> None:
+    (out / ".result.json.part").symlink_to(tmp_path / "elsewhere")
+    (out / "result.json").symlink_to(tmp_path / "elsewhere")
+    async with connected(Hostile) as link:
+        await collect(link, str(there), out)
+    assert (out / "result.json").read_bytes() == b"{}"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def file(name: Any = "log.txt", at: Any = 0, data: Any = b"said\n") -> dict[str, Any]:
+    data = base64.b64encode(data).decode() if isinstance(data, bytes) else data
+    return {"peer": "peer0", "file": name, "at": at, "data": data}
+
+
+NONSENSE: list[Any] = [
+    *(file(name) for name in ("../log.txt", "/tmp/outside", "result.json", "", None, ["log.txt"])),
+    *(file(at=at) for at in (-1, 6, 2**62, "0", None, 0.5)),
+    *(file(data=data) for data in ("a", "!" * 8, 5, None, ["x"])),
+    *(17, [], "text", None, {"peer": ["peer0"]}, {"peer": "peer0"}, {"answer": {}}, {"answer": [1], "result": 0}),
+    *({"peer": "peer0", "ended": code} for code in ("0", None, [0], 0.5)),
+    {"answer": 10**6, "result": 0},
+]
+
+
+def lines(*notices: Any) -> Iterator[bytes]:
+    yield from (json.dumps(notice).encode() + b"\n" for notice in notices)
+
+
+@pytest.fixture
+async def following(out: Path) -> Callable[..., Any]:
+    """following(*lines): a peer that was followed through what a host says."""
+
+    async def follow(*said: bytes) -> RemotePeer:
+        async def stdout() -> AsyncIterator[bytes]:
+            for line in said:
+                yield line
+
+        peer = RemotePeer("peer0", HOST, out, lambda: None)
+        process = cast(Any, SimpleNamespace(stdout=stdout()))
+        await Agent(HOST, cast(Any, None), process).listen(peer.hear)
+        return peer
+
+    return follow
+
+
+async def test_what_no_launchers_own_program_says_is_passed_over(following: Callable[..., Any], out: Path) -> None:
+    deep = b"[" * 100_000 + b"\n"
+    peer = await following(*lines(file()), *lines(*NONSENSE), b"\xff\n", deep, *lines(file(at=5, data=b"more\n")))
+    assert not peer.ended
+    assert all_in(out.parents[1]) == {"run/peer0/log.txt"}
+    assert (out / "log.txt").read_bytes() == b"said\nmore\n"
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "log.txt"])
+async def test_a_log_without_end_fills_no_disk(following: Callable[..., Any], out: Path, name: str) -> None:
+    """The launcher is told once, and goes on to hear of the peer's end."""
+    part, count = bytes(100_000), 30
+    peer = await following(*lines(*(file(name, number * len(part), part) for number in range(count))))
+    assert (out / name).stat().st_size == MOST
+    with pytest.raises(FailedError, match=f"^lab0: {name} of peer0 comes to more than 0.001 GB; see what it is"):
+        await peer.wait()
+    peer.hear({"peer": "peer0", "ended": 0})
+    assert await peer.wait() == 0
+    assert os.listdir(out) == [name]
