@@ -557,13 +557,15 @@ class Acceptor:
         if slot.promised and not slot.admits(ballot):
             return Refused(slot.number, slot.promised)
         self.court.check_proposal(self.chain, proposal)
+        if slot.promised != ballot:  # only who has promised knows to what it can go back
+            return Refused(slot.number, slot.promised or ballot)
         if slot.vote and slot.vote.statement.ballot == ballot:
             if slot.vote.statement.digest != proposal.vote.statement.digest:
                 self._accuse(slot.proposers, proposal.vote)
                 return Refused(slot.number, ballot)
         else:
             vote = self.keyring.sign(Vote("accept", slot.number, ballot, proposal.vote.statement.digest))
-            self.memory.slot = slot = replace(slot, promised=ballot, vote=vote, proposers=proposal.vote)
+            self.memory.slot = slot = replace(slot, vote=vote, proposers=proposal.vote)
         assert slot.vote
         return Voted(slot.vote)
 
@@ -574,8 +576,10 @@ class Acceptor:
         self.court.check_lock(self.chain.current, lock)
         for vote in lock.votes:
             self._accuse(slot.proposers, vote)
+        if slot.promised != lock.ballot:
+            return Refused(slot.number, slot.promised or lock.ballot)
         if slot.lock is None or lock.ballot > slot.lock.ballot:
-            self.memory.slot = replace(slot, promised=lock.ballot, lock=lock)
+            self.memory.slot = replace(slot, lock=lock)
         digest = self.court.digest(self.chain.current, lock.view)
         return Voted(self.keyring.sign(Vote("commit", slot.number, lock.ballot, digest)))
 

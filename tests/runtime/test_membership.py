@@ -235,6 +235,7 @@ async def test_a_proposer_cannot_omit_a_member_that_answers(tmp_path: Path) -> N
     assert await membership.hear(asked) == Objection("peer2 answers peer0")
     assert membership.acceptor.slot.vote is None
     silent, _ = member(tmp_path, FakeQuestions(), FakeSeat())
+    assert isinstance(await silent.hear(AskPromise(prepare)), Promised)
     assert isinstance(await silent.hear(asked), Voted), "who answers nobody is left out"
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from certified import secured
-from false_views import Thief
 from healing import ABSENCE, await_view, begin, end, healing, kill
 from real_peers import Build, SmallFederation
+from thief import Thief
 
 from peer.spec.recorded_views import VIEWS
 from peer.views.decision import Court, Rules
