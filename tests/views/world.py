@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 import judgement
-from liars import Gang
+from gang import Gang
 from machine import SECONDS, STALENESS, Machine, Secret
 
 from peer.views.decision import Acceptor, Attempt, Memory, Rules, Wish
