@@ -388,17 +388,28 @@ class Membership:
         return asked[id]
 
     async def _ask_for_promise(self, id: str, prepare: Signed[Prepare]) -> Promised | Refused | None:
+        """What is no promise of that member is its own fault, and not that of the proposer, who has asked for it."""
         if not (self.seat and self.seat.transport):
             return None
         with suppress(TimeoutError):
             # Less than the proposer waits for this member's answer.
             async with asyncio.timeout(0.75 * self.timeouts.question):
                 reply = await self.ask(id, AskPromise(prepare), self.seat.transport)
-                if isinstance(reply, Promised) and reply.promise.signer == id:
-                    self.acceptor.court.check_promise(self.chain.current, reply.promise, prepare.statement.ballot)
-                    return reply
+                if isinstance(reply, Promised):
+                    return reply if self._is_promise(reply, id, prepare.statement) else None
                 return reply if isinstance(reply, Refused) else None
         return None
+
+    def _is_promise(self, promised: Promised, by: str, asked: Prepare) -> bool:
+        """In that ballot, whatever was decided meanwhile."""
+        try:
+            if promised.promise.signer != by:
+                raise InvalidError("a promise by another")
+            self.acceptor.court.check_promise(self.chain.of(asked.number - 1), promised.promise, asked.ballot)
+        except InvalidError as error:
+            self.name_liar(by, str(error))
+            return False
+        return True
 
     async def _objection(self, proposal: Proposal) -> Objection | None:
         """Why this member does not vote for a view, by what only it knows.

@@ -1,0 +1,88 @@
+"""What a lying member says to one that asks is its own fault, and holds up nobody else."""
+
+from pathlib import Path
+
+from peer.network.streams.handshake import Identity
+from peer.network.transport import Transport
+from peer.network.views.questions import Questions
+from peer.runtime.membership.membership import Membership, Register
+from peer.runtime.membership.moving_seat import Terms
+from peer.telemetry.events import Event, Refused
+from peer.views.decision import Acceptor, Memory, Rules, Standing
+from peer.views.signing import Keyring
+from peer.views.statements import (
+    AskPromise,
+    Ballot,
+    Prepare,
+    Promise,
+    Promised,
+    Relay,
+    Relayed,
+    Reply,
+    Request,
+    Signed,
+    Statement,
+)
+from peer.views.view import View
+
+IDS = ("peer0", "peer1", "peer2", "peer3")
+BALLOT = Ballot(1, "peer1")
+TERMS = Terms(patience=60.0, at_least=1)
+
+
+class Stamp(Keyring):
+    """Whose signature is its name."""
+
+    signs = True
+
+    def sign(self, statement: Statement) -> Signed[Statement]:
+        return Signed(self.id, statement, self.id)
+
+    def is_valid(self, signed: Signed[Statement]) -> bool:
+        return signed.signature == signed.signer
+
+
+class Answered(Questions):
+    """By each member as it is given here."""
+
+    def __init__(self, replies: dict[str, Reply]) -> None:
+        super().__init__(Identity("peer0", {}, manifest="", settings={}), {})
+        self._replies = replies
+
+    async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+        return self._replies[member]
+
+
+def promised(by: str, ballot: Ballot = BALLOT, round: int = 3) -> Promised:
+    return Promised(Stamp(by, "").sign(Promise(1, ballot, round, 0, round, -1)))
+
+
+def seated(directory: Path, replies: dict[str, Reply], told: list[Event]) -> Membership:
+    """peer0, in the first view, whose questions are answered like that."""
+    acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
+    register = Register(directory / "views.json", acceptor.memory)
+    membership = Membership(register, acceptor, Answered(replies), told.append, TERMS)
+    seat = membership.take_seat()
+    seat.transport = object()  # type: ignore[assignment]
+    seat.standing = lambda _: Standing(3, 0, 3, -1)  # type: ignore[method-assign,assignment]
+    return membership
+
+
+async def test_a_false_promise_that_is_relayed_is_the_fault_of_whoever_gave_it(tmp_path: Path) -> None:
+    """It once kept the true ones from the proposer, which was said to have lied itself."""
+    told = list[Event]()
+    membership = seated(tmp_path, {"peer2": promised("peer2"), "peer3": promised("peer3", round=1000)}, told)
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    assert isinstance(await membership.hear(AskPromise(prepare)), Promised)
+    assert await membership.hear(Relay(prepare, ("peer2", "peer3"))) == Relayed((promised("peer2"),))
+    assert [event.caller for event in told if isinstance(event, Refused)] == ["peer3"]
+
+
+async def test_a_promise_for_which_a_view_was_decided_meanwhile_is_no_lie(tmp_path: Path) -> None:
+    told = list[Event]()
+    membership = seated(tmp_path, {"peer2": promised("peer2")}, told)
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    await membership.hear(AskPromise(prepare))
+    membership.chain.extend(View(1, IDS[:3], 0))
+    assert await membership._promise_of("peer2", prepare) == promised("peer2")
+    assert not told
