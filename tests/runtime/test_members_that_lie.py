@@ -86,3 +86,14 @@ async def test_a_promise_for_which_a_view_was_decided_meanwhile_is_no_lie(tmp_pa
     membership.chain.extend(View(1, IDS[:3], 0))
     assert await membership._promise_of("peer2", prepare) == promised("peer2")
     assert not told
+
+
+async def test_whoever_only_waits_to_begin_the_first_round_says_that_the_run_has_begun(tmp_path: Path) -> None:
+    """Else one that has begun it and one that has not never agreed on who is lost, and held each other for ever."""
+    seat = seated(tmp_path, {}, []).take_seat()
+    assert not seat.may_lose
+    seat.hold(promised=-1)
+    waiting = seat.may_start(0)
+    waiting.send(None)
+    assert seat.may_lose
+    waiting.close()

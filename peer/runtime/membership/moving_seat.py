@@ -61,6 +61,8 @@ class MovingSeat(Seat):
         """While it does."""
         self.started = view.first - 1
         """The last round that this peer has begun."""
+        self._all_came = False
+        """Whether a handshake was made with every neighbour."""
         self._durable = view.first - 1
         """The last round that is on disk for good."""
         self._whole = -1
@@ -127,6 +129,7 @@ class MovingSeat(Seat):
             await network.leave()
 
     async def may_start(self, round: int) -> None:
+        self._all_came = True
         while not self._free.is_set():  # it may be held again before it is woken up
             await self._free.wait()
         if self._last is None or round <= self._last:
@@ -178,8 +181,12 @@ class MovingSeat(Seat):
 
     @property
     def has_begun(self) -> bool:
-        """Whether everybody has been there at some time."""
-        return self.view.number > 0 or self.started >= 0
+        """Whether everybody has been there at some time, as far as this peer can tell.
+
+        Who only waits for a decision before the first round has met all its neighbours, too: did it hold that the run has
+        not begun, and others that it has, they would never agree on who is lost.
+        """
+        return self.view.number > 0 or self.started >= 0 or self._all_came
 
     @property
     def missing(self) -> list[str]:
