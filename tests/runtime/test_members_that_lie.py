@@ -1,5 +1,6 @@
 """What a lying member says to one that asks is its own fault, and holds up nobody else."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from peer.network.streams.handshake import Identity
@@ -13,6 +14,7 @@ from peer.views.signing import Keyring
 from peer.views.statements import (
     AskPromise,
     Ballot,
+    Lock,
     Prepare,
     Promise,
     Promised,
@@ -75,6 +77,17 @@ async def test_a_false_promise_that_is_relayed_is_the_fault_of_whoever_gave_it(t
     prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
     assert isinstance(await membership.hear(AskPromise(prepare)), Promised)
     assert await membership.hear(Relay(prepare, ("peer2", "peer3"))) == Relayed((promised("peer2"),))
+    assert [event.caller for event in told if isinstance(event, Refused)] == ["peer3"]
+
+
+async def test_nor_is_a_promise_with_a_lock_that_nobody_holds_the_fault_of_whoever_relays_it(tmp_path: Path) -> None:
+    """The proposer would take the one that has relayed it for the liar."""
+    told = list[Event]()
+    lock = Lock(7, Ballot(0, "peer3"), None, ())
+    membership = seated(tmp_path, {"peer3": replace(promised("peer3"), lock=lock)}, told)
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    await membership.hear(AskPromise(prepare))
+    assert await membership.hear(Relay(prepare, ("peer3",))) == Relayed(())
     assert [event.caller for event in told if isinstance(event, Refused)] == ["peer3"]
 
 

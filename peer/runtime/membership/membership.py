@@ -403,9 +403,7 @@ class Membership:
     def _is_promise(self, promised: Promised, by: str, asked: Prepare) -> bool:
         """In that ballot, whatever was decided meanwhile."""
         try:
-            if promised.promise.signer != by:
-                raise InvalidError("a promise by another")
-            self.acceptor.court.check_promise(self.chain.of(asked.number - 1), promised.promise, asked.ballot)
+            self.acceptor.court.check_promised(self.chain.of(asked.number - 1), promised, by, asked.ballot)
         except InvalidError as error:
             self.name_liar(by, str(error))
             return False

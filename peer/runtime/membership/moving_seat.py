@@ -183,8 +183,8 @@ class MovingSeat(Seat):
     def has_begun(self) -> bool:
         """Whether everybody has been there at some time, as far as this peer can tell.
 
-        Who only waits for a decision before the first round has met all its neighbours, too: did it hold that the run has
-        not begun, and others that it has, they would never agree on who is lost.
+        Who only waits for a decision before the first round has met all its neighbours, too: if it held that the run
+        has not begun, and others that it has, they would never agree on who is lost.
         """
         return self.view.number > 0 or self.started >= 0 or self._all_came
 
