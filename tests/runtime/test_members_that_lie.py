@@ -3,27 +3,35 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from peer.network.streams.handshake import Identity
-from peer.network.transport import Transport
+from peer.network.transport import DisconnectedError, Transport
 from peer.network.views.questions import Questions
 from peer.runtime.membership.membership import Membership, Register
 from peer.runtime.membership.moving_seat import Terms
 from peer.telemetry.events import Event, Refused
-from peer.views.decision import Acceptor, Memory, Rules, Standing
+from peer.views.decision import Acceptor, Memory, Rules, Standing, next_view
 from peer.views.signing import Keyring
 from peer.views.statements import (
     AskPromise,
     Ballot,
+    Grounds,
     Lock,
+    Objection,
     Prepare,
     Promise,
     Promised,
+    Proposal,
+    Propose,
     Relay,
     Relayed,
     Reply,
     Request,
     Signed,
     Statement,
+    Vote,
+    Voted,
 )
 from peer.views.view import View
 
@@ -45,13 +53,15 @@ class Stamp(Keyring):
 
 
 class Answered(Questions):
-    """By each member as it is given here."""
+    """By each member as it is given here, and by no other."""
 
     def __init__(self, replies: dict[str, Reply]) -> None:
         super().__init__(Identity("peer0", {}, manifest="", settings={}), {})
         self._replies = replies
 
     async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+        if member not in self._replies:
+            raise DisconnectedError("nobody is there")
         return self._replies[member]
 
 
@@ -110,3 +120,19 @@ async def test_whoever_only_waits_to_begin_the_first_round_says_that_the_run_has
     waiting.send(None)
     assert seat.may_lose
     waiting.close()
+
+
+@pytest.mark.parametrize(("begun", "objects"), [(1, True), (2, False)])
+async def test_who_was_started_again_before_the_first_checkpoint_believes_that_the_run_has_begun(
+    tmp_path: Path, begun: int, objects: bool
+) -> None:
+    """If so many say so that one of them is honest: else it objected for as long as who is lost did not come back."""
+    told = list[Event]()
+    membership = seated(tmp_path, {}, told)
+    others = [promised(id, round=0 if number < begun else -1).promise for number, id in enumerate(IDS[:3])]
+    grounds = Grounds(tuple(others))
+    view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
+    digest = membership.acceptor.court.digest(membership.chain.current, view)
+    vote = Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest))
+    reply = await membership.hear(Propose(Proposal(view, vote, grounds)))
+    assert isinstance(reply, Objection if objects else Voted)

@@ -40,6 +40,7 @@ from peer.views.statements import (
     Leave,
     Objection,
     Prepare,
+    Promise,
     Promised,
     Proposal,
     Propose,
@@ -432,12 +433,18 @@ class Membership:
         if view.planned and self.seat.started >= view.first:
             return Objection(f"{self.id} has begun round {self.seat.started}")
         omitted = [id for id in self.chain.current.members if id not in {*promised, *view.expelled}]
-        if omitted and not self.seat.may_lose:
+        if omitted and not self.seat.may_lose and not self._have_begun(promised.values()):
             return Objection("the run has not begun, so nobody counts as lost")
         away = (*omitted, *grounds.missing)
         answers = await asyncio.gather(*(self._is_there(id, ballot) for id in away))
         there = [id for id, answered in zip(away, answers, strict=True) if answered]
         return Objection(f"{', '.join(there)} answers {self.id}"[:300]) if there else None
+
+    def _have_begun(self, promises: Iterable[Promise]) -> bool:
+        """Whether one of those who promise is honest and has begun: then everybody has been there at some time, also if
+        this peer was started again meanwhile and knows nothing of it."""
+        begun = sum(promise.started >= 0 for promise in promises)
+        return begun > self.chain.current.tolerates(self.acceptor.rules.faulty)
 
     async def _is_there(self, id: str, ballot: Ballot) -> bool:
         """Whether one that is to count as lost answers this member."""
