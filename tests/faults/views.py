@@ -78,7 +78,8 @@ def wrong_with(name: str, outcome: Outcome) -> list[str]:
 def tell(outcome: Outcome, wrong: list[str]) -> NoReturn:
     """What has happened, and what is wrong with it."""
     said = f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds, {outcome.gone or 'nobody left'}"
-    print(*outcome.kills, said, *outcome.views, *wrong, sep="\n")
+    late = [f"{id}: {what}" for id, what in outcome.late.items()]
+    print(*outcome.kills, said, *late, *outcome.views, *wrong, sep="\n")
     sys.exit(1 if wrong else 0)
 
 

@@ -13,7 +13,7 @@ from machine import Machine
 from world import World, violations
 
 from peer.views import decision
-from peer.views.decision import Acceptor, Attempt, Court, Slot
+from peer.views.decision import Acceptor, Court, Slot
 from peer.views.view import View
 
 ENOUGH = 400
@@ -126,5 +126,5 @@ def test_a_consent_that_is_forgotten_in_a_crash_is_missed(monkeypatch: pytest.Mo
 
 
 def test_a_promise_without_its_lock_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, Attempt, "_take_promise", "(lock.ballot if lock else None) == named", "True")
+    change(monkeypatch, Court, "check_promised", "(lock.ballot if lock else None) == named", "True")
     assert is_found("a promise without its lock")
