@@ -10,6 +10,7 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +230,8 @@ class Conspiracy:
     async def _hold(self, puppet: Puppet, to: str, service: Service) -> None:
         """A stream of its own: silent, deaf, talkative, or one on which the word that is waited for comes late."""
         random = self.random
-        kinds: list[Callable[[Pipe, Service], Awaitable[None]]] = [self._mute, self._talk, self._talk, self._be_late]
+        late = partial(self._be_late, puppet)
+        kinds: list[Callable[[Pipe, Service], Awaitable[None]]] = [self._mute, self._talk, self._talk, late]
         act = random.choice(kinds)
         hello = puppet.hello(to)
         with suppress(DisconnectedError, TimeoutError):
@@ -256,12 +258,13 @@ class Conspiracy:
                         await pipe.receive()
             await asyncio.sleep(random.expovariate(2.0))
 
-    async def _be_late(self, pipe: Pipe, service: Service) -> None:
+    async def _be_late(self, puppet: Puppet, pipe: Pipe, service: Service) -> None:
         """As an honest caller, but so late that what it is about may be over; what comes then is read for a while."""
         await pipe.receive()
         await asyncio.sleep(self.random.uniform(0.1, 19.0))
-        if service == "Fetch":
-            await pipe.send(Reply(welcome=Welcome(durable=-1)).SerializeToString())
+        if service == "Fetch" and (hello := puppet.hello(pipe.identity or "")):
+            welcome = Welcome(durable=hello.durable, round=hello.round, life=hello.life)
+            await pipe.send(Reply(welcome=welcome).SerializeToString())
         elif service == "Heartbeat":
             await pipe.send(Beat(durable=-1, state="training").SerializeToString())
         async with asyncio.timeout(self.random.choice([0.1, 5.0])):
