@@ -104,7 +104,8 @@ class Outcome:
     late: dict[str, str] = field(default_factory=dict)
     """Without whom the others may have finished, and what it has said then."""
     over: bool = False
-    """More members lied than a view of so few can bear: of what came then nothing can be said."""
+    """More members lied than a view of so few can bear, or they have kept the run from beginning: of what came then
+    nothing can be said."""
     absent: set[str] = field(default_factory=set)
     """Who was away, or cut off from somebody."""
 
@@ -216,6 +217,7 @@ class Simulation:
         self.outcome.absent = {*self.struck}
         for id in self.spec.ids:
             self.outcome.digests[id] = self._ended_in(self.out / id) if id in self.honest else None
+        self.outcome.over |= self.kept_from_beginning
         if self.outcome.over:
             return
         if not self.spec.views:
@@ -322,8 +324,16 @@ class Simulation:
     def _is_late(self, id: str, error: BaseException) -> bool:
         """Whether the others may have finished without it."""
         waited = isinstance(error, FailedError) and str(error).startswith("gave up") and self.spec.on_loss == "bypass"
-        away = id in self.struck or self.wires.weather.cut > 0
-        return away and (isinstance(error, LeftBehindError) or (waited and bool(self.done)))
+        away = id in self.struck or self.wires.weather.cut > 0 or self.kept_from_beginning
+        alone = bool(self.done) or self.kept_from_beginning
+        return away and (isinstance(error, LeftBehindError) or (waited and alone))
+
+    @property
+    def kept_from_beginning(self) -> bool:
+        """Whether liars were there, and an honest member has no first checkpoint yet: until then it waits for all, and
+        whoever does not come ends its run."""
+        begun = all(any((self.out / id / "checkpoint").glob("round-*.json")) for id in self.honest)
+        return bool(self.wires.conspiracy) and len(self.views) == 1 and not begun
 
     def _over(self, id: str, life: Life) -> None:
         """The process has come to its end by itself."""
