@@ -15,9 +15,9 @@ from peer.views.view import View, spans
 if TYPE_CHECKING:
     from faults.simulation import Simulation
 
-OF_A_VIEW = 8192
+OF_A_VIEW = 2048
 """Bytes in views.json for each member and view, with keys of P-256: votes, and who is expelled why."""
-MANY, OF_A_ROUND = 600, 20
+MANY, OF_A_ROUND = 300, 20
 """Events that one may report, and besides for each round that it plays."""
 TASKS = 400
 """Streams and calls of one process at a time."""
