@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from peer.network.membership.durability import Durability
+from peer.network.membership.edges import Edges
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.views.questions import Questions
@@ -136,3 +138,16 @@ async def test_who_was_started_again_before_the_first_checkpoint_believes_that_t
     vote = Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest))
     reply = await membership.hear(Propose(Proposal(view, vote, grounds)))
     assert isinstance(reply, Objection if objects else Voted)
+
+
+async def test_a_word_that_is_not_signed_takes_nobody_further(tmp_path: Path) -> None:
+    """A member that told its neighbours of rounds on its disk, and signed nothing, made them keep each checkpoint; and
+    could promise to have none of these rounds, so that all went back to the beginning."""
+    edges = Edges({id: f"{id}:1" for id in IDS})
+    edges.use(0, ["peer1"], ["peer1"])
+    durability = Durability("peer0", edges, 9, Stamp("peer0", ""))
+    durability.announce(4)
+    durability.said("peer1", 4)
+    assert durability.low_watermark == durability.least == -1
+    durability.proved("peer1", 3, "peer1", "")
+    assert durability.low_watermark == 3
