@@ -1,5 +1,6 @@
 """What a lying member says to one that asks is its own fault, and holds up nobody else."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from peer.network.membership.edges import Edges
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.views.questions import Questions
+from peer.runtime.checkpointer import LostError
 from peer.runtime.membership.membership import Membership, Register
 from peer.runtime.membership.moving_seat import Terms
+from peer.runtime.watchdog import watch_forgotten
 from peer.telemetry.events import Event, Refused
 from peer.views.decision import Acceptor, Memory, Rules, Standing, next_view
 from peer.views.signing import Keyring
@@ -151,3 +154,14 @@ async def test_a_word_that_is_not_signed_takes_nobody_further(tmp_path: Path) ->
     assert durability.low_watermark == durability.least == -1
     durability.proved("peer1", 3, "peer1", "")
     assert durability.low_watermark == 3
+
+
+async def test_one_that_may_lie_makes_no_member_believe_that_its_disk_is_lost() -> None:
+    """Its only receiver said so, and it waited to be taken in anew, without its private state."""
+    edges = Edges({id: f"{id}:1" for id in IDS})
+    edges.use(0, ["peer1"], [])
+    edges.neighbours["peer1"].ahead = True
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(watch_forgotten(edges, lambda: True, faulty=1), 1.2)
+    with pytest.raises(LostError):
+        await asyncio.wait_for(watch_forgotten(edges, lambda: True), 3)
