@@ -154,7 +154,8 @@ class Runtime:
                 watchers.create_task(watch_lost(network.edges, self._spec, self._running, emit, self._reminders))
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
                 if self._seat.can_be_lost:
-                    watchers.create_task(watch_forgotten(network.edges, self._joining))
+                    faulty = self._view.tolerates(self._spec.tolerated(self.setup.config.tls is not None))
+                    watchers.create_task(watch_forgotten(network.edges, self._joining, faulty))
                 try:
                     return await self._live_there()
                 finally:

@@ -45,12 +45,15 @@ async def watch_lost(
                 )
 
 
-async def watch_forgotten(edges: Edges, joining: Callable[[], bool]) -> None:
-    """Whom all its receivers refuse because it is behind what it had announced cannot go on: LostError."""
+async def watch_forgotten(edges: Edges, joining: Callable[[], bool], faulty: int = 0) -> None:
+    """Whom all its receivers refuse because it is behind what it had announced cannot go on: LostError.
+
+    The word of so many as may lie is not enough: if it is true, the others go on without this peer by themselves.
+    """
     while True:
         await asyncio.sleep(1)
         receivers = [edges.neighbours[id] for id in edges.peers("send")]
-        if joining() and receivers and all(neighbour.ahead for neighbour in receivers):
+        if joining() and len(receivers) > faulty and all(neighbour.ahead for neighbour in receivers):
             raise LostError(
                 "this peer has lost rounds that it had on its disk, as all neighbours say; when the others have gone "
                 "on without it, it is taken in anew"

@@ -263,6 +263,17 @@ class Court:
         _require(promise.locked is None or promise.locked < ballot, "a promise with a lock of a later ballot")
         self.check_signed(signed)
 
+    def check_promised(self, present: View, promised: Promised, by: str, ballot: Ballot) -> None:
+        """That member's promise with its lock, or none: without the lock that it names it could hold up what was
+        decided."""
+        promise, lock = promised.promise, promised.lock
+        _require(promise.signer == by, "a promise by another")
+        self.check_promise(present, promise, ballot)
+        named = promise.statement.locked
+        _require((lock.ballot if lock else None) == named, "a promise without the lock that it names")
+        if lock:
+            self.check_lock(present, lock)
+
     def check_votes(self, votes: Sequence[Signed[Vote]], vote: Vote, present: View) -> None:
         """All are that vote, and by a quorum."""
         _require(all(one.statement == vote for one in votes), "votes that are not for the same")
@@ -754,14 +765,8 @@ class Attempt:
         self.failed(member)
 
     def _take_promise(self, promised: Promised, member: str) -> None:
-        """The promise with its lock, or none: without the lock that it names it could hold up what was decided."""
-        promise, lock = promised.promise, promised.lock
-        _require(promise.signer == member, "a promise by another")
-        self._court.check_promise(self._present, promise, self.ballot)
-        named = promise.statement.locked
-        _require((lock.ballot if lock else None) == named, "a promise without the lock that it names")
-        if lock and (self.lock is None or lock.ballot > self.lock.ballot):
-            self._court.check_lock(self._present, lock)
+        self._court.check_promised(self._present, promised, member, self.ballot)
+        if (lock := promised.lock) and (self.lock is None or lock.ballot > self.lock.ballot):
             self.lock = lock
         self._promises[member] = promised
 

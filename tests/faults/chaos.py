@@ -6,12 +6,15 @@ Federation after federation runs until the time is over, the protocols in a draw
 its undisturbed run. In every one a peer says wrong things of durable rounds, refuses at random, and lies about its
 accuracy and its weight (about these in the undisturbed run too: they are part of what is computed). Prints what was
 done to them, how soon a dead peer was shown, and how soon the ring moved on. Then federations whose members change
-(faults.chaos_views), and the simulated ones.
+(faults.chaos_views), and the simulated ones, also with liars that hold keys of their own (faults.treason). At last
+histories of the state machines alone (tests/views).
 """
 
 import argparse
 import json
+import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +31,7 @@ from typing import Any
 from every_protocol import SETTINGS, keys
 from real_peers import Nursery, SmallFederation, digests
 
-from faults import departures, views
+from faults import TESTS, departures, treason, views
 from faults.accidents import Accidents
 from faults.chaos_views import ordeals
 from faults.gates import Gates
@@ -49,6 +52,8 @@ SLOW = 2.0
 """Seconds within which a death must be shown."""
 LONGEST = 300.0
 """Seconds that a federation may take after the last fault."""
+HISTORIES = 100_000
+"""Of the state machines that decide on views."""
 IN_PEACE = 6
 """Simulated runs of each scenario in which nothing happens."""
 
@@ -346,6 +351,33 @@ def simulated(seeds: int, seed: int, figures: Figures) -> None:
                 count(figures, outcome)
                 figures.counts["simulated views"] += len(outcome.views)
                 figures.wrong += [f"python -m tests.{plans.__name__} {name!r} {number}: {what}" for what in wrong]
+        for name in treason.SIGNED:
+            outcome, wrong = treason.check(name, number)
+            count(figures, outcome)
+            figures.counts["simulated runs among liars"] += 1
+            figures.wrong += [f"python -m tests.faults.treason {name!r} {number}: {what}" for what in wrong]
+
+
+def histories(many: int, seed: int, figures: Figures) -> None:
+    """So many, shared out among the cores."""
+    cores = os.cpu_count() or 1
+    share, path = -(-many // cores), Path(TESTS) / "views" / "world.py"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(path.parents[2]), os.environ.get("PYTHONPATH", "")))}
+    begun = [
+        subprocess.Popen(
+            [sys.executable, str(path), str(seed * 1_000_000 + core * share), str(share)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        for core in range(cores if many else 0)
+    ]
+    for one in begun:
+        said, _ = one.communicate()
+        figures.wrong += said.splitlines()
+        if one.returncode:
+            figures.wrong.append(f"{one.args} has ended with {one.returncode}")
+        figures.counts["simulated histories"] += share
 
 
 def count(figures: Figures, outcome: Outcome) -> None:
@@ -361,11 +393,13 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=2.5, help="seconds between faults, on average")
     parser.add_argument("--bypass", type=float, default=5, help="minutes of federations whose members change")
     parser.add_argument("--seeds", type=int, default=200, help="simulated runs of each scenario")
+    parser.add_argument("--histories", type=int, default=HISTORIES, help="of the state machines that decide on views")
     arguments = parser.parse_args()
     figures = Figures()
     real(arguments.minutes, arguments.seed, arguments.every, figures)
     figures.wrong += ordeals(arguments.bypass, arguments.seed, figures.counts)
     simulated(arguments.seeds, arguments.seed, figures)
+    histories(arguments.histories, arguments.seed, figures)
     figures.show()
     return 1 if figures.wrong else 0
 

@@ -8,18 +8,26 @@ from peer.network.membership.durability import STALENESS_BOUND
 from peer.runtime.journal import tensor_digest
 from peer.runtime.manifest import held_by_all
 from peer.runtime.runtime import Runtime
+from peer.spec.recorded_views import VIEWS
 from peer.telemetry.events import Conflict, Left, Refused, Returning
 from peer.views.view import View, spans
 
 if TYPE_CHECKING:
     from faults.simulation import Simulation
 
+OF_A_VIEW = 2048
+"""Bytes in views.json for each member and view, with keys of P-256: votes, and who is expelled why."""
+MANY, OF_A_ROUND = 300, 20
+"""Events that one may report, and besides for each round that it plays."""
+TASKS = 400
+"""Streams and calls of one process at a time."""
+
 
 def of_views(run: "Simulation") -> Iterator[str]:
     """All know the same ones, each of them as far as it was told; and who has the last word is one of them."""
     longest = run.views
     for id, lives in run.lived.items():
-        if (views := lives.views) != longest[: len(views)]:
+        if id in run.honest and (views := lives.views) != longest[: len(views)]:
             yield f"{id} knows other views: {views}, not {longest}"
     for before, after in pairwise(longest):
         yield from _of_change(run, before, after)
@@ -52,13 +60,14 @@ def of_token(run: "Simulation") -> Iterator[str]:
 
 def _of_change(run: "Simulation", before: View, after: View) -> Iterator[str]:
     """Who was there all the time is left out of none; where pipes break, a question may be lost."""
-    left = {*before.members} - {*after.members} - run.struck - {*after.expelled}
+    traitors = {*run.wires.weather.traitors}
+    left = {*before.members} - {*after.members} - run.struck - {*after.expelled} - traitors
     if after.planned:
         left -= {order.victim for order in run.orders if not order.by}
     if {*after.expelled} & {*after.members} or not {*before.expelled} <= {*after.expelled}:
         yield f"who was voted out is a member again: {after}"
-    for id in {*after.expelled} - {*before.expelled}:
-        consenting = {one for order in run.orders if order.victim == id for one in order.by}
+    for id in {*after.expelled} - {*before.expelled} - traitors:
+        consenting = {one for order in run.orders if order.victim == id for one in order.by} | traitors
         if not before.is_quorum(consenting - {id}, run.spec.tolerated(run.certificates is not None)):
             yield f"{id} was voted out by {consenting} of {before.members}: {after}"
     # Before a round is done, who has no right neighbour promises nothing: it may have forgotten a promise.
@@ -70,13 +79,16 @@ def of_events(run: "Simulation", id: str) -> Iterator[str]:
     """Nobody sends two contents for one step, turns an honest peer away, or has lost what no fault took."""
     for event in run.heard[id]:
         refused = isinstance(event, Refused) and "no neighbour" not in event.reason and not _lies(run, event.caller)
+        if refused and any(f"made out to `{liar}`" in event.reason for liar in run.wires.weather.traitors):
+            continue
         returns = isinstance(event, Returning) and id not in run.robbed
-        if isinstance(event, Conflict) or refused or returns or (isinstance(event, Left) and run.calm):
+        conflict = isinstance(event, Conflict) and not _lies(run, event.sender)
+        if conflict or refused or returns or (isinstance(event, Left) and run.calm):
             yield f"{id} reports {event}"
 
 
 def _lies(run: "Simulation", id: str) -> bool:
-    return id in run.wires.lies or id in run.robbed
+    return id in run.wires.lies or id in run.robbed or id in run.wires.weather.traitors or id not in run.spec.ids
 
 
 def of_words(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
@@ -88,6 +100,7 @@ def of_words(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
     for peer, other in run.runtimes.items():
         if other.setup.view.number != view.number:
             announced[peer] = run.spec.rounds  # it has gone on: what was said in this view is void, or done with
+    announced |= dict.fromkeys(run.wires.weather.traitors, run.spec.rounds)
     for peer, at in network.durability.first_hand.items():
         if at > announced[peer]:
             yield f"{id} believes that round {at} of {peer} is on disk, which is at {announced[peer]}"
@@ -96,10 +109,57 @@ def of_words(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
             yield f"{id} has dropped messages that {peer} may ask for"
     older = {peer for (_, peer), span in network.edges._spans.items() if span.last is None and span.first < round}
     members = runtime.setup.view.members
-    bound = [*older] if run.wires.lies or run.kills else members if older else []
+    bound = [*older] if run.wires.lies or run.wires.conspiracy or run.kills else members if older else []
     for peer in bound:
         if round > announced[peer] + STALENESS_BOUND:
             yield f"{id} is in round {round}, and {peer} has {announced[peer]} on disk"
+
+
+def of_memory(run: "Simulation", id: str) -> Iterator[str]:
+    """What others say makes no member keep, write or do ever more."""
+    lives, most = run.lived[id], len(run.spec.ids)
+    if not (membership := lives._membership) or not (runtime := lives.runtime):
+        return
+    decided = len(membership.memory.decisions)
+    path = run.out / id / VIEWS
+    size = path.stat().st_size if path.exists() else 0
+    if size > OF_A_VIEW * most * (decided + 6):
+        yield f"{id} keeps {size} bytes in views.json, of {decided} views"
+    memory, durability = membership.memory, runtime.network.durability
+    tables = {
+        "consents": memory.consents,
+        "guilt": memory.guilt,
+        "askers": membership.asks_to_enter,
+        "answers": membership.answered,
+        "failures": membership._failures,
+        "relayed": membership._relayed[1],
+        "turns": membership._turns._last,
+        "attempts": membership._turns._begun,
+        "words": durability.first_hand,
+        "hearsay": durability._hearsay,
+        "announcements": durability._announced,
+        "lives": durability._lives,
+    }
+    for name, table in tables.items():
+        if len(table) > most:
+            yield f"{id} keeps {len(table)} {name} of {most} members"
+    if (told := run.told[id].count) > MANY + OF_A_ROUND * run.spec.rounds * (1 + decided):
+        yield f"{id} has reported {told} events, with {decided} views"
+    if (busy := sum(not task.done() for task in run.lives[id].tasks)) > TASKS:
+        yield f"{id} is at {busy} things at a time"
+
+
+def of_going_back(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
+    """Nobody goes back further than the members may be apart, whatever some of them promise."""
+    seat = run.lived[id]._membership.seat if run.lived[id]._membership else None
+    if seat is None:
+        return
+    run.reached[id, seat.view.number] = max(run.reached.get((id, seat.view.number), -1), seat.started)
+    before = run.reached.get((id, seat.view.number - 1), -1)
+    if not seat.view.cuts(id) or id in dict(seat.view.entrants):
+        return
+    if before - (seat.view.first - 1) > STALENESS_BOUND + len(seat.view.members) + 1:
+        yield f"{id} has begun round {before}, and goes back to round {seat.view.first - 1}"
 
 
 def of_stores(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:

@@ -186,6 +186,14 @@ HEALING = {
         Scenario("signed five", {"name": "fibfl", **ONCE}, peers=5, rounds=12, keys=BYPASS, signed=True),
         Scenario("signed six", {"name": "fedavg", "epochs": 1}, peers=6, rounds=12, keys=BYPASS, signed=True),
         Scenario("signed four", {"name": "tiny:Restless", "every": 3, **ONCE}, 4, 12, BYPASS, signed=True),
+        Scenario(
+            "signed seven",
+            {"name": "fedavg", "epochs": 1, "participation": 0.6},
+            peers=7,
+            rounds=10,
+            keys=BYPASS | {"faulty_members": 2},
+            signed=True,
+        ),
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )
 }

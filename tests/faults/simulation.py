@@ -23,10 +23,11 @@ from safetensors.numpy import load_file
 
 from faults import invariants
 from faults.clock import Life, OneThread, VirtualLoop, in_life
+from faults.conspiracy import Conspiracy
 from faults.disk import Disk, delete_a_byte
 from faults.liars import Lies
 from faults.promises import Promises
-from faults.scenarios import certificates, specification
+from faults.scenarios import PATIENCE, certificates, specification
 from faults.wires import Weather, Wires, factory
 from launcher.certificate_files import certificate_files
 from peer.errors import FailedError
@@ -100,6 +101,13 @@ class Outcome:
     """Of the run in which the views are replayed."""
     gone: dict[str, str] = field(default_factory=dict)
     """Who has left, and who was voted out."""
+    late: dict[str, str] = field(default_factory=dict)
+    """Without whom the others may have finished, and what it has said then."""
+    over: bool = False
+    """More members lied than a view of so few can bear, or they have kept the run from beginning: of what came then
+    nothing can be said."""
+    absent: set[str] = field(default_factory=set)
+    """Who was away, or cut off from somebody."""
 
 
 class Quiet(Telemetry):
@@ -107,9 +115,10 @@ class Quiet(Telemetry):
 
     def __init__(self, heard: list[Event]) -> None:
         super().__init__()
-        self._heard = heard
+        self._heard, self.count = heard, 0
 
     def emit(self, event: Event) -> None:
+        self.count += 1
         if isinstance(event, Conflict | Refused | Left | Returning | Departed):
             self._heard.append(event)
         if self._file and isinstance(event, RoundDone):
@@ -128,7 +137,7 @@ class Simulation:
         self.wires.lies = {id: Lies(Random(f"{seed} {id}"), self.spec.ids, self.spec.rounds) for id in weather.liars}
         self.disk = Disk()
         self.kills = list(kills)
-        self.calm = not (kills or weather.cut or weather.stalls or weather.liars)
+        self.calm = not (kills or weather.cut or weather.stalls or weather.liars or weather.traitors)
         """Nothing is done to anybody: then nobody may wait in vain at the end."""
         self.steps: dict[str, Counter[str]] = {id: Counter() for id in self.spec.ids}
         self.announced = dict.fromkeys(self.spec.ids, -1)
@@ -150,6 +159,11 @@ class Simulation:
         self.orders: tuple[Order, ...] = ()
         self.certificates: Path | None = None
         """Where they lie, if members have any."""
+        self.honest = [id for id in spec.ids if id not in weather.traitors]
+        self.told: dict[str, Quiet] = {}
+        """What each has reported since it was last started."""
+        self.reached: dict[tuple[str, int], int] = {}
+        """The last round that each has begun in each view."""
 
     @property
     def runtimes(self) -> dict[str, Runtime]:
@@ -158,8 +172,14 @@ class Simulation:
 
     @property
     def views(self) -> tuple[View, ...]:
-        """All that anybody knows of."""
-        return max((lives.views for lives in self.lived.values()), key=len)
+        """All that anybody honest knows of."""
+        return max((lives.views for id, lives in self.lived.items() if id in self.honest), key=len)
+
+    @property
+    def betrayed(self) -> bool:
+        """Whether a view was decided of which more members lie than it can bear."""
+        traitors, faulty = {*self.wires.weather.traitors}, self.spec.tolerated(self.certificates is not None)
+        return any(len(traitors & {*view.members}) > view.tolerates(faulty) for view in self.views)
 
     def run(self) -> Outcome:
         asyncio.set_event_loop(self.loop)
@@ -179,6 +199,11 @@ class Simulation:
             self.loop.call_later(self.random.expovariate(2.0), self._start, id)
         for order in self.orders:
             self.loop.call_later(order.moment, self._give, order)
+        if self.wires.weather.traitors:
+            self.wires.conspiracy = plot = Conspiracy(self, self.random.getrandbits(32))
+            self.all += plot.lives
+            plot.begin()
+            self.loop.call_later(self.wires.weather.treason, self._be_rid_of, plot)
         watching = asyncio.create_task(self._watch())
         try:
             await asyncio.wait_for(self.ended.wait(), TOO_LONG + 5 * self.spec.rounds)
@@ -189,8 +214,12 @@ class Simulation:
             }
             self._fault(f"not over after {TOO_LONG:.0f} s: {states}")
         watching.cancel()
+        self.outcome.absent = {*self.struck}
         for id in self.spec.ids:
-            self.outcome.digests[id] = self._ended_in(self.out / id)
+            self.outcome.digests[id] = self._ended_in(self.out / id) if id in self.honest else None
+        self.outcome.over |= self.kept_from_beginning
+        if self.outcome.over:
+            return
         if not self.spec.views:
             self.outcome.views = [str(view) for view in self.views]
             self._judge(invariants.of_views(self))
@@ -225,7 +254,23 @@ class Simulation:
         if isinstance(error, Exception) and not self.loop.burying:
             self._fault(f"unhandled: {context['message']}: {error!r}")
 
+    def _be_rid_of(self, plot: Conspiracy) -> None:
+        """Its liars are switched off, once the run has begun: without them it would not."""
+        seats = [lives._membership and lives._membership.seat for id, lives in self.lived.items() if id in self.honest]
+        begun = len(seats) == len(self.honest) and all(seat and seat.has_begun for seat in seats)
+        if not begun and self.loop.time() < self.began + PATIENCE:
+            self.loop.call_later(1.0, self._be_rid_of, plot)
+            return
+        plot.end()
+        for id in plot.liars:
+            if (life := self.lives.get(id)) and not life.dead:
+                life.dead = True
+                self.wires.gone(life)
+            self._is_done(id)
+
     def _start(self, id: str) -> None:
+        if id in self.done:  # a liar that was switched off
+            return
         life = Life(id, self._fatal)
         self.lives[id] = life
         self.all.append(life)
@@ -243,6 +288,7 @@ class Simulation:
         )
         setup = prepare(config, self.spec)
         transport, telemetry = factory(self.wires, member.address, life), Quiet(self.heard[id])
+        self.told[id] = telemetry
         # Only where members change may a call outlive the task that waited for it.
         training = OneThread(Random(f"{id} {self.loop.time()}"), SLOW if self.spec.on_loss == "bypass" else 0.0)
         bounds = Bounds(limits=Limits(frame=FRAME))
@@ -250,7 +296,10 @@ class Simulation:
         self.lived[id] = lives
         running = asyncio.create_task(lives.run())
         await asyncio.wait([running])
-        if (error := running.exception()) and not self._is_late(id, error) and not self._is_out(id, error):
+        error = running.exception() if id in self.honest else None
+        if error and self._is_late(id, error):
+            self.outcome.late[id] = str(error)
+        elif error and not self._is_out(id, error):
             self._fault(f"{id} failed: {error!r}")
         self.loop.call_soon(self._over, id, life, context=in_life(None))
 
@@ -275,8 +324,16 @@ class Simulation:
     def _is_late(self, id: str, error: BaseException) -> bool:
         """Whether the others may have finished without it."""
         waited = isinstance(error, FailedError) and str(error).startswith("gave up") and self.spec.on_loss == "bypass"
-        away = id in self.struck or self.wires.weather.cut > 0
-        return away and (isinstance(error, LeftBehindError) or (waited and bool(self.done)))
+        away = id in self.struck or self.wires.weather.cut > 0 or self.kept_from_beginning
+        alone = bool(self.done) or self.kept_from_beginning
+        return away and (isinstance(error, LeftBehindError) or (waited and alone))
+
+    @property
+    def kept_from_beginning(self) -> bool:
+        """Whether liars were there, and an honest member has no first checkpoint yet: until then it waits for all, and
+        whoever does not come ends its run."""
+        begun = all(any((self.out / id / "checkpoint").glob("round-*.json")) for id in self.honest)
+        return bool(self.wires.conspiracy) and len(self.views) == 1 and not begun
 
     def _over(self, id: str, life: Life) -> None:
         """The process has come to its end by itself."""
@@ -284,9 +341,13 @@ class Simulation:
         self.wires.gone(life)
         if any(isinstance(event, Departed) for event in self.heard[id]):
             self.outcome.gone[id] = "left"
-        self._judge(invariants.of_events(self, id))
+        if id in self.honest:
+            self._judge(invariants.of_events(self, id))
+        self._is_done(id)
+
+    def _is_done(self, id: str) -> None:
         self.done.add(id)
-        if self.done == set(self.spec.ids):
+        if self.done >= {*self.honest}:
             self.ended.set()
 
     def _fatal(self, life: Life, kind: str, _count: int) -> bool:
@@ -317,7 +378,7 @@ class Simulation:
         if kill.power:
             for directory in (checkpoints, self.out / id / "journal", self.out / id):
                 self.disk.power_cut(directory, self.random)
-        if forgotten := self.promises.forgotten(id):
+        if id in self.honest and (forgotten := self.promises.forgotten(id)):
             self._fault(f"{id} has forgotten {forgotten}")
         damaged = None
         if kill.damage:
@@ -341,9 +402,18 @@ class Simulation:
             self.look(self)
             for id, runtime in self.runtimes.items():
                 self.announced[id] = max(self.announced[id], runtime.network.durability.own)
+            if self.wires.conspiracy and self.betrayed:
+                self.outcome.over = True
+                self.ended.set()
+                return
             for id, runtime in self.runtimes.items():
+                if id not in self.honest:
+                    continue
                 self._judge(invariants.of_stores(self, id, runtime))
                 self._judge(invariants.of_words(self, id, runtime))
+                if self.wires.conspiracy:
+                    self._judge(invariants.of_memory(self, id))
+                    self._judge(invariants.of_going_back(self, id, runtime))
                 busy = self.steps[id]["callback"]
                 if busy - before.get(id, 0) > TOO_BUSY:
                     self._fault(f"{id} ran {busy - before.get(id, 0)} callbacks in a second")

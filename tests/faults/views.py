@@ -44,8 +44,8 @@ def partitions(random: Random, ids: tuple[str, ...]) -> Iterator[Stall]:
         end = start + random.choice([3, 8, 30]) * random.random()
         one = set(random.sample(ids, random.randint(1, len(ids) - 1)))
         both, whole = random.random() < 0.7, random.random() < 0.8
-        for a in one:
-            for b in set(ids) - one:
+        for a in sorted(one):
+            for b in sorted({*ids} - one):
                 if whole or random.random() < 0.5:
                     yield Stall(a, b, start, end)
                     if both:
@@ -78,7 +78,8 @@ def wrong_with(name: str, outcome: Outcome) -> list[str]:
 def tell(outcome: Outcome, wrong: list[str]) -> NoReturn:
     """What has happened, and what is wrong with it."""
     said = f"{outcome.cuts} cuts, {outcome.seconds:.1f} virtual seconds, {outcome.gone or 'nobody left'}"
-    print(*outcome.kills, said, *outcome.views, *wrong, sep="\n")
+    late = [f"{id}: {what}" for id, what in outcome.late.items()]
+    print(*outcome.kills, said, *late, *outcome.views, *wrong, sep="\n")
     sys.exit(1 if wrong else 0)
 
 

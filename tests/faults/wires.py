@@ -6,6 +6,7 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
 from faults.clock import LIFE, Life, VirtualLoop, here, in_life
 from faults.liars import UNTIL, Lies, TwoTongued
@@ -20,6 +21,9 @@ from peer.network.transport import (
     StreamHandler,
     Transport,
 )
+
+if TYPE_CHECKING:
+    from faults.conspiracy import Conspiracy
 
 DEPTH = 6
 
@@ -47,6 +51,10 @@ class Weather:
     stalls: tuple["Stall", ...] = ()
     liars: tuple[str, ...] = ()
     """Who says wrong things of itself and of others."""
+    traitors: tuple[str, ...] = ()
+    """Who says whatever the grammar allows, by keys of their own and together (faults.conspiracy)."""
+    treason: float = 40.0
+    """Virtual seconds from the start, after which these are gone for good."""
 
 
 class Way:
@@ -155,6 +163,7 @@ class Wires:
         """Whether each end knows the other by its certificate."""
         self.lies: dict[str, Lies] = {}
         """Of each liar."""
+        self.conspiracy: Conspiracy | None = None
 
     def cuts(self) -> bool:
         if not self.weather.cut or self.loop.time() > self.began + self.weather.calm_after:
@@ -172,6 +181,8 @@ class Wires:
 
     def end(self, wire: Wire, life: Life, service: Service, dialled: bool) -> Pipe:
         """One end of a pipe as the process at it has it."""
+        if self.conspiracy and life.id in self.conspiracy.liars:
+            return self.conspiracy.pipe(wire, service, dialled, life)
         if life.id not in self.lies:
             return wire
         refuses = self.loop.time() < self.began + UNTIL

@@ -264,6 +264,8 @@ async def test_what_a_member_has_announced_is_held_against_its_promise(tmp_path:
     assert objection == Objection("peer2 has announced a later round than it promises", (announced,))
     no_more = FakeSeat({"peer2": Signing("peer2", "").sign(Announcement(0, 5))})
     membership, _ = member(tmp_path, seat=no_more)
+    prepare = Signing("peer1", "").sign(Prepare(1, asked.proposal.vote.statement.ballot))
+    assert isinstance(await membership.hear(AskPromise(prepare)), Promised)
     assert isinstance(await membership.hear(asked), Voted)
 
 

@@ -10,8 +10,6 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from machine import Machine
-
 from peer.views.decision import Memory, Wish, next_view
 from peer.views.statements import (
     Announcement,
@@ -44,6 +42,7 @@ from peer.views.statements import (
 from peer.views.view import View
 
 if TYPE_CHECKING:
+    from machine import Machine
     from world import World
 
 MOST = 40
@@ -117,7 +116,7 @@ class Gang:
             return honest
         return self._read(read_request, self.changed(honest)) if draw < 0.85 else None
 
-    def reply(self, machine: Machine, request: Request, honest: Reply) -> Reply | None:
+    def reply(self, machine: "Machine", request: Request, honest: Reply) -> Reply | None:
         self.note(honest)
         draw, random = self.random.random(), self.random
         if draw < 0.5:
@@ -136,7 +135,7 @@ class Gang:
         other: Reply = random.choice([*self.replies, honest])
         return other
 
-    def evidence(self, machine: Machine) -> Evidence:
+    def evidence(self, machine: "Machine") -> Evidence:
         """Consents of its own, and guilt made of votes that it has seen."""
         random = self.random
         consents = tuple(machine.acceptor.keyring.sign(Consent(id)) for id in random.sample(self.world.ids, 2))
@@ -147,7 +146,7 @@ class Gang:
         guilt = tuple(honest[:1]) or ((Guilt(*votes),) if votes else ())
         return Evidence(consents, guilt if random.random() < 0.5 else ())
 
-    def announcement(self, teller: Machine) -> Signed[Announcement]:
+    def announcement(self, teller: "Machine") -> Signed[Announcement]:
         random = self.random
         if random.random() < 0.4 and teller.announced:
             return random.choice([*teller.announced.values()])
@@ -171,7 +170,7 @@ class Gang:
             acts += [self.propose, self.forget]
         random.choice(acts)(liar)
 
-    def propose(self, liar: Machine) -> None:
+    def propose(self, liar: "Machine") -> None:
         """As an honest member would, on grounds of its own."""
         if not (liar.up and liar.inside and not liar.proposal):
             return
@@ -181,15 +180,15 @@ class Gang:
         entries = tuple(one for one in liar.asks.values())
         self.world.begin(liar, Wish(self.random.random() < 0.2, entries, missing=some, evidence=evidence))
 
-    def repeat(self, liar: Machine) -> None:
+    def repeat(self, liar: "Machine") -> None:
         if self.requests:
             self.send(liar, self.random.choice(self.requests))
 
-    def change(self, liar: Machine) -> None:
+    def change(self, liar: "Machine") -> None:
         if self.requests:
             self.send(liar, self._read(read_request, self.changed(self.random.choice(self.requests))))
 
-    def raise_ballot(self, liar: Machine) -> None:
+    def raise_ballot(self, liar: "Machine") -> None:
         """To some only; far above what can be, now and then."""
         slot = liar.acceptor.slot
         most = max([one.counter for one in self.seen.get(Ballot, [])] + [slot.promised.counter if slot.promised else 0])
@@ -197,7 +196,7 @@ class Gang:
         if counter < 2 * FAR:
             self.send(liar, AskPromise(liar.acceptor.keyring.sign(Prepare(slot.number, Ballot(counter, liar.id)))))
 
-    def forget(self, liar: Machine) -> None:
+    def forget(self, liar: "Machine") -> None:
         """Goes back to what it knew before; so it votes and promises twice."""
         liar.write()
         self._remember(self.memories, (liar, liar.disk))
@@ -209,7 +208,7 @@ class Gang:
                 liar.disk = now
         liar.up = True
 
-    def forge(self, liar: Machine) -> None:
+    def forge(self, liar: "Machine") -> None:
         """Votes that were seen with those of all liars: a lock, a decision, or that nothing changes."""
         if not (seen := self.any((Signed, Vote))):
             return
@@ -230,7 +229,7 @@ class Gang:
         else:
             self.send(liar, Release(vote.number, vote.ballot, votes))
 
-    def equivocate(self, liar: Machine) -> None:
+    def equivocate(self, liar: "Machine") -> None:
         """Another proposal in a ballot of theirs, on other grounds, to others."""
         random, chain = self.random, liar.chain
         number = chain.current.number + 1
@@ -273,7 +272,7 @@ class Gang:
         request = Propose(Proposal(view, keyring.sign(Vote("accept", number, ballot, digest)), grounds))
         self.send(liar, self._read(read_request, self.changed(request)) if random.random() < 0.1 else request)
 
-    def send(self, liar: Machine, request: Request | None) -> None:
+    def send(self, liar: "Machine", request: Request | None) -> None:
         """To some."""
         if request is None:
             return

@@ -147,10 +147,25 @@ class Durability:
         return max((known[peer] for known in sources if peer in known), default=None)
 
     def _reckoned(self) -> dict[str, int]:
-        """Who may hold this peer back. Others of whom there is no word do not: they may have finished and left."""
+        """Who may hold this peer back. Others of whom there is no word do not: they may have finished and left.
+
+        Where members sign what they announce, a word counts no more than that: who would not sign it could promise less
+        when the next view is decided on, and all would go back as far.
+        """
         neighbours = self._edges.current()
         words = {peer: self._word(peer, neighbours) for peer in self._edges.members}
+        if self._keyring.signs:
+            words |= {
+                peer: min(at, self._proven(peer))
+                for peer, at in words.items()
+                if at is not None and not self._has_gone_on(peer)
+            }
         return dict.fromkeys(neighbours, NOTHING) | {peer: at for peer, at in words.items() if at is not None}
+
+    def _has_gone_on(self, peer: str) -> bool:
+        """Into a later view: it announces nothing any more in this one."""
+        neighbour = self._edges.neighbours.get(peer)
+        return neighbour is not None and neighbour.gone_on
 
     @property
     def low_watermark(self) -> int:

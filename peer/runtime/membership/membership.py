@@ -40,6 +40,7 @@ from peer.views.statements import (
     Leave,
     Objection,
     Prepare,
+    Promise,
     Promised,
     Proposal,
     Propose,
@@ -426,17 +427,26 @@ class Membership:
         return asked[id]
 
     async def _ask_for_promise(self, id: str, prepare: Signed[Prepare]) -> Promised | Refused | None:
+        """What is no promise of that member is its own fault, and not that of the proposer, who has asked for it."""
         if not (self.seat and self.seat.transport):
             return None
         with suppress(TimeoutError):
             # Less than the proposer waits for this member's answer.
             async with asyncio.timeout(0.75 * self.timeouts.question):
                 reply = await self.ask(id, AskPromise(prepare), self.seat.transport)
-                if isinstance(reply, Promised) and reply.promise.signer == id:
-                    self.acceptor.court.check_promise(self.chain.current, reply.promise, prepare.statement.ballot)
-                    return reply
+                if isinstance(reply, Promised):
+                    return reply if self._is_promise(reply, id, prepare.statement) else None
                 return reply if isinstance(reply, Refused) else None
         return None
+
+    def _is_promise(self, promised: Promised, by: str, asked: Prepare) -> bool:
+        """In that ballot, whatever was decided meanwhile."""
+        try:
+            self.acceptor.court.check_promised(self.chain.of(asked.number - 1), promised, by, asked.ballot)
+        except InvalidError as error:
+            self.name_liar(by, str(error))
+            return False
+        return True
 
     async def _objection(self, proposal: Proposal) -> Objection | None:
         """Why this member does not vote for a view, by what only it knows.
@@ -461,12 +471,18 @@ class Membership:
         if view.planned and self.seat.started >= view.first:
             return Objection(f"{self.id} has begun round {self.seat.started}")
         omitted = [id for id in self.chain.current.members if id not in {*promised, *view.expelled}]
-        if omitted and not self.seat.may_lose:
+        if omitted and not self.seat.may_lose and not self._have_begun(promised.values()):
             return Objection("the run has not begun, so nobody counts as lost")
         away = (*omitted, *grounds.missing)
         answers = await asyncio.gather(*(self._is_there(id, ballot) for id in away))
         there = [id for id, answered in zip(away, answers, strict=True) if answered]
         return Objection(f"{', '.join(there)} answers {self.id}"[:300]) if there else None
+
+    def _have_begun(self, promises: Iterable[Promise]) -> bool:
+        """Whether one of those who promise is honest and has begun: then everybody has been there at some time, also if
+        this peer was started again meanwhile and knows nothing of it."""
+        begun = sum(promise.started >= 0 for promise in promises)
+        return begun > self.chain.current.tolerates(self.acceptor.rules.faulty)
 
     async def _is_there(self, id: str, ballot: Ballot) -> bool:
         """Whether one that is to count as lost answers this member."""

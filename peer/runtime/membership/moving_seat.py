@@ -61,6 +61,8 @@ class MovingSeat(Seat):
         """While it does."""
         self.started = view.first - 1
         """The last round that this peer has begun."""
+        self._all_came = False
+        """Whether a handshake was made with every neighbour."""
         self._durable = view.first - 1
         """The last round that is on disk for good."""
         self._whole = -1
@@ -128,6 +130,7 @@ class MovingSeat(Seat):
             await network.leave()
 
     async def may_start(self, round: int) -> None:
+        self._all_came = True
         while not self._free.is_set():  # it may be held again before it is woken up
             await self._free.wait()
         if self._last is None or round <= self._last:
@@ -179,8 +182,12 @@ class MovingSeat(Seat):
 
     @property
     def has_begun(self) -> bool:
-        """Whether everybody has been there at some time."""
-        return self.view.number > 0 or self.started >= 0
+        """Whether everybody has been there at some time, as far as this peer can tell.
+
+        Who only waits for a decision before the first round has met all its neighbours, too: if it held that the run
+        has not begun, and others that it has, they would never agree on who is lost.
+        """
+        return self.view.number > 0 or self.started >= 0 or self._all_came
 
     @property
     def missing(self) -> list[str]:
@@ -221,7 +228,9 @@ class MovingSeat(Seat):
         if self.network is None:
             return []
         before, regressed = asyncio.get_running_loop().time() - seconds, self.network.regressed
-        around = [one for one in self._around(self.network) if one.state != "left" and not one.gone_on]
+        # Who says that it has gone on into a later view is believed once this peer knows of one.
+        gone_on = [one.id for one in self._around(self.network) if one.gone_on and self._last is not None]
+        around = [one for one in self._around(self.network) if one.state != "left" and one.id not in gone_on]
         return [one.id for one in around if max(one.heard, answered.get(one.id, 0.0)) < before or one.id in regressed]
 
     def has_met(self, member: str) -> bool:

@@ -1,0 +1,26 @@
+"""Liars with keys of their own among real peers, simulated; and that what once did harm does none.
+
+A failure names its federation and seed; `python -m tests.faults.treason FEDERATION SEED` replays it.
+"""
+
+import pytest
+
+from faults.treason import SIGNED, check
+
+SEED = 3
+"""Of each federation. `make chaos` runs more."""
+ONCE_HARMFUL = [
+    ("signed six", 2000),  # the only receiver of a member said that this one had lost its disk, and it believed that
+    ("signed seven", 1),  # members started again before their first checkpoint let nobody be lost
+]
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_liars_end_hold_up_and_divide_nobody(name: str) -> None:
+    outcome, wrong = check(name, SEED)
+    assert not wrong, f"python -m tests.faults.treason {name!r} {SEED}: {wrong} after {outcome.kills}"
+
+
+@pytest.mark.parametrize(("name", "seed"), ONCE_HARMFUL)
+def test_lies_that_once_did_harm(name: str, seed: int) -> None:
+    assert not check(name, seed)[1]

@@ -1,0 +1,167 @@
+"""What a lying member says to one that asks is its own fault, and holds up nobody else."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peer.network.membership.durability import Durability
+from peer.network.membership.edges import Edges
+from peer.network.streams.handshake import Identity
+from peer.network.transport import DisconnectedError, Transport
+from peer.network.views.questions import Questions
+from peer.runtime.checkpointer import LostError
+from peer.runtime.membership.membership import Membership, Register
+from peer.runtime.membership.moving_seat import Terms
+from peer.runtime.watchdog import watch_forgotten
+from peer.telemetry.events import Event, Refused
+from peer.views.decision import Acceptor, Memory, Rules, Standing, next_view
+from peer.views.signing import Keyring
+from peer.views.statements import (
+    AskPromise,
+    Ballot,
+    Grounds,
+    Lock,
+    Objection,
+    Prepare,
+    Promise,
+    Promised,
+    Proposal,
+    Propose,
+    Relay,
+    Relayed,
+    Reply,
+    Request,
+    Signed,
+    Statement,
+    Vote,
+    Voted,
+)
+from peer.views.view import View
+
+IDS = ("peer0", "peer1", "peer2", "peer3")
+BALLOT = Ballot(1, "peer1")
+TERMS = Terms(patience=60.0, at_least=1)
+
+
+class Stamp(Keyring):
+    """Whose signature is its name."""
+
+    signs = True
+
+    def sign(self, statement: Statement) -> Signed[Statement]:
+        return Signed(self.id, statement, self.id)
+
+    def is_valid(self, signed: Signed[Statement]) -> bool:
+        return signed.signature == signed.signer
+
+
+class Answered(Questions):
+    """By each member as it is given here, and by no other."""
+
+    def __init__(self, replies: dict[str, Reply]) -> None:
+        super().__init__(Identity("peer0", {}, manifest="", settings={}), {})
+        self._replies = replies
+
+    async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+        if member not in self._replies:
+            raise DisconnectedError("nobody is there")
+        return self._replies[member]
+
+
+def promised(by: str, ballot: Ballot = BALLOT, round: int = 3) -> Promised:
+    return Promised(Stamp(by, "").sign(Promise(1, ballot, round, 0, round, -1)))
+
+
+def seated(directory: Path, replies: dict[str, Reply], told: list[Event]) -> Membership:
+    """peer0, in the first view, whose questions are answered like that."""
+    acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
+    register = Register(directory / "views.json", acceptor.memory)
+    membership = Membership(register, acceptor, Answered(replies), told.append, TERMS)
+    seat = membership.take_seat()
+    seat.transport = object()  # type: ignore[assignment]
+    seat.standing = lambda _: Standing(3, 0, 3, -1)  # type: ignore[method-assign,assignment]
+    return membership
+
+
+async def test_a_false_promise_that_is_relayed_is_the_fault_of_whoever_gave_it(tmp_path: Path) -> None:
+    """It once kept the true ones from the proposer, which was said to have lied itself."""
+    told = list[Event]()
+    membership = seated(tmp_path, {"peer2": promised("peer2"), "peer3": promised("peer3", round=1000)}, told)
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    assert isinstance(await membership.hear(AskPromise(prepare)), Promised)
+    assert await membership.hear(Relay(prepare, ("peer2", "peer3"))) == Relayed((promised("peer2"),))
+    assert [event.caller for event in told if isinstance(event, Refused)] == ["peer3"]
+
+
+async def test_nor_is_a_promise_with_a_lock_that_nobody_holds_the_fault_of_whoever_relays_it(tmp_path: Path) -> None:
+    """The proposer would take the one that has relayed it for the liar."""
+    told = list[Event]()
+    lock = Lock(7, Ballot(0, "peer3"), None, ())
+    membership = seated(tmp_path, {"peer3": replace(promised("peer3"), lock=lock)}, told)
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    await membership.hear(AskPromise(prepare))
+    assert await membership.hear(Relay(prepare, ("peer3",))) == Relayed(())
+    assert [event.caller for event in told if isinstance(event, Refused)] == ["peer3"]
+
+
+async def test_a_promise_for_which_a_view_was_decided_meanwhile_is_no_lie(tmp_path: Path) -> None:
+    told = list[Event]()
+    membership = seated(tmp_path, {"peer2": promised("peer2")}, told)
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    await membership.hear(AskPromise(prepare))
+    membership.chain.extend(View(1, IDS[:3], 0))
+    assert await membership._promise_of("peer2", prepare) == promised("peer2")
+    assert not told
+
+
+async def test_whoever_only_waits_to_begin_the_first_round_says_that_the_run_has_begun(tmp_path: Path) -> None:
+    """Else one that has begun it and one that has not never agreed on who is lost, and held each other for ever."""
+    seat = seated(tmp_path, {}, []).take_seat()
+    assert not seat.may_lose
+    seat.hold(promised=-1)
+    waiting = seat.may_start(0)
+    waiting.send(None)
+    assert seat.may_lose
+    waiting.close()
+
+
+@pytest.mark.parametrize(("begun", "objects"), [(1, True), (2, False)])
+async def test_who_was_started_again_before_the_first_checkpoint_believes_that_the_run_has_begun(
+    tmp_path: Path, begun: int, objects: bool
+) -> None:
+    """If so many say so that one of them is honest: else it objected for as long as who is lost did not come back."""
+    told = list[Event]()
+    membership = seated(tmp_path, {}, told)
+    others = [promised(id, round=0 if number < begun else -1).promise for number, id in enumerate(IDS[:3])]
+    grounds = Grounds(tuple(others))
+    view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
+    digest = membership.acceptor.court.digest(membership.chain.current, view)
+    vote = Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest))
+    reply = await membership.hear(Propose(Proposal(view, vote, grounds)))
+    assert isinstance(reply, Objection if objects else Voted)
+
+
+async def test_a_word_that_is_not_signed_takes_nobody_further(tmp_path: Path) -> None:
+    """A member that told its neighbours of rounds on its disk, and signed nothing, made them keep each checkpoint; and
+    could promise to have none of these rounds, so that all went back to the beginning."""
+    edges = Edges({id: f"{id}:1" for id in IDS})
+    edges.use(0, ["peer1"], ["peer1"])
+    durability = Durability("peer0", edges, 9, Stamp("peer0", ""))
+    durability.announce(4)
+    durability.said("peer1", 4)
+    assert durability.low_watermark == durability.least == -1
+    durability.proved("peer1", 3, "peer1", "")
+    assert durability.low_watermark == 3
+
+
+async def test_one_that_may_lie_makes_no_member_believe_that_its_disk_is_lost() -> None:
+    """Its only receiver said so, and it waited to be taken in anew, without its private state."""
+    edges = Edges({id: f"{id}:1" for id in IDS})
+    edges.use(0, ["peer1"], [])
+    edges.neighbours["peer1"].ahead = True
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(watch_forgotten(edges, lambda: True, faulty=1), 1.2)
+    with pytest.raises(LostError):
+        await asyncio.wait_for(watch_forgotten(edges, lambda: True), 3)
