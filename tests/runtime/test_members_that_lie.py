@@ -139,6 +139,7 @@ async def test_who_was_started_again_before_the_first_checkpoint_believes_that_t
     view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
     digest = membership.acceptor.court.digest(membership.chain.current, view)
     vote = Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest))
+    assert isinstance(await membership.hear(AskPromise(Stamp("peer1", "").sign(Prepare(1, BALLOT)))), Promised)
     reply = await membership.hear(Propose(Proposal(view, vote, grounds)))
     assert isinstance(reply, Objection if objects else Voted)
 

@@ -210,13 +210,13 @@ async def test_a_ballot_far_above_all_others_is_not_promised(tmp_path: Path) -> 
 # What only this member knows.
 
 
-def proposal(lost: str = "", **wish: Any) -> tuple[Propose, dict[str, Acceptor]]:
+def proposal(lost: str = "", standing: Standing = AT_FIVE, **wish: Any) -> tuple[Propose, dict[str, Acceptor]]:
     """By peer1, and all who have promised."""
     acceptors = {id: acceptor(id) for id in ALL}
     attempt = Attempt(acceptors["peer1"], None, Wish(**wish))
     while attempt.state != "proposing":
         for id, request in attempt.requests().items():
-            attempt.failed(id) if id == lost else attempt.answered(id, acceptors[id].hear(request, AT_FIVE))
+            attempt.failed(id) if id == lost else attempt.answered(id, acceptors[id].hear(request, standing))
     asked = attempt.requests()["peer0"]
     assert isinstance(asked, Propose)
     return asked, acceptors
@@ -251,7 +251,7 @@ async def test_a_proposer_cannot_omit_the_voter_itself(tmp_path: Path) -> None:
 
 async def test_before_the_run_has_begun_nobody_is_left_out(tmp_path: Path) -> None:
     membership, _ = member(tmp_path, seat=FakeSeat(may_lose=False))
-    asked, _ = proposal(lost="peer2")
+    asked, _ = proposal(lost="peer2", standing=Standing(durable=-1, oldest=0, started=-1, private=-1))
     assert await membership.hear(asked) == Objection("the run has not begun, so nobody counts as lost")
 
 

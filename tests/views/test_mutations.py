@@ -26,7 +26,6 @@ FIRST: dict[str, int] = {}
 
 RULES: dict[str, tuple[Any, str, str, str]] = {
     "any half is a quorum": (View, "is_quorum", "and self.members[0] in those", ""),
-    "a lower ballot counts": (Slot, "admits", "ballot >= self.promised", "True"),
     "a promise tells of no lock": (Acceptor, "_promise", "slot.lock.ballot if slot.lock else None", "None"),
     "the lowest lock is carried": (Court, "check_proposal", "carried = max(", "carried = min("),
     "any signature": (Court, "check_signed", "self._authorities.is_valid(signed)", "True"),
@@ -42,7 +41,6 @@ RULES: dict[str, tuple[Any, str, str, str]] = {
     "back behind the entry": (decision, "next_view", "if first <= promise.oldest", "if False"),
     "void rounds are held against one": (decision, "is_less", "min(announced.round, ceiling)", "announced.round"),
     "the held go on": (Slot, "held", "return self.promised is not None", "return False"),
-    "voters know of no announcement": (Machine, "objection", "if less:", "if False:"),
     "less is told after a restart": (Machine, "read_back", "self.newest", "self.certain()"),
 }  # fmt: skip
 """Each as it stands, and without it."""

@@ -31,6 +31,10 @@ from peer.views.statements import (
 )
 
 
+RANK, LAST_RANK = 0.3, 6
+"""Seconds between two members that take over from one that has not come to a decision; so many wait for others."""
+
+
 class LeftBehindError(FailedError):
     """The others have gone on without this peer, and do not take it in."""
 
@@ -149,8 +153,8 @@ class Proposer:
         held = membership.held_for
         promised = self._acceptor.slot.promised
         held_by_out = promised is not None and promised.proposer in out
-        if held and not self._unmet and held < self._timeouts.decide and not held_by_out:
-            return None  # somebody else is at it
+        if held and not self._unmet and held < self._timeouts.decide + self._rank * RANK and not held_by_out:
+            return None  # another member is at it
         if (lost := self._lost(seat)) or held > absence or out:
             return self._without(lost, out, seat, waits=held <= absence)
         if membership.order.stands and not seat.missing:
@@ -163,6 +167,14 @@ class Proposer:
         if entries and seat.started < self._acceptor.rules.rounds:
             return Wish(entries=(*entries,), unanimous=True)
         return None
+
+    @property
+    def _rank(self) -> int:
+        """After how many others this member takes over an attempt that comes to nothing: all at once would outdo each
+        other."""
+        promised, members = self._acceptor.slot.promised, self._membership.chain.current.members
+        turned = members.index(self._acceptor.id) - (promised.counter if promised else 0)
+        return min(turned % len(members), LAST_RANK)
 
     def _without(self, lost: Collection[str], out: Mapping[str, Evidence], seat: MovingSeat, waits: bool) -> Wish:
         """Those who are lost and those who are expelled; waits: for all others to promise, if none is lost."""

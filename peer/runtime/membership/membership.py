@@ -57,8 +57,6 @@ from peer.views.view import View
 
 FRESH = 3.0
 """Seconds for which a refusal to leave is still the answer to whoever asks again and again."""
-FALSE_ALARMS = 3
-"""Attempts of one member to begin a decision that may come to nothing before it has to wait longer and longer."""
 FAR = 1000
 """How far the ballot of a member that holds the rounds may be above its last one, as often as it likes."""
 LONGEST_WAIT = 60.0
@@ -148,11 +146,12 @@ class LeaveOrder:
 
 
 class Turns:
-    """Whose attempt is listened to: nobody outdoes the attempts of others again and again, nor holds all up for ever.
+    """Whose attempts are listened to: nobody outdoes the attempts of others again and again, nor holds all up for ever.
 
-    While one member's attempt is under way, another that has had a turn since that one's last is not listened to, for
-    as long as a decision may take: so of k liars each can outdo an honest member's attempt once. And who begins
-    decisions that come to nothing has to wait before the next, twice as long each time.
+    A turn lasts as long as a decision may take. While one lasts, its member may try again, and another that has had a
+    turn since the one before is not listened to: so of k liars each can outdo an honest member's attempt once. After
+    its turn a member waits for as long again, or until others have tried: else it would keep ahead of all of them. And
+    a member that begins decisions which come to nothing has to wait after each, twice as long each time.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -160,9 +159,11 @@ class Turns:
         self._seconds, self._clock = seconds, asyncio.get_running_loop().time
         self._last: defaultdict[str, float] = defaultdict(lambda: -inf)
         self._before: defaultdict[str, float] = defaultdict(lambda: -inf)
-        """When each had its last turn, and the one before."""
+        """When the last turn of each began, and the one before."""
         self._begun = Counter[str]()
         """How many decisions on the same number each has begun."""
+        self.freed = -inf
+        """When rounds were last held no more."""
 
     def clear(self) -> None:
         """A view was decided."""
@@ -170,17 +171,22 @@ class Turns:
 
     def may_try(self, member: str, holds: Ballot | None, far: bool = False) -> bool:
         """Whether a member's new ballot is listened to, and if so, that it was. holds: the ballot by which rounds are
-        held now. far: it is much higher than that."""
-        now, holder = self._clock(), holds.proposer if holds else member
-        busy = now - self._last[holder] < self._seconds
-        if holder != member and busy and self._last[member] > self._before[holder]:
-            return False
-        if holder == member and holds and busy and far:
-            return False  # others would need as many attempts to come up to it
-        alarms = self._begun[member] - FALSE_ALARMS
-        if not holds and alarms >= 0 and now - self._last[member] < min(2.0**alarms, LONGEST_WAIT):
-            return False
-        self._begun[member] += not holds
+        held now. far: the new one is much higher, so that others would need as many attempts to come up to it."""
+        now = self._clock()
+        if holds is None:
+            begun = self._begun[member]
+            if begun and now - self.freed < min(2.0 ** (begun - 1), LONGEST_WAIT):
+                return False
+            self._begun[member] += 1
+        else:
+            taken = now - self._last[holds.proposer]
+            if holds.proposer == member:
+                if taken < self._seconds:
+                    return not far
+                if taken < 2 * self._seconds:
+                    return False
+            elif taken < self._seconds and self._last[member] > self._before[holds.proposer]:
+                return False
         self._before[member], self._last[member] = self._last[member], now
         return True
 
@@ -297,9 +303,10 @@ class Membership:
         return self._failures.get(member) == REFUSED
 
     def is_stubborn(self, member: str) -> bool:
-        """Whether a member has refused this one every promise for longer than `absence`: no honest one does."""
-        since = self._refusing.get(member)
-        return since is not None and self._clock() - since > self.acceptor.rules.absence
+        """Whether a member has refused this one every promise for so long that no honest one does: for more than
+        `absence` and a few turns of others."""
+        since, long = self._refusing.get(member), self.acceptor.rules.absence + 3 * self.timeouts.decide
+        return since is not None and self._clock() - since > long
 
     async def ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
         """The answer; None where there is none, or one that no member gives."""
@@ -543,6 +550,8 @@ class Membership:
         await in_thread(self.register.write, self.register.content())
 
     def _tell_seat(self) -> None:
+        if self.held_since is not None and not self.held:
+            self._turns.freed = self._clock()
         self.held_since = (self.held_since or self._clock()) if self.held else None
         if seat := self.seat:
             # In a view that is void nothing more is begun, and nobody hears what is on disk of it.
