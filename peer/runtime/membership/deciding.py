@@ -30,7 +30,6 @@ from peer.views.statements import (
     Signed,
 )
 
-
 RANK, LAST_RANK = 0.3, 6
 """Seconds between two members that take over from one that has not come to a decision; so many wait for others."""
 
@@ -173,6 +172,8 @@ class Proposer:
         """After how many others this member takes over an attempt that comes to nothing: all at once would outdo each
         other."""
         promised, members = self._acceptor.slot.promised, self._membership.chain.current.members
+        if not self._membership.tolerates:
+            return 0  # nobody stretches a duel, and chance ends it soonest
         turned = members.index(self._acceptor.id) - (promised.counter if promised else 0)
         return min(turned % len(members), LAST_RANK)
 

@@ -62,7 +62,7 @@ class Return:
                     break
                 present = membership.chain.current
                 # Who does not reach the others would only be lost again; but liars keep nobody out by their silence.
-                if len(silent) <= present.tolerates(membership.acceptor.rules.faulty):
+                if len(silent) <= membership.tolerates:
                     enter = Enter(membership.keyring.sign(Entry(present.number, private)))
                     answering = [id for id in self._others if id not in silent]
                     await membership.ask(self._random.choice(answering), enter, transport)

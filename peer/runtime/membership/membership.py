@@ -150,7 +150,7 @@ class Turns:
 
     A turn lasts as long as a decision may take. While one lasts, its member may try again, and another that has had a
     turn since the one before is not listened to: so of k liars each can outdo an honest member's attempt once. After
-    its turn a member waits for as long again, or until others have tried: else it would keep ahead of all of them. And
+    its turn a member waits for half as long, or until others have tried: else it would keep ahead of all of them. And
     a member that begins decisions which come to nothing has to wait after each, twice as long each time.
     """
 
@@ -183,7 +183,7 @@ class Turns:
             if holds.proposer == member:
                 if taken < self._seconds:
                     return not far
-                if taken < 2 * self._seconds:
+                if taken < 1.5 * self._seconds:
                     return False
             elif taken < self._seconds and self._last[member] > self._before[holds.proposer]:
                 return False
@@ -253,6 +253,11 @@ class Membership:
     def held_for(self) -> float:
         """Seconds for which a view has been decided on."""
         return 0.0 if self.held_since is None else self._clock() - self.held_since
+
+    @property
+    def tolerates(self) -> int:
+        """f: how many members of the last view may lie."""
+        return self.chain.current.tolerates(self.acceptor.rules.faulty)
 
     @property
     def view(self) -> View:
@@ -403,15 +408,15 @@ class Membership:
         return max(1, self.questions.limits.views // (6144 * len(self.acceptor.rules.ids)))
 
     def _not_its_turn(self, prepare: Signed[Prepare]) -> Refused | None:
-        """The answer to one whose new attempt is not listened to now."""
+        """The answer to one whose new attempt is not listened to now. Where nobody lies all are."""
         slot, ballot = self.acceptor.slot, prepare.statement.ballot
         if prepare.statement.number != slot.number or (slot.promised and ballot <= slot.promised):
             return None
         self.acceptor.court.check_signed(prepare)
-        known = slot.promised.counter if slot.promised else 0
-        if not self.acceptor.is_beyond(ballot) and self._turns.may_try(
-            prepare.signer, slot.promised if slot.held else None, far=ballot.counter > known + FAR
-        ):
+        if self.acceptor.is_beyond(ballot):
+            return Refused(slot.number, slot.promised or ballot)
+        holds, known = slot.promised if slot.held else None, slot.promised.counter if slot.promised else 0
+        if not self.tolerates or self._turns.may_try(prepare.signer, holds, far=ballot.counter > known + FAR):
             return None
         return Refused(slot.number, slot.promised or ballot)
 
@@ -488,8 +493,7 @@ class Membership:
     def _have_begun(self, promises: Iterable[Promise]) -> bool:
         """Whether one of those who promise is honest and has begun: then everybody has been there at some time, also if
         this peer was started again meanwhile and knows nothing of it."""
-        begun = sum(promise.started >= 0 for promise in promises)
-        return begun > self.chain.current.tolerates(self.acceptor.rules.faulty)
+        return sum(promise.started >= 0 for promise in promises) > self.tolerates
 
     async def _is_there(self, id: str, ballot: Ballot) -> bool:
         """Whether one that is to count as lost answers this member."""
