@@ -125,3 +125,38 @@ def test_plaintext_stays_on_this_machine(tmp_path: Path, address: str) -> None:
 def test_loopback_is_recognised() -> None:
     assert all(map(is_loopback, ["127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1"]))
     assert not any(map(is_loopback, ["0.0.0.0:1", "10.0.0.1:1", "localhost.example:1", "[::]:1"]))
+
+
+BYPASS = SPEC + "on_loss: bypass\n"
+
+
+def test_members_decide_without_certificates_on_loopback_or_where_all_are_trusted(tmp_path: Path) -> None:
+    config = tmp_path / "peer0.yaml"
+    config.write_text("{federation: federation.yaml, id: peer0, listen: '10.0.0.3:7700'}\n")
+    for plaintext in ("false", "true"):
+        (tmp_path / "federation.yaml").write_text(f"{BYPASS}plaintext: {plaintext}\n")
+        with pytest.raises(InputError, match=r"`dfl-launch certs`, or write `plaintext: trusted` into the spec if you"):
+            load_peer(config)
+    (tmp_path / "federation.yaml").write_text(BYPASS + "plaintext: trusted\n")
+    load_peer(config)
+    config.write_text("{federation: federation.yaml, id: peer0}\n")
+    (tmp_path / "federation.yaml").write_text(BYPASS)
+    load_peer(config)
+
+
+def test_liars_can_be_tolerated_only_where_members_sign(tmp_path: Path) -> None:
+    (tmp_path / "peer0.yaml").write_text("{federation: federation.yaml, id: peer0}\n")
+    ring = "".join(f"  - {{id: peer{i}, address: '127.0.0.1:77{i:02}'}}\n" for i in range(4))
+    spec = f"protocol: fedavg\ndata: digits\non_loss: bypass\nfaulty_members: 1\nring:\n{ring}"
+    (tmp_path / "federation.yaml").write_text(spec)
+    with pytest.raises(InputError, match=r"`faulty_members: 1` needs certificates.*or write `faulty_members: 0`"):
+        load_peer(tmp_path / "peer0.yaml")
+    (tmp_path / "federation.yaml").write_text(spec.replace("faulty_members: 1", "faulty_members: 2"))
+    with pytest.raises(InputError, match=r"`faulty_members: 2` takes 7 peers.*the ring has 4"):
+        load_peer(tmp_path / "peer0.yaml")
+    (tmp_path / "federation.yaml").write_text(spec.replace("on_loss: bypass\n", ""))
+    with pytest.raises(InputError, match="`faulty_members` goes with `on_loss: bypass`"):
+        load_peer(tmp_path / "peer0.yaml")
+    (tmp_path / "federation.yaml").write_text(spec.replace("faulty_members: 1\n", ""))
+    loaded = load_peer(tmp_path / "peer0.yaml")[1]
+    assert (loaded.tolerated(certificates=True), loaded.tolerated(certificates=False)) == (1, 0)
