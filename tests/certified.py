@@ -59,6 +59,8 @@ class Siege:
         self._context = ssl.create_default_context(cafile=files["ca"])
         self._context.load_cert_chain(files["cert"], files["key"])
         self._context.set_alpn_protocols(["h2"])
+        self._looking = threading.Lock()
+        """The thread that opens them looks at them, too."""
         self.opened = 0
         """Connections so far."""
 
@@ -95,12 +97,13 @@ class Siege:
     @property
     def held(self) -> int:
         """Connections that the peer has not shut."""
-        for one in self._connections:
-            one.hear(0)
-        for one in [one for one in self._connections if one.closed]:
-            one.close()
-            self._connections.remove(one)
-        return len(self._connections)
+        with self._looking:
+            for one in [*self._connections]:
+                one.hear(0)
+                if one.closed:
+                    one.close()
+                    self._connections.remove(one)
+            return len(self._connections)
 
     def is_outlived(self, made: SmallFederation) -> None:
         """Beside peer0, which peer2 besieges, peer1 comes back and the rounds go on; peer0 names peer2 alone."""
