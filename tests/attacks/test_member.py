@@ -86,6 +86,7 @@ def test_what_a_peer_has_is_for_itself_to_say(federation: Build) -> None:
     assert digests(run.results()) == expected
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_who_holds_all_the_connections_it_can_locks_nobody_out(federation: Build) -> None:
     """By questions about views, whose answers it does not read, to one that is no neighbour of its."""

@@ -231,6 +231,7 @@ def address(made: SmallFederation, id: str) -> tuple[str, int]:
     return host, int(port)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_who_holds_all_the_connections_it_can_locks_nobody_out(federation: Build) -> None:
     """By heartbeats whose Welcome it does not read, beside its own peer; another neighbour comes back meanwhile."""

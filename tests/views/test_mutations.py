@@ -21,7 +21,7 @@ from peer.views.view import View
 
 ENOUGH = 400
 """Seeds within which each is found; most are within thirty."""
-FIRST: dict[str, int] = {}
+FIRST: dict[str, int] = {"guilt of two ballots": 300, "back behind the entry": 330, "less is told after a restart": 120}
 """From which seed on that is so of what only few histories show: to be looked for anew if the simulation changes."""
 
 RULES: dict[str, tuple[Any, str, str, str]] = {
