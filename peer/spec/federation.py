@@ -378,8 +378,7 @@ class Spec(Settings):
     def lasting_digest(self) -> str:
         """Of what stays the same as long as a run lasts, however it is gone on with or replayed: what members sign is
         about this federation."""
-        changing = ("rounds", "finetune", "views")
-        return sha256({key: digest for key, digest in self.digests().items() if key not in changing})
+        return lasting_digest(self.digests())
 
     def digest(self) -> str:
         return sha256(self.canonical())
@@ -413,3 +412,9 @@ def why_no_transforms(protocol: Protocol, source: Source) -> str | None:
     """Why a protocol cannot train on samples that these data change at random; None if it can."""
     why = protocol.why_inputs_are_fixed() if source.transforms else None
     return why and f"`{protocol.name}` cannot train on `transforms` of its samples: {why}; leave them out"
+
+
+def lasting_digest(digests: Mapping[str, str]) -> str:
+    """`Spec.lasting_digest`, by the digest of each of its keys, as a peer's run.json has them."""
+    changing = ("rounds", "finetune", "views")
+    return sha256({key: digest for key, digest in digests.items() if key not in changing})

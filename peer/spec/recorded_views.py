@@ -10,7 +10,7 @@ from pathlib import Path
 
 from peer.errors import InputError
 from peer.reading import RECORDS, read_plain
-from peer.spec.federation import Spec
+from peer.spec.federation import Spec, lasting_digest
 from peer.spec.peer import PeerConfig
 from peer.spec.run import RUN, Run
 from peer.views.decision import Court, Memory, Rules
@@ -49,7 +49,13 @@ def proved(directory: Path, spec: Spec) -> Memory:
     if spec.faulty_members and memory.decisions and not secured:
         raise InvalidError("nothing in it is signed, and `faulty_members` takes certificates")
     rules = Rules(spec.ids, spec.rounds, spec.tolerated(secured))
-    federation = spec.lasting_digest
+    try:
+        _refuse_link(directory / RUN)
+        federation = lasting_digest(
+            Run.read(directory).digests
+        )  # to look at a run reads no more of a spec than it needs
+    except (OSError, ValueError):
+        raise InvalidError(f"its {RUN} is not readable") from None
     court = Court(rules, Authorities(federation, memory.authorities) if secured else Keyring(memory.id, federation))
     present = View(0, spec.ids, first=0)
     for decision in memory.decisions:
