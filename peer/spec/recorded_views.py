@@ -51,9 +51,7 @@ def proved(directory: Path, spec: Spec) -> Memory:
     rules = Rules(spec.ids, spec.rounds, spec.tolerated(secured))
     try:
         _refuse_link(directory / RUN)
-        federation = lasting_digest(
-            Run.read(directory).digests
-        )  # to look at a run reads no more of a spec than it needs
+        federation = lasting_digest(Run.read(directory).digests)  # a spec that is only looked at may lack settings
     except (OSError, ValueError):
         raise InvalidError(f"its {RUN} is not readable") from None
     court = Court(rules, Authorities(federation, memory.authorities) if secured else Keyring(memory.id, federation))
