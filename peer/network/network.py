@@ -235,7 +235,8 @@ class Network:
         return self._node.last_round
 
     def end_after(self, round: int) -> None:
-        """All peers have agreed to end after that round."""
+        """All peers have agreed to end after that round, be it the run or their view."""
+        self.durability.ends = True
         self._node.last_round = round
 
     def announce(self, durable: int) -> None:

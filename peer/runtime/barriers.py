@@ -12,7 +12,7 @@ from peer.network.streams.handshake import MAKE_ALIKE
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import Awaited, Report, Waiting
-from peer.views.decision import STALENESS_BOUND
+from peer.views.view import STALENESS_BOUND
 
 MAX_NAMED = 8
 """Of a large federation that is started again, everybody waits for everybody."""

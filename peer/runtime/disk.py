@@ -12,7 +12,7 @@ from peer.protocols.registry import PROTOCOLS
 from peer.runtime.dry_run import DryRun
 from peer.runtime.rehearsal import Rehearsal
 from peer.spec.federation import Spec
-from peer.views.decision import STALENESS_BOUND
+from peer.views.view import STALENESS_BOUND
 
 FLOAT32 = 4
 """Bytes."""

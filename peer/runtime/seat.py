@@ -7,9 +7,8 @@ from peer.network.network import Network
 from peer.network.node import no_views
 from peer.network.transport import Pipe
 from peer.runtime.barriers import drain
-from peer.views.decision import STALENESS_BOUND
 from peer.views.signing import UNSIGNED, Keyring
-from peer.views.view import View
+from peer.views.view import STALENESS_BOUND, View
 
 
 class Seat:

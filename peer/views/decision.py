@@ -83,10 +83,8 @@ from peer.views.statements import (
     Voted,
     canonical,
 )
-from peer.views.view import Chain, Id, Number, Round, View
+from peer.views.view import STALENESS_BOUND, Chain, Id, Number, Round, View
 
-STALENESS_BOUND = 4
-"""W of rule R6: nobody starts a round more than so many after the least durable round of all."""
 LONGEST = 300
 """Characters of a view's reason."""
 Phase = Literal["accept", "commit"]
@@ -322,6 +320,9 @@ class Court:
         by: dict[str, set[str]] = {}
         _require(len(evidence.guilt) <= len(self.rules.ids), "too many proofs of guilt")
         _require(len(evidence.consents) <= len(self.rules.ids) ** 2, "too many consents")
+        given = [(one.signer, one.statement.id) for one in evidence.consents]
+        _require(len({*given}) == len(given), "a consent that is given twice")
+        _require(len({one.id for one in evidence.guilt}) == len(evidence.guilt), "guilt that is proved twice")
         for one in evidence.consents:
             self.check_signed(one)
             by.setdefault(one.statement.id, set()).add(one.signer)
@@ -486,13 +487,16 @@ class Acceptor:
         return Ballot(max(known, min(heard, known + JUMP // 2 - 1)) + 1, self.id)
 
     def is_beyond(self, ballot: Ballot) -> bool:
-        """Whether a ballot is further above all others than any that is promised. Each brings this member JUMP nearer:
-        one that was away catches up, and no member reaches HIGHEST."""
-        known = max(self._heard, self.slot.promised.counter if self.slot.promised else 0)
-        if ballot.counter <= known + JUMP:
-            return False
-        self._heard = known + JUMP
-        return True
+        """Whether a ballot is further above all others than any that is promised: so no member reaches HIGHEST."""
+        return ballot.counter > self._known_counter + JUMP
+
+    def approach(self, ballot: Ballot) -> None:
+        """Come JUMP nearer to a ballot that is beyond: a member that was away catches up so."""
+        self._heard = min(self._known_counter + JUMP, ballot.counter)
+
+    @property
+    def _known_counter(self) -> int:
+        return max(self._heard, self.slot.promised.counter if self.slot.promised else 0)
 
     def since(self, number: int, most: int) -> Decided:
         """The views after that one, no more than so many: who is further behind asks again."""
@@ -548,6 +552,7 @@ class Acceptor:
             return Refused(slot.number, slot.promised)
         if slot.promise is None or slot.promise.statement.ballot != ballot:
             if self.is_beyond(ballot):
+                self.approach(ballot)
                 return Refused(slot.number, slot.promised or ballot)
             locked = slot.lock.ballot if slot.lock else None
             promise = Promise(
@@ -765,6 +770,8 @@ class Attempt:
         self.failed(member)
 
     def _take_promise(self, promised: Promised, member: str) -> None:
+        if member in self._promises:
+            return  # the first one counts: another could take back the lock that it came with
         self._court.check_promised(self._present, promised, member, self.ballot)
         if (lock := promised.lock) and (self.lock is None or lock.ballot > self.lock.ballot):
             self.lock = lock

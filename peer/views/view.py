@@ -10,6 +10,8 @@ Id = Annotated[str, Field(max_length=64, pattern=r"^[a-z0-9-]+$")]
 Number = Annotated[int, Field(ge=0, le=1 << 31)]
 Round = Annotated[int, Field(ge=-1, le=1_000_001)]
 """-1 is before the first one; nothing goes beyond the longest run."""
+STALENESS_BOUND = 4
+"""W of rule R6: nobody starts a round more than so many after the least durable round of all."""
 Reason = Annotated[str, Field(max_length=300, pattern=r"^[ -~]*$")]
 
 
@@ -98,7 +100,7 @@ class Chain:
         cuts = [view for view in later if view.cuts(id)]
         if id not in self.current.members:
             return later[0] if later and not cuts and id in later[0].members else None
-        return cuts[-1] if cuts else later[0]
+        return cuts[-1] if cuts else later[0] if later else None
 
     def is_over(self, number: int, id: str) -> bool:
         """Whether that member has nothing to do any more in the view of that number: while only planned ones follow, it
@@ -112,13 +114,20 @@ class Chain:
 
     def floor(self, id: str) -> int:
         """The round to whose end a member of the current view can go back for sure, by what was decided: one that says
-        less has lost it."""
-        least = 1 << 31
+        less has lost it.
+
+        Of a view that is planned it is as many rounds before its first one as its members could be ahead of each other
+        when all promised.
+        """
+        least, found = 1 << 31, -1
         for view in reversed(self._views[1:]):
             least = min(least, view.first - 1)
-            if id in view.members and view.cuts(id):
-                return least
-        return -1
+            if id not in view.members:
+                continue
+            if view.cuts(id):
+                return max(found, least)
+            found = max(found, least - STALENESS_BOUND - len(self._views[view.number - 1].members))
+        return found
 
     def passed(self, number: int) -> dict[int, int]:
         """By the number of each view from which planned ones alone lead to that of `number`: its last round.

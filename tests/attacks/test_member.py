@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from liars import hello
 from real_peers import Build, SmallFederation, digests, until
 
-from peer.network.membership.durability import NOTHING, STALENESS_BOUND, Durability, ImpossibleError
+from peer.network.membership.durability import NOTHING, Durability, ImpossibleError
 from peer.network.membership.edges import Edges
 from peer.network.streams.outbox import KeptFrame, Outbox
 from peer.network.transport import SERVICES
@@ -23,6 +23,7 @@ from peer.network.wire.frames import Key
 from peer.network.wire.messages import SERVICE, VERSION, Beat, Question, Welcome
 from peer.spec.agreement import digests as digests_of
 from peer.views.statements import Ask, written
+from peer.views.view import STALENESS_BOUND
 
 FAR = 2**62
 ROUNDS = 6

@@ -33,13 +33,13 @@ from peer.learning.encryption.square_mlp import (
     encrypt,
     evaluate,
 )
-from peer.network.membership.durability import STALENESS_BOUND
 from peer.protocols.base import Peer
 from peer.protocols.blocks import encrypted_predictions
 from peer.runtime.disk import rehearse
 from peer.runtime.in_process import run_in_process
 from peer.runtime.runtime import Runtime
 from peer.spec.peer import load_spec
+from peer.views.view import STALENESS_BOUND
 
 tenseal = pytest.importorskip("tenseal")
 FAULTS = Path(__file__).parents[1] / "faults"

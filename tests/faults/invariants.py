@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from peer.network.membership.durability import STALENESS_BOUND
 from peer.runtime.journal import tensor_digest
 from peer.runtime.manifest import held_by_all
 from peer.runtime.runtime import Runtime
 from peer.spec.recorded_views import VIEWS
 from peer.telemetry.events import Conflict, Left, Refused, Returning
-from peer.views.view import View, spans
+from peer.views.view import STALENESS_BOUND, View, spans
 
 if TYPE_CHECKING:
     from faults.simulation import Simulation

@@ -10,7 +10,7 @@ import pytest
 from real_peers import Build, Nursery, SmallFederation, digests
 
 from faults.hosts import Hosts, missing
-from peer.network.membership.durability import STALENESS_BOUND
+from peer.views.view import STALENESS_BOUND
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
 PEERS = 3

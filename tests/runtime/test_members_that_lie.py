@@ -1,6 +1,7 @@
 """What a lying member says to one that asks is its own fault, and holds up nobody else."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +17,18 @@ from peer.runtime.membership.membership import Membership, Register
 from peer.runtime.membership.moving_seat import Terms
 from peer.runtime.watchdog import watch_forgotten
 from peer.telemetry.events import Event, Refused
+from peer.views import statements
 from peer.views.decision import Acceptor, Memory, Rules, Standing, next_view
 from peer.views.signing import Keyring
 from peer.views.statements import (
+    HIGHEST,
+    JUMP,
+    Announcement,
     AskPromise,
     Ballot,
+    Behind,
     Grounds,
+    InvalidError,
     Lock,
     Objection,
     Prepare,
@@ -166,3 +173,60 @@ async def test_one_that_may_lie_makes_no_member_believe_that_its_disk_is_lost() 
         await asyncio.wait_for(watch_forgotten(edges, lambda: True, faulty=1), 1.2)
     with pytest.raises(LostError):
         await asyncio.wait_for(watch_forgotten(edges, lambda: True), 3)
+
+
+async def test_a_relay_is_of_what_was_promised_and_of_nothing_else(tmp_path: Path) -> None:
+    """Another text for the same ballot made the member that was asked look silent, and voted out as such."""
+    told = list[Event]()
+    membership = seated(tmp_path, {"peer2": promised("peer2")}, told)
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    await membership.hear(AskPromise(prepare))
+    for other in (replace(prepare, signature="junk"), Stamp("peer3", "").sign(Prepare(1, BALLOT))):
+        assert isinstance(await membership.hear(Relay(other, ("peer2",))), statements.Refused)
+    assert await membership.hear(Relay(prepare, ("peer2",))) == Relayed((promised("peer2"),))
+    assert not told
+
+
+async def test_what_was_announced_in_one_life_binds_in_the_next(tmp_path: Path) -> None:
+    membership = seated(tmp_path, {}, [])
+    early = Stamp("peer2", "").sign(Announcement(0, 6))
+    assert membership.seat
+    membership.seat.announcements = lambda: {"peer2": early}  # type: ignore[method-assign]
+    membership.take_seat()
+    assert membership.announcements() == {"peer2": early}
+    late = Stamp("peer2", "").sign(Announcement(0, 4))
+    membership.seat.announcements = lambda: {"peer2": late}  # type: ignore[method-assign]
+    assert membership.announcements() == {"peer2": early}
+
+
+async def test_a_member_that_has_not_heard_of_a_view_is_told_and_counts_as_there(tmp_path: Path) -> None:
+    membership = seated(tmp_path, {"peer2": Behind(0)}, [])
+    membership.chain.extend(View(1, IDS, 0))
+    prepare = Stamp("peer1", "").sign(Prepare(2, BALLOT))
+    await membership.hear(AskPromise(prepare))
+    assert await membership._is_there("peer2", BALLOT)
+
+
+async def test_ballots_far_above_all_others_come_nearer_seldom(tmp_path: Path) -> None:
+    """A thousand in a second made a member deaf for others' for hours."""
+    membership = seated(tmp_path, {}, [])
+    for signer in ("peer1", "peer1", "peer9", "peer1"):
+        prepare = Stamp(signer, "").sign(Prepare(1, Ballot(HIGHEST, signer)))
+        with suppress(InvalidError):
+            assert isinstance(await membership.hear(AskPromise(prepare)), statements.Refused)
+    assert not membership.acceptor.is_beyond(Ballot(2 * JUMP, "peer2"))
+    assert membership.acceptor.is_beyond(Ballot(2 * JUMP + 1, "peer2"))
+
+
+async def test_one_that_has_just_started_votes_for_nobodys_exclusion(tmp_path: Path) -> None:
+    """Nor does a lock that nothing changes stand for what is proposed after it."""
+    membership = seated(tmp_path, {}, [])
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    await membership.hear(AskPromise(prepare))
+    grounds = Grounds(tuple(promised(id).promise for id in IDS[:3]))
+    view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
+    digest = membership.acceptor.court.digest(membership.chain.current, view)
+    asked = Propose(Proposal(view, Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest)), grounds))
+    assert membership.seat
+    membership.seat.transport = None
+    assert isinstance(await membership.hear(asked), Objection)

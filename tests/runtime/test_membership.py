@@ -114,6 +114,7 @@ class FakeSeat:
     may_lose: bool = True
     view: View = FIRST
     transport: object = field(default_factory=object)
+    dropped: int = -1
 
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
         return self.announced

@@ -1,6 +1,8 @@
 """What one liar of four can say about views, and that nobody believes it."""
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -8,7 +10,7 @@ from assembly import AT_FIVE, ONE, Assembly, kept
 from cryptography import x509
 from keyrings import FEDERATION, ca, keyring
 
-from peer.views.decision import Attempt, Wish, next_view
+from peer.views.decision import Attempt, Standing, Wish, next_view
 from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import (
     HIGHEST,
@@ -17,10 +19,12 @@ from peer.views.statements import (
     Ask,
     AskPromise,
     Ballot,
+    Consent,
     Decided,
     Decision,
     Enter,
     Entry,
+    Evidence,
     Grounds,
     InvalidError,
     Objection,
@@ -456,3 +460,47 @@ def test_nobody_is_missing_that_was_in_no_view_that_is_being_played() -> None:
     assembly = Assembly("abcde").begin_with(*views)
     assert assembly.attempt(Wish(missing=("d",))).state == "short"
     assert assembly.attempt(Wish(missing=("e",))).state == "decided"
+
+
+# What a careful reader found.
+
+
+def test_a_certificate_that_no_parser_takes_is_none() -> None:
+    """With another version than there are its parser raises what is no ValueError."""
+    signed = keyring("b").sign(Consent("c"))
+    content = bytearray(b64decode(signed.certificate))
+    place = content.index(bytes.fromhex("a003020102")) + 4
+    for version in (1, 3, 200):
+        content[place] = version
+        assert not keyring("a").is_valid(replace(signed, certificate=b64encode(content).decode()))
+
+
+def test_after_a_planned_view_nobody_goes_back_much_further_than_its_beginning() -> None:
+    """Whoever is in it has played up to there, whatever it has announced in it or says that it has."""
+    assembly = Assembly("abcde").begin_with(View(1, IDS, 50, planned=True))
+    assert assembly.acceptors["a"].chain.floor("b") == 50 - 1 - 4 - 5
+    liar = Standing(durable=7, oldest=0, started=7, private=-1)
+    honest = Standing(durable=53, oldest=0, started=54, private=-1)
+    made = assembly.attempt(Wish(), standing={"a": honest, "b": honest, "c": honest, "d": liar})
+    assert made.decision
+    assert (made.decision.view.members, made.decision.view.first) == (("a", "b", "c"), 54)
+
+
+def test_a_second_promise_cannot_take_back_the_lock_of_the_first() -> None:
+    attempt = Attempt(Assembly().acceptors["a"], None, Wish())
+    ballot, number = attempt.ballot, attempt.number
+    locked = Promise(number, ballot, 5, 0, 7, -1)
+    for promise in (locked, replace(locked, durable=4)):
+        with suppress(InvalidError):
+            attempt._take_promise(Promised(keyring("d").sign(promise)), "d")
+    assert attempt._promises["d"].promise.statement == locked
+
+
+def test_a_consent_counts_once_however_often_it_is_shown() -> None:
+    """Else a decision could be made too long to be told."""
+    assembly = Assembly()
+    consents = [keyring(id).sign(Consent("d")) for id in "abc"]
+    court = assembly.acceptors["a"].court
+    court.check_evidence(assembly.present, Evidence((*consents,)))
+    with pytest.raises(InvalidError, match="a consent that is given twice"):
+        court.check_evidence(assembly.present, Evidence((*consents, consents[0])))

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 
 from peer.network.membership.edges import Edges
 from peer.network.wire.messages import Hello, Welcome
-from peer.views.decision import STALENESS_BOUND
 from peer.views.signing import UNSIGNED, Keyring
 from peer.views.statements import Announcement, Signed
+from peer.views.view import STALENESS_BOUND
 
 NOTHING = -1
 
@@ -37,6 +37,8 @@ class Durability:
         """What a view that was decided says that others have."""
         self._lives: dict[str, int] = {}
         """Of those with whom a handshake was made, which life it was."""
+        self.ends = False
+        """Whether it is known after which round all end here."""
         self.version = 0
         """Grows with every change."""
         self._changed = asyncio.Event()
@@ -163,9 +165,9 @@ class Durability:
         return dict.fromkeys(neighbours, NOTHING) | {peer: at for peer, at in words.items() if at is not None}
 
     def _has_gone_on(self, peer: str) -> bool:
-        """Into a later view: it announces nothing any more in this one."""
+        """Into a later view: it announces nothing any more in this one. Believed once this peer knows of one."""
         neighbour = self._edges.neighbours.get(peer)
-        return neighbour is not None and neighbour.gone_on
+        return self.ends and neighbour is not None and neighbour.gone_on
 
     @property
     def low_watermark(self) -> int:

@@ -18,7 +18,7 @@ from peer.network.wire.frames import BadFrameError, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Position, Refusal, Reply, Welcome
 from peer.telemetry.events import Conflict, Refused, Report
-from peer.views.decision import STALENESS_BOUND
+from peer.views.view import STALENESS_BOUND
 
 
 class Receiver:

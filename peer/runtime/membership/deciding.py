@@ -101,7 +101,8 @@ class Proposer:
         """What it says of itself, and what it can prove."""
         most, court = len(self._order), self._acceptor.court
         try:
-            for one in [one for one in evidence.consents[:most] if one.signer == member]:
+            ids = {*self._order} - {*self._membership.chain.current.expelled}
+            for one in [one for one in evidence.consents[:most] if one.signer == member and one.statement.id in ids]:
                 court.check_signed(one)
                 self._consents[member, one.statement.id] = one
             for guilt in evidence.guilt[:most]:
@@ -226,7 +227,7 @@ class Proposer:
     async def _propose(self, wish: Wish, seat: MovingSeat, transport: Transport) -> None:
         """One attempt."""
         attempt = Attempt(self._acceptor, self._outdone_by, wish)
-        attempt.against(seat.announcements().values())
+        attempt.against(self._membership.announcements().values())
         while requests := attempt.requests():
             answers = await self._ask_all(requests, transport, wish.suspects)
             for member, reply in answers.items():

@@ -7,7 +7,7 @@ whether who is to be left out answers after all, which rounds have begun here, a
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from math import inf
@@ -16,7 +16,7 @@ from pathlib import Path
 from peer.errors import FailedError
 from peer.files import read, sync, write_atomically
 from peer.network.streams.handshake import RefusedError
-from peer.network.streams.refusals import Refusals
+from peer.network.streams.refusals import Refusals, Surprises
 from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
 from peer.network.views.questions import Questions
 from peer.runtime.membership.moving_seat import MovingSeat, Terms
@@ -27,9 +27,11 @@ from peer.telemetry.events import Leaving, Report, ViewDecided
 from peer.views.decision import NOWHERE, Acceptor, Memory, Rules, Standing, is_less
 from peer.views.signing import Keyring
 from peer.views.statements import (
+    Announcement,
     Ask,
     AskPromise,
     Ballot,
+    Behind,
     Decided,
     Decision,
     Denied,
@@ -162,12 +164,23 @@ class Turns:
         """When the last turn of each began, and the one before."""
         self._begun = Counter[str]()
         """How many decisions on the same number each has begun."""
+        self._raised: defaultdict[str, float] = defaultdict(lambda: -inf)
+        """When each has last brought this member nearer to a ballot far above all others."""
         self.freed = -inf
         """When rounds were last held no more."""
 
     def clear(self) -> None:
         """A view was decided."""
         self._begun.clear()
+
+    def may_raise(self, member: str) -> bool:
+        """Whether a ballot of that member that is too far above all others brings this one nearer to it: seldom enough
+        for others to keep up."""
+        now = self._clock()
+        if now - self._raised[member] < self._seconds:
+            return False
+        self._raised[member] = now
+        return True
 
     def may_try(self, member: str, holds: Ballot | None, far: bool = False) -> bool:
         """Whether a member's new ballot is listened to, and if so, that it was. holds: the ballot by which rounds are
@@ -213,12 +226,15 @@ class Membership:
         self._refusing: dict[str, float] = {}
         """Since when a member has answered this one's questions for a promise, and only without one."""
         self._refusals = Refusals(report, questions.limits, acceptor.rules.ids)
+        self._surprises = Surprises(questions.limits)
         self._turns, self._clock = Turns(self.timeouts.decide), asyncio.get_running_loop().time
+        self._announced: dict[str, Signed[Announcement]] = {}
+        """What members have announced, in this life and before."""
         self._prepare: Signed[Prepare] | None = None
         """The present attempt's."""
         self.held_since: float | None = None
         """By the loop's clock; None while no view is being decided on."""
-        self._relayed: tuple[Ballot | None, dict[str, asyncio.Task[Promised | Refused | None]]] = None, {}
+        self._relayed: tuple[Ballot | None, dict[str, asyncio.Task[Promised | Refused | Behind | None]]] = None, {}
         """What members have answered to the present attempt that this one has asked for its proposer, or for itself."""
         self._changed, self._writing = asyncio.Event(), asyncio.Lock()
         self._written: object = None
@@ -274,8 +290,23 @@ class Membership:
         """Whether it was told to leave, and no view is left in which it is to live."""
         return self.order.stands and not self.is_member and not self.chain.after(self.memory.entered, self.id)
 
+    def announcements(self) -> Mapping[str, Signed[Announcement]]:
+        """By member, what it has announced to be on its disk, as far as it has come here: in this life or in one
+        before, whichever binds it more."""
+        for signed in self.seat.announcements().values() if self.seat else ():
+            known = self._announced.get(signed.signer)
+            if known is None or self._binds(signed) >= self._binds(known):
+                self._announced[signed.signer] = signed
+        return self._announced
+
+    def _binds(self, announced: Signed[Announcement]) -> int:
+        """Up to which round, now that later views have made some void."""
+        ceiling, at = self.chain.ceiling(announced.statement.view), announced.statement.round
+        return at if ceiling is None else min(at, ceiling)
+
     def take_seat(self) -> MovingSeat:
         """For a life in that view."""
+        self.announcements()  # what was announced in the life before is not forgotten
         self.seat = MovingSeat(self.view, self.id, self.terms, self)
         self._tell_seat()
         return self.seat
@@ -331,8 +362,11 @@ class Membership:
         except InvalidError as error:
             self.name_liar(member, str(error))
             return None
+        except Exception as error:  # noqa: BLE001 (as in `Network._accept`)
+            self.name_liar(member, self._surprises.explain(error))
+            return None
         self.answered[member] = self._clock()
-        if isinstance(reply, Refused):
+        if isinstance(request, AskPromise) and isinstance(reply, Refused | Behind):
             self._refusing.setdefault(member, self._clock())
         elif isinstance(reply, Promised):
             self._refusing.pop(member, None)
@@ -412,8 +446,12 @@ class Membership:
         slot, ballot = self.acceptor.slot, prepare.statement.ballot
         if prepare.statement.number != slot.number or (slot.promised and ballot <= slot.promised):
             return None
+        if prepare.signer != ballot.proposer or prepare.signer not in self.chain.current.members:
+            return None  # it is refused as such
         self.acceptor.court.check_signed(prepare)
         if self.acceptor.is_beyond(ballot):
+            if self._turns.may_raise(prepare.signer):
+                self.acceptor.approach(ballot)
             return Refused(slot.number, slot.promised or ballot)
         holds, known = slot.promised if slot.held else None, slot.promised.counter if slot.promised else 0
         if not self.tolerates or self._turns.may_try(prepare.signer, holds, far=ballot.counter > known + FAR):
@@ -423,13 +461,13 @@ class Membership:
     async def _relay(self, prepare: Signed[Prepare], to: Iterable[str]) -> Reply:
         """What those promise from whom the proposer has no answer."""
         slot, present = self.acceptor.slot, self.chain.current
-        if prepare.statement.number != slot.number or prepare.statement.ballot != slot.promised:
+        if prepare != self._prepare or prepare.statement.ballot != slot.promised:
             return Refused(slot.number, slot.promised or prepare.statement.ballot)
         asked = [id for id in present.members if id in {*to} and id not in (self.id, prepare.signer)]
         found = await asyncio.gather(*(self._promise_of(id, prepare) for id in asked))
         return Relayed(tuple(one for one in found if isinstance(one, Promised)))
 
-    def _promise_of(self, id: str, prepare: Signed[Prepare]) -> "asyncio.Task[Promised | Refused | None]":
+    def _promise_of(self, id: str, prepare: Signed[Prepare]) -> "asyncio.Task[Promised | Refused | Behind | None]":
         """Each is asked once in an attempt; its answer, or that there is none, is remembered until the next."""
         ballot, asked = self._relayed
         if ballot != prepare.statement.ballot:
@@ -438,7 +476,7 @@ class Membership:
             asked[id] = asyncio.create_task(self._ask_for_promise(id, prepare))
         return asked[id]
 
-    async def _ask_for_promise(self, id: str, prepare: Signed[Prepare]) -> Promised | Refused | None:
+    async def _ask_for_promise(self, id: str, prepare: Signed[Prepare]) -> Promised | Refused | Behind | None:
         """What is no promise of that member is its own fault, and not that of the proposer, who has asked for it."""
         if not (self.seat and self.seat.transport):
             return None
@@ -446,9 +484,12 @@ class Membership:
             # Less than the proposer waits for this member's answer.
             async with asyncio.timeout(0.75 * self.timeouts.question):
                 reply = await self.ask(id, AskPromise(prepare), self.seat.transport)
+                if isinstance(reply, Behind) and reply.number < self.chain.current.number:
+                    await self.ask(id, self.acceptor.since(reply.number, self.most), self.seat.transport)
+                    reply = await self.ask(id, AskPromise(prepare), self.seat.transport)
                 if isinstance(reply, Promised):
                     return reply if self._is_promise(reply, id, prepare.statement) else None
-                return reply if isinstance(reply, Refused) else None
+                return reply if isinstance(reply, Refused | Behind) else None
         return None
 
     def _is_promise(self, promised: Promised, by: str, asked: Prepare) -> bool:
@@ -467,12 +508,14 @@ class Membership:
         """
         view, grounds, slot = proposal.view, proposal.grounds, self.acceptor.slot
         ballot = proposal.vote.statement.ballot
-        if view is None or grounds.lock or not self.keyring.signs or not self.seat:
+        if view is None or (grounds.lock and grounds.lock.view) or not self.keyring.signs:
             return None
         if proposal.vote.statement.number != slot.number or not slot.admits(ballot):
             return None
         self.acceptor.court.check_proposal(self.chain, proposal)
-        known, promised = self.seat.announcements(), {one.signer: one.statement for one in grounds.promises}
+        if not (self.seat and self.seat.transport):
+            return Objection(f"{self.id} has just started, and knows nothing of the others")
+        known, promised = self.announcements(), {one.signer: one.statement for one in grounds.promises}
         taken_back = [
             known[id]
             for id, promise in promised.items()
@@ -482,6 +525,9 @@ class Membership:
             return Objection(f"{taken_back[0].signer} has announced a later round than it promises", (*taken_back,))
         if view.planned and self.seat.started >= view.first:
             return Objection(f"{self.id} has begun round {self.seat.started}")
+        goes_back = not view.planned and self.id not in dict(view.entrants)
+        if goes_back and view.first - 1 <= self.seat.dropped and self.seat.dropped >= 0:
+            return Objection(f"{self.id} cannot go back to round {view.first - 1}")
         omitted = [id for id in self.chain.current.members if id not in {*promised, *view.expelled}]
         if omitted and not self.seat.may_lose and not self._have_begun(promised.values()):
             return Objection("the run has not begun, so nobody counts as lost")
@@ -504,8 +550,9 @@ class Membership:
             return False
         if id in self.chain.current.members and prepare and prepare.statement.ballot == ballot:
             found = await self._promise_of(id, prepare)
-            # One that listens to another ballot is there; but no member holds up the rest by that for ever.
-            return isinstance(found, Promised) or (isinstance(found, Refused) and not self.is_stubborn(id))
+            # One that listens to another ballot, or has not heard of this view, is there; but none holds up the
+            # rest by that for ever.
+            return isinstance(found, Promised) or (found is not None and not self.is_stubborn(id))
         return await self.ask(id, Ask(self.chain.current.number), seat.transport) is not None
 
     async def _leave(self, request: Leave) -> Reply:

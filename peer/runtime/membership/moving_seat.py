@@ -65,6 +65,8 @@ class MovingSeat(Seat):
         """Whether a handshake was made with every neighbour."""
         self._durable = view.first - 1
         """The last round that is on disk for good."""
+        self.dropped = -1
+        """States up to that round may be gone: all were known to have later ones."""
         self._whole = -1
         """The round of the checkpoint that was read back at the start of this life: it can go back there, too."""
         self.departs = False
@@ -105,7 +107,10 @@ class MovingSeat(Seat):
     def least_wanted(self, durability: Durability) -> int:
         """That of any member: all go back together. While a view is decided on nothing is dropped: a member may promise
         little and announce more right after."""
-        return durability.least if self._promised is None else NOTHING
+        if self._promised is not None:
+            return NOTHING
+        self.dropped = max(self.dropped, durability.least - 1)
+        return durability.least
 
     def patience(self, done: int) -> float:
         """For ever: who does not come is lost after `absence`. Only before the run has begun nobody is."""

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.membership.edges import Edges
 from peer.network.membership.posted_durability import PostedDurability
 from peer.network.transport.board import Board
+from peer.views.view import STALENESS_BOUND
 
 RING = tuple(f"peer{i}" for i in range(6))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peer.network.membership.durability import STALENESS_BOUND, Durability
+from peer.network.membership.durability import Durability
 from peer.network.membership.edges import Edges
 from peer.network.network import Network
 from peer.runtime.barriers import MAX_NAMED, await_staleness_bound
@@ -16,6 +16,7 @@ from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
 from peer.telemetry.events import Awaited, Event, Waiting
+from peer.views.view import STALENESS_BOUND
 
 SOON = 0.05
 ROUNDS = 1000

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from strangers import FLOATS, MANIFEST, SPEC, Door, answer, frame, hello, pipes
 
 from peer.network.limits import Limits, Timeouts
-from peer.network.membership.durability import STALENESS_BOUND
 from peer.network.streams import receiver as receiver
 from peer.network.streams.handshake import Identity
 from peer.network.streams.refusals import Refusals
@@ -20,6 +19,7 @@ from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Heading
 from peer.network.wire.manifest import NotDeclaredError
 from peer.network.wire.messages import Hello, Refusal
 from peer.telemetry.events import Refused
+from peer.views.view import STALENESS_BOUND
 
 LIMITS = Limits()
 REFUSED = (BadFrameError, NotDeclaredError)
