@@ -79,10 +79,18 @@ def recorded_views(config: PeerConfig, spec: Spec) -> tuple[Decision, ...] | Non
             f"{spec.recording}: no peer of this federation has left a {RUN} there; `recording` is the directory of the "
             "run whose views are to be replayed"
         )
-    return _longest(known, spec.recording)
+    longest = _longest(known, spec.recording)
+    if config.tls and longest.decisions:
+        own = {path.read_text() for path in (config.tls.ca, *config.tls.earlier)}
+        if not longest.authorities or {*longest.authorities} - own:
+            raise InputError(
+                f"{spec.recording}: no CA that this peer knows has issued the certificates by which its views were "
+                "decided; name theirs under `tls: {earlier: [...]}`, or another recording"
+            )
+    return (*longest.decisions,)
 
 
-def _longest(known: Mapping[str, Memory], recording: Path) -> tuple[Decision, ...]:
+def _longest(known: Mapping[str, Memory], recording: Path) -> Memory:
     most = max(known, key=lambda id: len(known[id].decisions))
     views = [one.view for one in known[most].decisions]
     for id, memory in known.items():
@@ -92,7 +100,7 @@ def _longest(known: Mapping[str, Memory], recording: Path) -> tuple[Decision, ..
             raise InputError(
                 f"{recording}: {most} and {id} know different views, so they are of two runs; name a recording of one"
             )
-    return (*known[most].decisions,)
+    return known[most]
 
 
 def _known(id: str, directory: Path, spec: Spec) -> Memory:

@@ -17,7 +17,7 @@ from peer.network.wire.messages import Hello, Refusal
 from peer.runtime.membership.replay import script
 from peer.spec.agreement import digests
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig, load_spec
+from peer.spec.peer import TLS, PeerConfig, load_spec
 from peer.spec.recorded_views import VIEWS, recorded_views
 from peer.spec.run import Run
 from peer.views.decision import Court, Memory, Rules
@@ -174,6 +174,24 @@ def test_views_that_another_authority_proves_are_refused(tmp_path: Path) -> None
     other = (files("peer0", "another")[0].decode(),)
     with pytest.raises(InputError, match=r"not proved \(the signature is not"):
         found(proved_recording(tmp_path, lambda memory: replace(memory, authorities=other)))
+
+
+def test_a_peer_with_certificates_replays_what_a_ca_proves_that_it_knows(tmp_path: Path) -> None:
+    """A recording that names a CA of its own, or none, could be made up by whoever can write it."""
+    spec = proved_recording(tmp_path, lambda memory: memory)
+    known, strange = tmp_path / "ca.pem", tmp_path / "strange.pem"
+    known.write_bytes(files("peer0", "CA")[0])
+    strange.write_bytes(files("peer0", "another")[0])
+    for tls in (TLS(ca=known, cert=known, key=known), TLS(ca=strange, cert=known, key=known, earlier=(known,))):
+        config = PeerConfig(federation=Path("federation.yaml"), id="peer0", tls=tls)
+        assert recorded_views(config, spec) is not None
+    config = PeerConfig(federation=Path("f"), id="peer0", tls=TLS(ca=strange, cert=known, key=known))
+    with pytest.raises(InputError, match=r"no CA that this peer knows.*`tls: \{earlier"):
+        recorded_views(config, spec)
+    (tmp_path / "unsigned").mkdir()
+    unsigned = record(tmp_path / "unsigned", {"peer0": [ALL, WITHOUT]})
+    with pytest.raises(InputError, match="no CA that this peer knows"):
+        recorded_views(config, unsigned)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
