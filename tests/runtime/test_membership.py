@@ -30,6 +30,7 @@ from peer.views.statements import (
     Ballot,
     Decided,
     Decision,
+    Denied,
     Expel,
     Heard,
     Objection,
@@ -192,7 +193,8 @@ async def test_a_true_view_that_is_told_with_a_false_one_is_on_disk_and_reported
     false = View(2, ("peer0",), 0)
     membership, told = member(tmp_path)
     moved = asyncio.create_task(membership.moved(FIRST))
-    await membership.learn("peer3", (decision(SECOND), decision(false, by=("peer3",), before=SECOND)))
+    told_both = Decided((decision(SECOND), decision(false, by=("peer3",), before=SECOND)))
+    assert isinstance(await membership._hear_another("peer3", told_both), Denied)
     async with asyncio.timeout(10):
         await moved
     assert [type(event) for event in told] == [ViewDecided, Refused]

@@ -33,7 +33,6 @@ from peer.views.statements import (
     Ballot,
     Behind,
     Decided,
-    Decision,
     Denied,
     Enter,
     Entry,
@@ -375,13 +374,6 @@ class Membership:
     def name_liar(self, member: str, what: str) -> None:
         """It has said what no honest member says: counted, and told once."""
         self._refusals.add(events.Refused(caller=member, kind="views", reason=f"{what}; it was not believed"))
-
-    async def learn(self, teller: str, decisions: tuple[Decision, ...]) -> None:
-        """Views that were decided, as a member tells; what it cannot prove is not believed."""
-        try:
-            await self.hear(Decided(decisions))
-        except InvalidError as error:
-            self.name_liar(teller, str(error))
 
     # Answering.
 
