@@ -81,6 +81,7 @@ from peer.views.statements import (
     Statement,
     Vote,
     Voted,
+    Yield,
     canonical,
 )
 from peer.views.view import STALENESS_BOUND, Chain, Id, Number, Round, View
@@ -821,6 +822,8 @@ class Attempt:
 
     def _fall_short(self) -> None:
         self._become("outdone" if self._refused else "short")
+        if self._present.tolerates(self._rules.faulty):  # nobody else is listened to in its turn
+            self._to_send = dict.fromkeys(self._promises, Yield(self.number, self.ballot))
 
     def _choose(self) -> None:
         """Which view to propose, now that no more promises are waited for."""

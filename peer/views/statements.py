@@ -223,6 +223,14 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Yield:
+    """my attempt in that ballot has come to nothing: another may try"""
+
+    number: Number
+    ballot: Ballot
+
+
+@dataclass(frozen=True)
 class Decided:
     """these views were decided, one after the other; as a reply: you are outdated"""
 
@@ -327,13 +335,16 @@ class Heard:
 
 
 Kept = TypeVar("Kept")
-Request: TypeAlias = AskPromise | Relay | Propose | Confirm | Release | Decided | Ask | Enter | Leave | Expel | Poll
+Request: TypeAlias = (
+    AskPromise | Relay | Propose | Confirm | Release | Yield | Decided | Ask | Enter | Leave | Expel | Poll
+)
 Reply: TypeAlias = Promised | Relayed | Voted | Refused | Objection | Decided | Behind | Consents | Denied | Heard
 _REPLIES: dict[type, tuple[type, ...]] = {
     AskPromise: (Promised, Refused, Decided, Behind),
     Relay: (Relayed, Refused),
     Propose: (Voted, Refused, Objection, Decided, Behind),
     Confirm: (Voted, Refused, Decided, Behind),
+    Yield: (Heard,),
     Decided: (Heard, Behind),
     Ask: (Decided, Behind),
     Enter: (Heard, Decided),

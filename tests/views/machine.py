@@ -1,6 +1,6 @@
 """One member in a simulation: what it keeps in memory, and what is on its disk."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -23,13 +23,13 @@ from peer.views.statements import (
     canonical,
     read,
 )
+from peer.views.turns import Turns
 from peer.views.view import Chain, View
 
 STALENESS = 4
 """Rounds that a peer may be ahead of the least durable one of which it knows."""
 SECONDS = 10_000
-"""That a decision may take."""
-NEVER = -(1 << 40)
+"""That a phase of a decision may take."""
 
 
 class Secret(Keyring):
@@ -81,14 +81,16 @@ class Machine:
     """Who is proved guilty, as others have told."""
     prepare: Signed[Prepare] | None = None
     """The present attempt's."""
-    turns: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """When each had its turn before the last, and its last."""
+    clock: Callable[[], float] = float
     up: bool = True
     proposal: Attempt | None = None
     above: Ballot | None = None
     waiting: dict[str, Request] = field(default_factory=dict)
     """Members whose answers the proposal waits for, each with what it was asked."""
     disk: Memory = field(default_factory=lambda: Memory(""))
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(SECONDS, self.clock)
 
     @property
     def id(self) -> str:
@@ -267,16 +269,6 @@ class Machine:
             return Objection("a later round was announced", (*less,))
         return Objection("it has begun") if view.planned and self.started >= view.first else None
 
-    def may_try(self, member: str, now: int) -> bool:
-        """Whether a member's new attempt is listened to: nobody outdoes another's again and again, nor its own."""
-        slot = self.acceptor.slot
-        holder = slot.promised.proposer if slot.promised and slot.held else member
-        (before, last), mine = self.turns.get(holder, (NEVER, NEVER)), self.turns.get(member, (NEVER, NEVER))[1]
-        if now - last < SECONDS and (holder == member or mine > before):
-            return False
-        self.turns[member] = mine, now
-        return True
-
     # Moving.
 
     def move(self) -> None:
@@ -331,4 +323,4 @@ class Machine:
         self.started, self.told, self.whole = self.newest, min(self.tellable(), self.ceiling), self.newest
         self.heard, self.asks, self.polled, self.guilt = self.known_before(), {}, {}, {}
         self.announce()
-        self.up, self.proposal, self.above, self.turns = True, None, None, {}
+        self.up, self.proposal, self.above, self.turns = True, None, None, Turns(SECONDS, self.clock)

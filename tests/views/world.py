@@ -46,6 +46,7 @@ from peer.views.statements import (
     Signed,
     Vote,
     Voted,
+    Yield,
     read_reply,
     read_request,
     written,
@@ -80,7 +81,8 @@ class World:
         self.rules = Rules(self.ids, rounds=60, faulty=self.faulty, at_least=least)
         signatures: dict[tuple[str, Any], str] = {}
         keyrings = [Secret(id, signatures) if self.signed else Keyring(id, "simulated") for id in self.ids]
-        self.machines = {one.id: Machine(Acceptor(Memory(one.id), self.rules, one)) for one in keyrings}
+        made = {one.id: Acceptor(Memory(one.id), self.rules, one) for one in keyrings}
+        self.machines = {id: Machine(acceptor, clock=lambda: self.clock or 0.0) for id, acceptor in made.items()}
         self.honest = [machine for id, machine in self.machines.items() if id not in self.liars]
         self.decided = {0: View(0, self.ids, 0)}
         self.committed: dict[Vote, set[str]] = {}
@@ -356,6 +358,7 @@ class World:
         reply = self.judged(machine, teller, decided)
         if machine.chain.current.number > before:
             machine.asks.clear()
+            machine.turns.forget()
         if machine in self.honest:
             for decision in machine.memory.decisions[before:]:
                 if decision.view.number not in self.decided and teller not in self.liars and teller != machine.id:
@@ -465,6 +468,7 @@ class World:
 
     def answer(self, machine: Machine, sender: str, request: Request) -> Reply:
         """What the machine's driver answers, once it is on disk."""
+        current = machine.chain.current
         match request:
             case Decided():
                 return self.told(machine, sender, request)
@@ -472,15 +476,21 @@ class World:
                 return Denied("in the name of another")
             case Enter(entry) if entry.signer != sender:
                 return Denied("in the name of another")
-            case AskPromise(prepare) if self.clock is not None:
+            case AskPromise(prepare) if self.clock is not None and current.tolerates(self.faulty):
                 slot, ballot = machine.acceptor.slot, prepare.statement.ballot
                 is_new = prepare.statement.number == slot.number and (slot.promised is None or ballot > slot.promised)
                 heard = machine.acceptor.keyring.is_valid(prepare) if is_new else True
-                if is_new and not (heard and machine.may_try(sender, self.clock)):
+                if is_new and not (heard and machine.turns.take(sender)):
                     return Refused(slot.number, slot.promised or ballot)
+            case Yield(ballot=ballot) if ballot.proposer == sender and ballot == machine.acceptor.slot.promised:
+                machine.turns.end(sender)
         reply = self.judged(machine, sender, request)
         current = machine.chain.current
+        if not machine.acceptor.held:
+            machine.turns.end()
         match request, reply:
+            case _, Voted(Signed(statement=vote)):
+                machine.turns.advance(vote.ballot.proposer)
             case AskPromise(prepare), Promised(promise):
                 machine.prepare, machine.memory.promised = prepare, promise.statement.durable
             case AskPromise(prepare), Refused():
@@ -631,9 +641,9 @@ class World:
         return set(ids[: next(n for n in range(most, len(ids) + 1) if view.is_quorum(ids[:n], self.faulty))])
 
     def decide(self, proposer: Machine) -> bool:
-        """Whether it gets an answer to its question in a few attempts."""
+        """Whether it gets an answer to its question before liars can have had so many turns at each that they wait."""
         number = proposer.chain.current.number
-        for _ in range(2 * len(self.ids) + 1):
+        for _ in range(4 * len(self.ids) + 1):
             if not proposer.inside or self.over:
                 return self.over
             assert self.clock is not None

@@ -31,7 +31,7 @@ from peer.views.statements import (
 )
 
 RANK, LAST_RANK = 0.3, 6
-"""Seconds between two members that take over from one that has not come to a decision; so many wait for others."""
+"""Seconds between two members that take over an attempt that has come to nothing; so many wait for others."""
 
 
 class LeftBehindError(FailedError):
@@ -95,6 +95,8 @@ class Proposer:
                     if isinstance(reply, Consents):
                         self._take(id, reply.evidence)
             self._acceptor.unheard = frozenset(self.out)
+            for id in self._acceptor.unheard:
+                membership.turns.end(id)
             await asyncio.sleep(self._timeouts.ask)
 
     def _take(self, member: str, evidence: Evidence) -> None:
@@ -153,8 +155,10 @@ class Proposer:
         held = membership.held_for
         promised = self._acceptor.slot.promised
         held_by_out = promised is not None and promised.proposer in out
-        if held and not self._unmet and held < self._timeouts.decide + self._rank * RANK and not held_by_out:
-            return None  # another member is at it
+        if held and not held_by_out and self._is_anothers(held):
+            return None
+        if not membership.turns.is_free(self._acceptor.id):
+            return None
         if (lost := self._lost(seat)) or held > absence or out:
             return self._without(lost, out, seat, waits=held <= absence)
         if membership.order.stands and not seat.missing:
@@ -168,15 +172,15 @@ class Proposer:
             return Wish(entries=(*entries,), unanimous=True)
         return None
 
-    @property
-    def _rank(self) -> int:
-        """After how many others this member takes over an attempt that comes to nothing: all at once would outdo each
-        other."""
-        promised, members = self._acceptor.slot.promised, self._membership.chain.current.members
-        if not self._membership.tolerates:
-            return 0  # nobody stretches a duel, and chance ends it soonest
+    def _is_anothers(self, held: float) -> bool:
+        """Whether another member is at it, or takes it over before this one."""
+        membership, promised = self._membership, self._acceptor.slot.promised
+        if not membership.tolerates:
+            return not self._unmet and held < self._timeouts.decide
+        members = membership.chain.current.members
         turned = members.index(self._acceptor.id) - (promised.counter if promised else 0)
-        return min(turned % len(members), LAST_RANK)
+        rank = min(turned % len(members), LAST_RANK)
+        return membership.turns.over_for < rank * RANK or membership.turns.over_for == 0
 
     def _without(self, lost: Collection[str], out: Mapping[str, Evidence], seat: MovingSeat, waits: bool) -> Wish:
         """Those who are lost and those who are expelled; waits: for all others to promise, if none is lost."""

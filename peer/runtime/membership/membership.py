@@ -6,7 +6,6 @@ whether who is to be left out answers after all, which rounds have begun here, a
 """
 
 import asyncio
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -51,17 +50,16 @@ from peer.views.statements import (
     Reply,
     Request,
     Signed,
+    Voted,
+    Yield,
     canonical,
     check_reply,
 )
+from peer.views.turns import Turns
 from peer.views.view import View
 
 FRESH = 3.0
 """Seconds for which a refusal to leave is still the answer to whoever asks again and again."""
-FAR = 1000
-"""How far the ballot of a member that holds the rounds may be above its last one, as often as it likes."""
-LONGEST_WAIT = 60.0
-"""Seconds that it has to wait at most."""
 
 
 class Register:
@@ -146,63 +144,6 @@ class LeaveOrder:
             otherwise()
 
 
-class Turns:
-    """Whose attempts are listened to: nobody outdoes the attempts of others again and again, nor holds all up for ever.
-
-    A turn lasts as long as a decision may take. While one lasts, its member may try again, and another that has had a
-    turn since the one before is not listened to: so of k liars each can outdo an honest member's attempt once. After
-    its turn a member waits for half as long, or until others have tried: else it would keep ahead of all of them. And
-    a member that begins decisions which come to nothing has to wait after each, twice as long each time.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        """seconds: that a decision may take."""
-        self._seconds, self._clock = seconds, asyncio.get_running_loop().time
-        self._last: defaultdict[str, float] = defaultdict(lambda: -inf)
-        self._before: defaultdict[str, float] = defaultdict(lambda: -inf)
-        """When the last turn of each began, and the one before."""
-        self._begun = Counter[str]()
-        """How many decisions on the same number each has begun."""
-        self._raised: defaultdict[str, float] = defaultdict(lambda: -inf)
-        """When each has last brought this member nearer to a ballot far above all others."""
-        self.freed = -inf
-        """When rounds were last held no more."""
-
-    def clear(self) -> None:
-        """A view was decided."""
-        self._begun.clear()
-
-    def may_raise(self, member: str) -> bool:
-        """Whether a ballot of that member that is too far above all others brings this one nearer to it: seldom enough
-        for others to keep up."""
-        now = self._clock()
-        if now - self._raised[member] < self._seconds:
-            return False
-        self._raised[member] = now
-        return True
-
-    def may_try(self, member: str, holds: Ballot | None, far: bool = False) -> bool:
-        """Whether a member's new ballot is listened to, and if so, that it was. holds: the ballot by which rounds are
-        held now. far: the new one is much higher, so that others would need as many attempts to come up to it."""
-        now = self._clock()
-        if holds is None:
-            begun = self._begun[member]
-            if begun and now - self.freed < min(2.0 ** (begun - 1), LONGEST_WAIT):
-                return False
-            self._begun[member] += 1
-        else:
-            taken = now - self._last[holds.proposer]
-            if holds.proposer == member:
-                if taken < self._seconds:
-                    return not far
-                if taken < 1.5 * self._seconds:
-                    return False
-            elif taken < self._seconds and self._last[member] > self._before[holds.proposer]:
-                return False
-        self._before[member], self._last[member] = self._last[member], now
-        return True
-
-
 class Membership:
     """Of one peer, through all its lives."""
 
@@ -226,7 +167,9 @@ class Membership:
         """Since when a member has answered this one's questions for a promise, and only without one."""
         self._refusals = Refusals(report, questions.limits, acceptor.rules.ids)
         self._surprises = Surprises(questions.limits)
-        self._turns, self._clock = Turns(self.timeouts.decide), asyncio.get_running_loop().time
+        self._clock = asyncio.get_running_loop().time
+        self.turns = Turns(self.timeouts.decide, self._clock)
+        """Where nobody lies all are listened to at any time."""
         self._announced: dict[str, Signed[Announcement]] = {}
         """What members have announced, in this life and before."""
         self._prepare: Signed[Prepare] | None = None
@@ -345,7 +288,7 @@ class Membership:
 
     async def ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
         """The answer; None where there is none, or one that no member gives."""
-        self._failures.pop(member, None)
+        failed = self._failures.pop(member, None)
         try:
             if member == self.id:
                 return await self.hear(request)
@@ -364,7 +307,10 @@ class Membership:
         except Exception as error:  # noqa: BLE001 (as in `Network._accept`)
             self.name_liar(member, self._surprises.explain(error))
             return None
-        self.answered[member] = self._clock()
+        now = self._clock()
+        if failed and now - self.answered.get(member, -inf) > self.acceptor.rules.absence:
+            self.turns.forget()
+        self.answered[member] = now
         if isinstance(request, AskPromise) and isinstance(reply, Refused | Behind):
             self._refusing.setdefault(member, self._clock())
         elif isinstance(reply, Promised):
@@ -383,8 +329,9 @@ class Membership:
 
     async def _hear_another(self, sender: str, request: Request) -> Reply:
         try:
-            if isinstance(request, Relay) and request.prepare.signer != sender:
-                raise InvalidError("an attempt in the name of another")
+            match request:
+                case Relay(Signed(signer=proposer)) | Yield(ballot=Ballot(proposer=proposer)) if proposer != sender:
+                    raise InvalidError("an attempt in the name of another")
             return await self.hear(request)
         except InvalidError as error:
             self.name_liar(sender, str(error))
@@ -402,6 +349,9 @@ class Membership:
                 return await self._relay(prepare, to)
             case AskPromise(prepare) if refused := self._not_its_turn(prepare):
                 return refused
+            case Yield(ballot=ballot):
+                if ballot == self.acceptor.slot.promised:
+                    self.turns.end(ballot.proposer)
             case AskPromise():
                 standing = await self._standing()
             case Propose(proposal) if objection := await self._objection(proposal):
@@ -415,6 +365,8 @@ class Membership:
         if isinstance(request, AskPromise) and isinstance(reply, Promised):
             self._prepare = request.prepare
             self.memory.promised = reply.promise.statement.durable
+        if isinstance(reply, Voted):
+            self.turns.advance(reply.vote.statement.ballot.proposer)
         if self.held and self.seat:
             self.seat.hold(self.memory.promised)  # a round that begins from now on is not in the promise
         # One who hears late that it was taken in asks once more: that must not count when it has gone again.
@@ -422,7 +374,7 @@ class Membership:
         if isinstance(request, Enter) and request.entry.signer not in {*current.members, *current.expelled}:
             self.asks_to_enter[request.entry.signer] = request.entry
         if current.number != number:
-            self._turns.clear()
+            self.turns.forget()
         if not self.held:
             self._refusing.clear()
         await uninterrupted(self._take_note)  # what was heard stands, also where the asker has gone meanwhile
@@ -442,11 +394,9 @@ class Membership:
             return None  # it is refused as such
         self.acceptor.court.check_signed(prepare)
         if self.acceptor.is_beyond(ballot):
-            if self._turns.may_raise(prepare.signer):
+            if self.turns.may_raise(prepare.signer):
                 self.acceptor.approach(ballot)
-            return Refused(slot.number, slot.promised or ballot)
-        holds, known = slot.promised if slot.held else None, slot.promised.counter if slot.promised else 0
-        if not self.tolerates or self._turns.may_try(prepare.signer, holds, far=ballot.counter > known + FAR):
+        elif not self.tolerates or self.turns.take(prepare.signer):
             return None
         return Refused(slot.number, slot.promised or ballot)
 
@@ -594,7 +544,7 @@ class Membership:
 
     def _tell_seat(self) -> None:
         if self.held_since is not None and not self.held:
-            self._turns.freed = self._clock()
+            self.turns.end()
         self.held_since = (self.held_since or self._clock()) if self.held else None
         if seat := self.seat:
             # In a view that is void nothing more is begun, and nobody hears what is on disk of it.
