@@ -17,7 +17,7 @@ from peer.views.decision import Court, Memory, Rules
 from peer.views.signing import Authorities, Keyring
 from peer.views.statements import Decision, InvalidError
 from peer.views.statements import read as parse
-from peer.views.view import View, spans
+from peer.views.view import View, played
 
 VIEWS = "views.json"
 
@@ -136,12 +136,10 @@ def _refuse_link(path: Path) -> None:
 
 def _never_played(views: tuple[View, ...], rounds: int) -> str | None:
     """Whether somebody brings the state of a round in which it took no part."""
-    played: dict[str, set[int]] = {}
-    for span in spans(views, rounds):
+    for span, before in played(views, rounds):
         entrants = dict(span.view.entrants)
         for id in span.view.members:
             brought = entrants.get(id, span.first - 1)
-            if brought >= 0 and brought not in played.get(id, ()):
+            if brought >= 0 and not any(brought in rounds for rounds in before.get(id, ())):
                 return f"{id} brings a state of round {brought} to view {span.view.number} and has none"
-            played[id] = {at for at in played.get(id, ()) if at <= brought} | {*span.rounds}
     return None

@@ -35,7 +35,7 @@ higher one.
   Lower locks are void then, so that no view turns up later that was worked out before those rounds began.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
@@ -84,7 +84,7 @@ from peer.views.statements import (
     Yield,
     canonical,
 )
-from peer.views.view import STALENESS_BOUND, Chain, Id, Number, Round, View
+from peer.views.view import STALENESS_BOUND, Chain, Id, Number, Round, View, played
 
 LONGEST = 300
 """Characters of a view's reason."""
@@ -169,7 +169,8 @@ def next_view(chain: Chain, proposer: str, grounds: Grounds, rules: Rules) -> Vi
     # Who was taken in and cannot go back so far is taken in there once more.
     shaken = {id: promise.private for id, promise in standing.items() if first <= promise.oldest}
     entrants = {**enter, **shaken} if first else {}
-    taken_in = tuple((id, _counting(entrants[id], first)) for id in _ordered(entrants.keys() & members, rules.ids))
+    kept = _kept(chain, first, rules.rounds)
+    taken_in = tuple((id, kept(id, entrants[id])) for id in _ordered(entrants.keys() & members, rules.ids))
     silent = [id for id in present.members if id not in {*promised, *out}] + [*missing]
     gone = _ordered(lost & promised.keys(), rules.ids)
     reasons = [_reason_of_expulsion(id, grounds.evidence) for id in _ordered(proved, rules.ids)]
@@ -213,9 +214,12 @@ def is_less(promise: Promise | None, announced: Announcement, chain: Chain) -> b
     return promise.durable < (announced.round if ceiling is None else min(announced.round, ceiling))
 
 
-def _counting(private: int, first: int) -> int:
-    """A private state that would be void in that view is none."""
-    return private if private < first else -1
+def _kept(chain: Chain, first: int, rounds: int) -> Callable[[str, int], int]:
+    """Of a member and the round of the private state that it brings to a view from `first` on: that round, or -1 where
+    it is void there, or one that this member has never played."""
+    views = (*chain.since(-1), View(chain.current.number + 1, (), first))
+    *_, (_, before) = played(views, max(rounds, first))
+    return lambda id, private: private if any(private in one for one in before.get(id, ())) else -1
 
 
 def _ordered(ids: Collection[str], order: Sequence[str]) -> tuple[str, ...]:

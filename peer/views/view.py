@@ -1,6 +1,6 @@
 """Views: who is a member from which round on, and the chain of all that were decided."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -164,3 +164,15 @@ def spans(views: Sequence[View], rounds: int) -> Sequence[Span]:
             found.append(Span(view, view.first, last))
         last = min(last, view.first - 1)
     return found[::-1]
+
+
+def played(views: Sequence[View], rounds: int) -> Iterator[tuple[Span, Mapping[str, Sequence[range]]]]:
+    """These spans in order, and with each the rounds before it of which its members, and others, can have a state."""
+    found: dict[str, Sequence[range]] = {}
+    for span in spans(views, rounds):
+        yield span, found
+        entrants = dict(span.view.entrants)
+        for id in span.view.members:
+            brought = entrants.get(id, span.first - 1)
+            kept = [range(one.start, min(one.stop, brought + 1)) for one in found.get(id, ())]
+            found[id] = [*filter(None, kept), span.rounds]

@@ -1,6 +1,7 @@
 """Views, their chain, quorums, and what comes of one undisturbed attempt."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -35,8 +36,8 @@ from peer.views.view import Chain, View
 
 IDS = ("a", "b", "c", "d", "e")
 ALL = View(0, IDS, 0)
-BEGINNING = View(1, IDS[:4], 0)
-"""Without e."""
+BEGINNING = View(1, IDS[:4], 2)
+"""Without e, which has played two rounds."""
 STANDING = {
     id: Standing(*at, -1) for id, at in {"a": (3, 0, 5), "b": (2, 0, 5), "c": (3, 0, 6), "d": (4, 0, 6)}.items()
 }
@@ -48,10 +49,15 @@ def assembly() -> Assembly:
 
 
 def attempt(
-    wish: Wish, standing: Mapping[str, Standing] = STANDING, lost: str = "", by: str = "a", at_least: int = 1
+    wish: Wish,
+    standing: Mapping[str, Standing] = STANDING,
+    lost: str = "",
+    by: str = "a",
+    at_least: int = 1,
+    after: View = BEGINNING,
 ) -> Attempt:
-    """One attempt after BEGINNING; `lost` do not answer."""
-    members = Assembly("abcde", faulty=0, signed=False, at_least=at_least).begin_with(BEGINNING)
+    """One attempt; `lost` do not answer."""
+    members = Assembly("abcde", faulty=0, signed=False, at_least=at_least).begin_with(after)
     made = members.attempt(wish, by, lost, standing)
     held = {id for id, acceptor in members.acceptors.items() if acceptor.held and id not in lost}
     assert not held or made.state == "short"
@@ -73,11 +79,12 @@ def test_the_rest_go_on_without_one_from_the_last_round_that_all_of_them_have() 
 
 
 def test_one_is_taken_in_after_the_last_round_that_has_begun() -> None:
-    taken_in = attempt(Wish(entries=enters("e", 6)))
-    assert view_of(taken_in) == View(2, IDS, 7, planned=True, entrants=(("e", 6),), reason="e taken in")
-    void = view_of(attempt(Wish(entries=enters("e", 7))))
-    assert void
-    assert void.entrants == (("e", -1),), "the others have not played that round"
+    taken_in = attempt(Wish(entries=enters("e", 1)))
+    assert view_of(taken_in) == View(2, IDS, 7, planned=True, entrants=(("e", 1),), reason="e taken in")
+    for invented in (2, 7):
+        found = view_of(attempt(Wish(entries=enters("e", invented))))
+        assert found
+        assert found.entrants == (("e", -1),), "it has not played that round"
 
 
 def test_one_leaves_and_all_play_their_rounds_to_the_end() -> None:
@@ -129,7 +136,7 @@ def test_who_was_taken_in_goes_back_with_the_others_to_rounds_that_it_has_played
 
 def test_nobody_is_taken_in_where_all_begin_anew() -> None:
     begin = {**STANDING, "a": Standing(-1, 0, 1, -1), "b": Standing(4, 5, 5, 2)}
-    found = view_of(attempt(Wish(entries=enters("e", 2)), begin, lost="c"))
+    found = view_of(attempt(Wish(entries=enters("e", 2)), begin, lost="c", after=replace(BEGINNING, first=0)))
     assert found
     assert (found.members, found.first, found.entrants) == (("a", "b", "d", "e"), 0, ())
 
