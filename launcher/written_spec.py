@@ -35,6 +35,7 @@ class Keys(BaseModel):
     model_config = ConfigDict(extra="allow")
     rounds: int = 10
     test: str | None = None
+    run: str | None = None
     protocol: Named
     model: Named
     task: Named = Named(name="classification")

@@ -73,6 +73,7 @@ def run(options: RunOptions, output: Output) -> Ended:
     spec = options.engine.place(options.spec)
     directory = RunDirectory(options.out or default_directory(spec))
     try:
+        spec = directory.named(spec, options.fresh)
         run = Run(spec, directory.files, options.device or "auto", options.certs)
         with opened(options.dashboard) as dashboard:
             if finished := prepare(directory, run, options):

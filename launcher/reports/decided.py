@@ -1,6 +1,7 @@
 """The views that the peers of a run tell of in their events."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from launcher.views import Views, in_order, told
 from peer.errors import FailedError
 from peer.reading import lines, open_plain
 from peer.spec.federation import Spec
-from peer.spec.recorded_views import VIEWS, OldError, proved
+from peer.spec.recorded_views import VIEWS, OldError, kept, proved
 from peer.telemetry.events import ViewDecided, read_event
 from peer.telemetry.results import EVENTS, objects
 from peer.views.statements import InvalidError
@@ -22,8 +23,10 @@ def decided(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:
     A line that is spoilt in one peer's events stands in another's.
     """
     found: dict[int, tuple[str, View]] = {}
-    for id, place in places.items() if spec.on_loss == "bypass" else ():
-        for view in (*_proved(place, spec), *_views(place)):
+    places = places if spec.on_loss == "bypass" else {}
+    trusted = _trusted(spec, places.values())
+    for id, place in places.items():
+        for view in (*_proved(place, spec, trusted), *_views(place)):
             other, known = found.setdefault(view.number, (id, view))
             if known != view:
                 raise FailedError(
@@ -33,10 +36,21 @@ def decided(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:
     return Views(spec.ids, rounds, in_order(view for _, view in found.values()))
 
 
-def _proved(place: Path, spec: Spec) -> Iterator[View]:
+def _trusted(spec: Spec, places: Collection[Path]) -> list[str]:
+    """The CAs by which views are proved: those that more peers name than may lie, or all, where no more are there."""
+    named = list[tuple[str, ...]]()
+    for place in places:
+        with suppress(OSError, InvalidError):
+            named.append(kept(place).authorities)
+    count = Counter(pem for authorities in named for pem in {*authorities})
+    liars = min(spec.tolerated(certificates=True), len(named) - 1)
+    return [pem for pem in count if count[pem] > liars]
+
+
+def _proved(place: Path, spec: Spec, trusted: Collection[str]) -> Iterator[View]:
     """What the peer's views.json proves. One of an earlier version proves nothing, and is passed over."""
     try:
-        yield from (one.view for one in proved(place, spec).decisions)
+        yield from (one.view for one in proved(place, spec, trusted).decisions)
     except FileNotFoundError:
         return
     except OSError as error:

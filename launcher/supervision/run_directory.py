@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
@@ -120,6 +121,13 @@ class RunDirectory:
             return WrittenSpec.read(self.files.federation)
         except InputError as error:
             raise InputError(f"{error} (an earlier run's; --fresh discards it)") from None
+
+    def named(self, spec: Spec, fresh: bool) -> Spec:
+        """The spec of this very run, where members sign what they say: no other run has its `run`."""
+        if spec.on_loss != "bypass" or spec.views or spec.run is not None:
+            return spec
+        earlier = None if fresh else self.earlier()
+        return spec.model_copy(update={"run": earlier.keys.run if earlier else token_hex(8)})
 
     def compare(self, spec: Spec) -> None:
         """Refuses a directory of another run, naming the keys that differ."""

@@ -96,6 +96,10 @@ class Spec(Settings):
     """How many members may lie about who is one, with `on_loss: bypass`, and change nothing by it: a stolen
     certificate, a modified peer. f of them take certificates, and 3f + 1 members. Not given: 1 from four members on
     where there are certificates, else 0. See [views.md](views.md#members-that-lie)."""
+    run: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] | None = None
+    """Which run this is, of several with the same settings and certificates: what members sign in one counts in that
+    one only. `dfl-launch run` draws it with `on_loss: bypass`; for peers that you start by hand write another for each.
+    See [views.md](views.md#members-that-lie)."""
     views: Literal["replay"] | None = None
     """`replay` takes all views from the run in `recording`, which ends in the same bits. Not given: they are decided as
     members are lost and return. See [views.md](views.md#the-same-once-more)."""

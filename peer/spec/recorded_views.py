@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from errno import EINVAL
 from pathlib import Path
@@ -41,11 +41,18 @@ def read_memory(text: bytes) -> Memory:
     return memory
 
 
-def proved(directory: Path, spec: Spec) -> Memory:
-    """What a peer has kept of views in its directory; InvalidError if one has no proof that it was decided."""
+def kept(directory: Path) -> Memory:
+    """What a peer has kept of views in its directory, whether or not it is proved; OSError, InvalidError."""
     _refuse_link(directory / VIEWS)
-    memory = read_memory(read_plain(directory / VIEWS, RECORDS))
-    secured = bool(memory.authorities)
+    return read_memory(read_plain(directory / VIEWS, RECORDS))
+
+
+def proved(directory: Path, spec: Spec, trusted: Collection[str] | None = None) -> Memory:
+    """What a peer has kept of views in its directory; InvalidError if one has no proof that it was decided. `trusted`:
+    the CAs (PEM) that count; not given: those that the peer itself has trusted."""
+    memory = kept(directory)
+    authorities = memory.authorities if trusted is None else trusted
+    secured = bool(authorities)
     if spec.faulty_members and memory.decisions and not secured:
         raise InvalidError("nothing in it is signed, and `faulty_members` takes certificates")
     rules = Rules(spec.ids, spec.rounds, spec.tolerated(secured))
@@ -54,7 +61,7 @@ def proved(directory: Path, spec: Spec) -> Memory:
         federation = lasting_digest(Run.read(directory).digests)  # a spec that is only looked at may lack settings
     except (OSError, ValueError):
         raise InvalidError(f"its {RUN} is not readable") from None
-    court = Court(rules, Authorities(federation, memory.authorities) if secured else Keyring(memory.id, federation))
+    court = Court(rules, Authorities(federation, authorities) if secured else Keyring(memory.id, federation))
     present = View(0, spec.ids, first=0)
     for decision in memory.decisions:
         court.check_decision(present, decision)
@@ -112,7 +119,7 @@ def _known(id: str, directory: Path, spec: Spec) -> Memory:
         raise InputError(f"{directory / RUN}: is not readable; name another recording") from None
     ours = spec.digests()
     differing = [key for key in theirs.digests.keys() | ours.keys() if theirs.digests.get(key) != ours.get(key)]
-    if differing := sorted({*differing} - {"views"}):
+    if differing := sorted({*differing} - {"views", "run"}):
         keys = ", ".join(f"`{key}`" for key in differing)
         raise InputError(f"{directory}: is of another federation, which differs in {keys}; name another recording")
     path = directory / VIEWS

@@ -19,8 +19,9 @@ from math import inf
 
 PHASES = 3
 """In an attempt: promise, vote, commit."""
-LONGEST = 15
-"""For which a member is not listened to after its turn, at most, in times of a phase."""
+LONGEST = 900
+"""For which a member is not listened to after its turn, at most, in times of a phase. Much shorter, and a liar could
+always be in its turn at one of many members."""
 
 
 class Turns:

@@ -44,6 +44,7 @@ from peer.views.statements import (
     Statement,
     Vote,
     Voted,
+    Yield,
 )
 from peer.views.view import View
 
@@ -230,3 +231,17 @@ async def test_one_that_has_just_started_votes_for_nobodys_exclusion(tmp_path: P
     assert membership.seat
     membership.seat.transport = None
     assert isinstance(await membership.hear(asked), Objection)
+
+
+async def test_only_who_has_a_turn_can_end_it(tmp_path: Path) -> None:
+    """Else whoever says so in its place would cut short what others decide."""
+    told = list[Event]()
+    membership = seated(tmp_path, {}, told)
+    assert isinstance(await membership.hear(AskPromise(Stamp("peer1", "").sign(Prepare(1, BALLOT)))), Promised)
+    outdoing = AskPromise(Stamp("peer2", "").sign(Prepare(1, Ballot(BALLOT.counter + 1, "peer2"))))
+    assert isinstance(await membership.hear(outdoing), statements.Refused)
+    assert isinstance(await membership._hear_another("peer2", Yield(1, BALLOT)), statements.Denied)
+    assert isinstance(await membership.hear(outdoing), statements.Refused)
+    assert await membership._hear_another("peer1", Yield(1, BALLOT)) == statements.Heard()
+    assert isinstance(await membership.hear(outdoing), Promised)
+    assert [event.caller for event in told if isinstance(event, Refused)] == ["peer2"]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, strategies
 from keyrings import files, keyring
 
-from peer.errors import InputError
+from launcher.reports.decided import decided
+from peer.errors import FailedError, InputError
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import Hello, Refusal
 from peer.runtime.membership.replay import script
@@ -22,7 +23,7 @@ from peer.spec.recorded_views import VIEWS, recorded_views
 from peer.spec.run import Run
 from peer.views.decision import Court, Memory, Rules
 from peer.views.signing import Authorities, Keyring
-from peer.views.statements import Ballot, Decision, Vote, canonical
+from peer.views.statements import Ballot, Decision, InvalidError, Vote, canonical
 from peer.views.view import View
 
 IDS, ROUNDS = ("peer0", "peer1", "peer2", "peer3"), 9
@@ -63,9 +64,11 @@ def federation(directory: Path, **keys: Any) -> Spec:
     return load_spec(path, peers=4)
 
 
-def decisions(spec: Spec, views: Sequence[View], signed: bool = False) -> list[Decision]:
-    """With the votes of all: what would be if they had decided these views, after the first."""
-    rings = {id: (keyring(id, spec.lasting_digest) if signed else Keyring(id, spec.lasting_digest)) for id in IDS}
+def decisions(spec: Spec, views: Sequence[View], signed_by: str = "") -> list[Decision]:
+    """With the votes of all, with certificates of that CA: what would be if they had decided these views, after the
+    first."""
+    federation = spec.lasting_digest
+    rings = {id: keyring(id, federation, signed_by) if signed_by else Keyring(id, federation) for id in IDS}
     court, found = Court(Rules(spec.ids, spec.rounds), Authorities(spec.lasting_digest)), list[Decision]()
     for before, view in pairwise(views):
         vote = Vote("commit", view.number, Ballot(1, "peer0"), court.digest(before, view))
@@ -73,9 +76,9 @@ def decisions(spec: Spec, views: Sequence[View], signed: bool = False) -> list[D
     return found
 
 
-def kept(spec: Spec, id: str, views: Sequence[View], signed: bool = False) -> Memory:
-    authorities = (files("peer0", "CA")[0].decode(),) if signed else ()
-    return Memory(id, decisions(spec, views, signed), authorities=authorities)
+def kept(spec: Spec, id: str, views: Sequence[View], signed_by: str = "") -> Memory:
+    authorities = (files("peer0", signed_by)[0].decode(),) if signed_by else ()
+    return Memory(id, decisions(spec, views, signed_by), authorities=authorities)
 
 
 def record(directory: Path, known: Mapping[str, Sequence[View]], **keys: Any) -> Spec:
@@ -141,7 +144,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, content: str) -> None:
 def proved_recording(directory: Path, change: Callable[[Memory], Memory]) -> Spec:
     """Of a run with certificates, in which peer0 has kept something else."""
     spec = record(directory, {"peer0": [ALL]})
-    memory = change(kept(spec, "peer0", [ALL, WITHOUT, BACK], signed=True))
+    memory = change(kept(spec, "peer0", [ALL, WITHOUT, BACK], "CA"))
     (directory / "run" / "peer0" / VIEWS).write_bytes(canonical(asdict(memory)))
     return spec
 
@@ -192,6 +195,29 @@ def test_a_peer_with_certificates_replays_what_a_ca_proves_that_it_knows(tmp_pat
     unsigned = record(tmp_path / "unsigned", {"peer0": [ALL, WITHOUT]})
     with pytest.raises(InputError, match="no CA that this peer knows"):
         recorded_views(config, unsigned)
+
+
+@pytest.mark.parametrize("by", ["another", ""])
+def test_a_summary_takes_no_peer_at_its_word_whose_own_ca_proves_its_views(tmp_path: Path, by: str) -> None:
+    spec = record(tmp_path, {id: [ALL] for id in IDS})
+    places = {id: tmp_path / "run" / id for id in IDS}
+    for id in IDS[1:]:
+        (places[id] / VIEWS).write_bytes(canonical(asdict(kept(spec, id, [ALL], "CA"))))
+    (places["peer0"] / VIEWS).write_bytes(canonical(asdict(kept(spec, "peer0", [ALL, WITHOUT], "CA"))))
+    assert decided(spec, places, ROUNDS).later == (WITHOUT,)
+    (places["peer0"] / VIEWS).write_bytes(canonical(asdict(kept(spec, "peer0", [ALL, WITHOUT], by))))
+    with pytest.raises(FailedError, match=r"without proof that it was decided \(the signature is not"):
+        decided(spec, places, ROUNDS)
+
+
+def test_what_was_signed_in_one_run_is_not_in_another(tmp_path: Path) -> None:
+    first = record(tmp_path, {"peer0": [ALL, WITHOUT]}, run="first")
+    assert found(first) == (WITHOUT,)
+    second = federation(tmp_path, run="second")
+    court = Court(Rules(IDS, ROUNDS), Authorities(second.lasting_digest, (files("peer0", "CA")[0].decode(),)))
+    court.check_decision(ALL, decisions(second, [ALL, WITHOUT], "CA")[0])
+    with pytest.raises(InvalidError, match="votes that are not for the same"):
+        court.check_decision(ALL, decisions(first, [ALL, WITHOUT], "CA")[0])
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

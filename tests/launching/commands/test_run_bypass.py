@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from fake_runs import Run, summary
 
 
@@ -41,3 +42,17 @@ def test_with_bypass_too_few_end_the_run(run: Run, bypass: None) -> None:
 
 def test_with_bypass_wrong_input_is_no_loss(run: Run, bypass: None) -> None:
     assert run(peer1="wrong", peer2="hangs")[0] == 2
+
+
+def test_each_fresh_run_is_another(run: Run, bypass: None, tmp_path: Path) -> None:
+    """What was signed in the one says nothing in the next; one that goes on is the same."""
+
+    def name() -> str:
+        return str(yaml.safe_load((tmp_path / "out" / "federation.yaml").read_text())["run"])
+
+    run()
+    first = name()
+    run()
+    assert name() == first
+    run(fresh=True)
+    assert name() != first

@@ -1,0 +1,86 @@
+"""Whose attempts a member listens to: rules T1 to T4 of `peer/views/turns.py`."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.views.turns import PHASES, Turns
+
+PHASE = 4.0
+
+
+class Clocked(Turns):
+    """At the time that it is set to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(PHASE, lambda: self.now)
+
+
+def test_in_a_turn_nobody_else_is_listened_to_nor_its_own_member_again() -> None:
+    turns = Clocked()
+    assert turns.take("a")
+    turns.now = 3.9
+    assert not turns.take("a")
+    assert not turns.take("b")
+    assert turns.over_for == 0
+    turns.now = 4.5
+    assert turns.over_for == 0.5
+    assert turns.take("b")
+
+
+def test_a_turn_begins_anew_with_each_phase_and_ends_all_the_same() -> None:
+    turns = Clocked()
+    turns.take("a")
+    for now in (3.0, 6.0, 9.0, 11.0):
+        turns.now = now
+        turns.advance("a")
+        turns.advance("b")
+        assert not turns.is_free("b")
+    turns.now = PHASES * PHASE
+    turns.advance("a")
+    assert turns.is_free("b")
+
+
+def test_who_gives_up_ends_its_own_turn_only() -> None:
+    turns = Clocked()
+    turns.take("a")
+    turns.end("b")
+    assert not turns.is_free("b")
+    turns.now = 0.5
+    turns.end("a")
+    assert turns.is_free("b")
+    assert not turns.is_free("a")
+    turns.now = 1.5
+    assert turns.is_free("a"), "half a second of trying costs no more than one of waiting"
+
+
+def test_what_is_decided_or_who_comes_back_makes_all_equal_again() -> None:
+    turns = Clocked()
+    turns.take("a")
+    turns.now = 2 * PHASE
+    assert not turns.is_free("a")
+    turns.forget()
+    assert turns.take("a")
+
+
+@given(st.lists(st.floats(0.0, 6.0), max_size=400), st.integers(1, 9))
+def test_whoever_tries_and_tries_holds_each_member_ever_less(waits: list[float], members: int) -> None:
+    """At whatever times, and at whichever of them: a half of the time at first, and after some time nearly nothing."""
+    all_turns = [Clocked() for _ in range(members)]
+    for at, wait in enumerate(waits):
+        for turns in all_turns:
+            turns.now += wait
+        all_turns[at % members].take("liar")
+    for turns in all_turns:
+        turns.end()
+        spent = turns._spent["liar"]
+        assert 2 ** (spent / PHASE) <= 2 + turns.now / PHASE
+
+
+def test_a_ballot_that_is_far_above_raises_others_only_now_and_then() -> None:
+    turns = Clocked()
+    assert turns.may_raise("a")
+    assert not turns.may_raise("a")
+    assert turns.may_raise("b")
+    turns.now = PHASE
+    assert turns.may_raise("a")
