@@ -26,13 +26,3 @@ def test_whoever_waits_as_long_as_it_says_waits_no_longer(burst: int, seconds: f
     for _ in range(3):  # what is less than the clock can tell takes one more turn
         now[0] += pace.wait
     assert pace.take()
-
-
-def test_some_at_once_and_then_one_at_a_time() -> None:
-    pace, now = asyncio.run(clocked(3, 2.0))
-    assert [pace.take() for _ in range(4)] == [True, True, True, False]
-    assert pace.wait == 2.0
-    now[0] += 2.0
-    assert [pace.take(), pace.take()] == [True, False]
-    now[0] += 100.0
-    assert [pace.take() for _ in range(4)] == [True, True, True, False]
