@@ -1,5 +1,6 @@
 """What collaborating gained: a run beside one of the same peers alone (MCG and CGS: CYCle's)."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from peer.learning.training import metrics
 from peer.learning.training.phase import Phase
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.reading import open_plain
+from peer.telemetry.results import MODEL
 from peer.text import number, printable
 
 COMPARED = ("data", "model", "task", "training", "seed", "init", "ring", "rounds")
@@ -133,8 +135,12 @@ def _figures(directory: Path, summary: Summary, headline: Headline) -> dict[str,
 
 
 def weight_divergence(run: Path, ids: Sequence[str]) -> float | None:
-    """The mean over all weights of Eq. 11 of FedISP; None for one peer, or where models differ in shape."""
-    vectors = [_weights(run / id / "model.safetensors") for id in ids]
+    """The mean over all weights of Eq. 11 of FedISP; None for one peer, or where models differ in shape or have stayed
+    where their peers ran."""
+    models = [run / id / MODEL for id in ids]
+    if not all(map(os.path.lexists, models)):
+        return None
+    vectors = [*map(_weights, models)]
     if len({len(vector) for vector in vectors}) > 1 or len(vectors) < 2 or not len(vectors[0]):
         return None
     return float(metrics.weight_divergence(vectors).mean())

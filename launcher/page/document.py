@@ -37,10 +37,11 @@ class Card:
 
 @dataclass(frozen=True)
 class Definition:
-    """One of the paper's promises in plain words, and whether it held; None: not known."""
+    """One of the paper's promises and whether it held, in a few words; what was counted; None: not known."""
 
     name: str
     words: str
+    counted: str
     holds: bool | None
 
 

@@ -40,7 +40,7 @@ def _made(told: Told, label: str) -> Document:
         "peer_rounds": peer_rounds(told.chronicles, told.headline),
         "peers": peers(told),
         "seconds": seconds(told),
-        "edges": edges(told.audits, told.views),
+        "edges": edges(told),
         "moments": moments(told.chronicles, told.views),
         "ring": seats(told),
         "neighbours": joined(told),

@@ -45,6 +45,7 @@ function privacy(proof) {
   const promises = make("ul");
   for (const one of proof.definitions) {
     const item = make("li", `${one.words} (Definition ${one.name})`, { true: "kept", false: "broken", null: "open" }[one.holds]);
+    item.append(make("p", one.counted, "muted"));
     promises.append(item);
   }
   const violations = proof.violations.map((line) => make("p", line, "broken"));

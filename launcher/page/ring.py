@@ -6,7 +6,6 @@ from math import ceil
 from launcher.page.document import Row
 from launcher.page.sectors import lines, neighbours, sectors
 from launcher.page.told import Told
-from launcher.page.traffic import talked
 
 MOST_CLASSES = 20
 Ordered = tuple[str, tuple[str, ...], Iterable[tuple[str, str]]]
@@ -20,8 +19,12 @@ def seats(told: Told) -> Iterator[Row]:
 
 
 def joined(told: Told) -> Iterator[Row]:
-    """The rows of `lines`, with when they held."""
-    return ({"when": when, **row} for when, order, pairs in orders(told) for row in lines(order, pairs))
+    """The rows of `lines`, with when they held, and whether it was in the ring's last order."""
+    for when, order, pairs in orders(told):
+        for row in lines(order, pairs):
+            pair = row["peer"], row["other"]
+            last = when == "before" or not told.audits or {pair, pair[::-1]} & told.talked - told.earlier_edges
+            yield {"when": when, "ring": "last" if last else "earlier", **row}
 
 
 def mixes(told: Told) -> dict[str, Mapping[str, float]]:
@@ -47,4 +50,4 @@ def orders(told: Told) -> Iterator[Ordered]:
     last = tuple(last) if sorted(last) == sorted(first) else first  # each peer tells its own, whatever it likes
     if orders:
         yield "before", first, neighbours(first)
-    yield "after", last, talked(told.audits, told.views) if told.audits else neighbours(last)
+    yield "after", last, told.talked if told.audits else neighbours(last)

@@ -10,12 +10,12 @@ from launcher.headline import Headline
 from launcher.page.chronicle import Chronicle
 from launcher.reports.audits import audits
 from launcher.reports.decided import decided
-from launcher.reports.flows import Audit
+from launcher.reports.definitions import earlier_edges, in_order
+from launcher.reports.flows import Audit, Carried, Edge, carried
 from launcher.reports.privacy import privacy
 from launcher.reports.summary import promise
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.views import Views
-from peer.errors import FailedError
 from peer.spec.federation import Spec
 from peer.telemetry.events import RingOrdered
 
@@ -43,6 +43,21 @@ class Told:
     @cached_property
     def views(self) -> Views:
         return decided(self.spec, self.places, self.summary.rounds if self.summary else self.spec.rounds)
+
+    @cached_property
+    def sent(self) -> list[Carried]:
+        """What went along which edge."""
+        return carried(self.views, self.audits)
+
+    @cached_property
+    def talked(self) -> set[Edge]:
+        """Who sent to whom in the rounds themselves, and not when the ring was set up."""
+        return {one.edge for one in self.sent if one.round > 0}
+
+    @cached_property
+    def earlier_edges(self) -> set[Edge]:
+        """Those used only before the ring was put in its last order."""
+        return earlier_edges(in_order(self.views, self.sent))
 
     @property
     def judged(self) -> list[str]:
@@ -74,10 +89,7 @@ class Told:
 
     @property
     def proof(self) -> Privacy | None:
-        """None where nothing can be said: of code of somebody's own, before it has left a model."""
+        """None while nothing is proven."""
         if self.summary:
             return self.summary.privacy
-        try:
-            return privacy(self.views, self.audits, promise(self.spec, self.places), self.spec.ids)
-        except FailedError:
-            return None
+        return privacy(self.views, self.audits, promise(self.spec, self.audits), self.spec.ids)

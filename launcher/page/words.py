@@ -1,30 +1,16 @@
 """A run's figures and its proof of privacy for a person."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from launcher.formatting import duration, plural, quantity
 from launcher.headline import Headline
 from launcher.page.document import Card, Definition, PrivacyWords, Row, Verdict
+from launcher.reports.definitions import HOLDS
 from launcher.reports.summary_json import Privacy, Summary
 from peer.text import number, one_line
 
 MOST_VIOLATIONS = 50
-RING_ONLY = "Each peer sent to its two neighbours on the ring, and to nobody else."
-MET = {
-    "3.1": "No head left its peer: the head is the last layer, which turns features into classes.",
-    "3.2": "Nobody acted as a server: there was no peer through which all others talked.",
-    "3.3": RING_ONLY,
-}
-NOT_MET = {
-    "3.1": "Heads left their peers",
-    "3.2": "One peer was the hub through which all others talked.",
-    "3.3": "Peers sent to others than two neighbours on a ring.",
-}
-UNDECIDED = {
-    "3.1": "Whether a head left its peer can neither be proven nor denied.",
-    "3.2": "Whether somebody acted as a server is not known.",
-    "3.3": "Whether each peer sent to its two neighbours only is not known.",
-}
+DEFINED = {"3.1": "No head leaves its peer", "3.2": "Nobody is a server", "3.3": "Neighbours on the ring only"}
 
 
 def cards(summary: Summary, headline: Headline) -> Iterator[Card]:
@@ -77,10 +63,11 @@ def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
     violations, met = proof["violations"], proof["definitions"]
     verdict: Verdict = "broken" if violations else "kept" if all(met.values()) else "open"
     titles = {
-        "kept": "Heads stayed with their peers, nobody was a server, and each peer sent to its ring neighbours only.",
+        "kept": "Heads stayed with their peers, nobody was a server, and each peer exchanged with neighbours on the "
+        "ring only.",
         "open": "As far as is known nothing left against the protocol's declaration; not all records are here."
         if proof.get("unknown")
-        else "Nothing left against the protocol's declaration, which does not promise all of the three definitions.",
+        else f"Nothing left against the protocol's declaration. {_lacking(met)}.",
         "broken": "Something left against the protocol's declaration, or the records contradict each other.",
     }
     lines = [
@@ -94,20 +81,23 @@ def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
         verdict,
         titles[verdict],
         [*_sentences(proof, list(edges))],
-        [Definition(name, _definition(name, holds, proof), holds) for name, holds in met.items()],
+        [_definition(name, proof) for name in met],
         [one_line(line) for line in lines[:MOST_VIOLATIONS]] + more,
     )
 
 
-def _definition(name: str, holds: bool | None, proof: Privacy) -> str:
-    if holds is None:
-        return UNDECIDED.get(name, "not known")
-    if name == "3.1" and not holds:
-        declared = "" if proof["violations"] else ", as the protocol declares"
-        return f"{NOT_MET[name]}: {quantity(proof['head_bytes_sent'])}{declared}."
-    if name == "3.3" and holds and not proof["edges_used"]:
-        return "Nobody sent anything to anybody."
-    return (MET if holds else NOT_MET).get(name, "")
+def _lacking(definitions: Mapping[str, bool | None]) -> str:
+    """The definitions that are not met."""
+    found = [(HOLDS[holds], [name for name, held in definitions.items() if held is holds]) for holds in (False, None)]
+    said = "; ".join(f"{words}: {', '.join(names)}" for words, names in found if names)
+    return f"{said[:1].upper()}{said[1:]}"
+
+
+def _definition(name: str, proof: Privacy) -> Definition:
+    """The sentence that stands in the summary, too."""
+    holds = proof["definitions"][name]
+    counted = proof.get("counted", {}).get(name, "an earlier version did not say what it had counted")
+    return Definition(name, f"{DEFINED.get(name, name)}: {HOLDS[holds]}", one_line(counted), holds)
 
 
 def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:

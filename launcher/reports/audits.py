@@ -24,6 +24,8 @@ class Entry(BaseModel):
 
 class SentEntry(Entry):
     to: str
+    order: Count = 0
+    """How many orders of the ring had been announced in the round."""
 
 
 class ReceivedEntry(Entry):
@@ -39,7 +41,10 @@ class AuditedRound(BaseModel):
     edges: dict[str, list[str]]
     sent: list[SentEntry]
     received: list[ReceivedEntry]
+    orders: list[list[str]] = []
     told: dict[str, Count] = {}
+    noted: dict[str, Count] = {}
+    own_code: list[str] = []
 
 
 def audits(places: Mapping[str, Path]) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from launcher.formatting import duration, plural, quantity
 from launcher.headline import Headline
 from launcher.reports.changes import changes
+from launcher.reports.definitions import HOLDS
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.table import fitting
 from peer.errors import InputError
@@ -94,13 +95,16 @@ def quality(summary: Summary, headline: Headline) -> list[str]:
 
 def where(summary: Summary, spec: Spec, directory: Path) -> list[str]:
     """Where a run's models lie, and how one is loaded."""
-    first, model = summary.per_peer[0].id, spec.model.name
+    model, ids = spec.model.name, [peer.id for peer in summary.per_peer]
+    here = [id for id in ids if (directory / id / MODEL).is_file()]
     named = {"user_model": model, "user_task": spec.task.name}
     own = "".join(f', {key}="{name}"' for key, name in named.items() if ":" in name)
-    said = [f"models: {directory}/<id>/model.safetensors; everything else: {directory}/summary.json"]
+    there = "" if here == ids else ", but for those that stay where their peers ran"
+    models = f"{directory}/<id>/{MODEL}{there}" if here else "they stay where the peers ran"
+    said = [f"models: {models}; everything else: {directory}/summary.json"]
     with suppress(InputError):
-        if has_one_input(directory / first / MODEL):
-            load = f'load_model("{directory}/{first}/{MODEL}"{own})'
+        if here and has_one_input(directory / here[0] / MODEL):
+            load = f'load_model("{directory}/{here[0]}/{MODEL}"{own})'
             said.append(f"to load one: from peer import load_model; model = {load}")
     return said
 
@@ -130,4 +134,8 @@ def verdict(privacy: Privacy) -> list[str]:
         else f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
         for one in violations[:10]
     ]
-    return [said, *trusted, *shown, *([f"  and {len(violations) - 10} more"] if len(violations) > 10 else [])]
+    counted = [
+        f"  {name} {HOLDS[privacy['definitions'].get(name)]}: {told}"
+        for name, told in privacy.get("counted", {}).items()
+    ]
+    return [said, *counted, *trusted, *shown, *([f"  and {len(violations) - 10} more"] if len(violations) > 10 else [])]

@@ -1,16 +1,13 @@
 """What a run came to, from the files its peers left."""
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from pydantic import TypeAdapter
-from safetensors import SafetensorError, safe_open
 
 from launcher.headline import Headline, mean
 from launcher.reports.audits import audits
 from launcher.reports.decided import decided
+from launcher.reports.flows import Audit
 from launcher.reports.privacy import privacy
 from launcher.reports.summary_json import AcrossPeers, DecidedView, PeerSummary, Summary
 from launcher.reports.trust import Promise
@@ -18,7 +15,6 @@ from launcher.views import Views
 from peer.errors import FailedError
 from peer.learning.tasks import Task
 from peer.learning.training import metrics
-from peer.reading import open_plain
 from peer.spec.behaviour import in_words
 from peer.spec.federation import Spec
 from peer.telemetry.events import RoundDone
@@ -35,7 +31,6 @@ class Spent(NamedTuple):
     restarts: int
 
 
-NAMES = TypeAdapter(tuple[str, ...])
 Places = Mapping[str, Path]
 """Each peer's directory, by id."""
 
@@ -46,26 +41,10 @@ def results(places: Places, rounds: int) -> dict[str, Result]:
     return {id: result for id, result in read.items() if result and result.is_of(rounds)}
 
 
-def promise(spec: Spec, places: Places) -> Promise:
-    """What the run's protocol promises of heads; of code of a user's own, how many numbers could hold one."""
-    protocol = spec.protocol
-    declared, own_code = protocol.declarations(spec.rounds), ":" in protocol.name
-    first = next(iter(places.values())) / "model.safetensors"
-    return Promise(declared, own_code, head_size(first) if own_code else 0)
-
-
-def head_size(model: Path) -> int:
-    """Values of the head in a model's file; FailedError where it is missing or damaged."""
-    try:
-        open_plain(model).close()
-        with safe_open(model, "np") as file:
-            told = (file.metadata() or {}).get("head")
-            names = file.keys()
-            heads = NAMES.validate_json(told) if told else [name for name in names if name.startswith("head.")]
-            shapes = [file.get_slice(name).get_shape() for name in heads]
-    except (OSError, SafetensorError, ValueError) as error:
-        raise FailedError(f"{model} cannot be read ({error}); start its peer again, which writes it anew") from None
-    return sum(prod(shape) for shape in shapes)
+def promise(spec: Spec, audits: Mapping[str, Audit]) -> Promise:
+    """What the run's protocol promises of heads, and whose code took part, by the spec and by each peer's audit."""
+    told = (name for audit in audits.values() for record in audit["rounds"] for name in record.get("own_code", ()))
+    return Promise(spec.protocol.declarations(spec.rounds), tuple(dict.fromkeys([*spec.computing_code, *told])))
 
 
 def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> Summary:
@@ -118,7 +97,7 @@ def summary_of(spec: Spec, there: Found, spent: Spent) -> Summary:
     per_peer = [found[id] for id in spec.ids if id in found]
     headline = Headline.of(spec)
     known = {id: places[id] for id in spec.ids if id in places}
-    finished = {id: places[id] for id in known if id in found}
+    audited = audits(known)
     return Summary(
         name=spec.name,
         protocol=spec.protocol.name,
@@ -135,7 +114,7 @@ def summary_of(spec: Spec, there: Found, spent: Spent) -> Summary:
         ring_cost=per_peer[0].ring_cost,
         restarts=spent.restarts,
         per_peer=tuple(map(PeerSummary.of, per_peer)),
-        privacy=privacy(views, audits(known), promise(spec, finished), missing),
+        privacy=privacy(views, audited, promise(spec, audited), missing),
         replicated={
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
         },

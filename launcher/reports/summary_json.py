@@ -56,6 +56,8 @@ class Privacy(TypedDict):
     violations: list[Violation]
     on_trust: list[Trusted]
     definitions: dict[str, bool | None]
+    counted: NotRequired[dict[str, str]]
+    """By definition a sentence that says what was counted; not in summaries of earlier versions."""
     of_data: NotRequired[dict[str, int]]
     """Bytes that all peers together sent of what is found of columns (`standardize: federation`), by vector."""
     unknown: NotRequired[list[str]]

@@ -34,6 +34,18 @@ def without_the_last(absent: list[int], last: int, most: int) -> list[int]:
     return absent[: len(absent) - row] if row <= most else absent
 
 
+def disagreed(audits: Mapping[str, Audit]) -> Iterator[Violation]:
+    """Orders of the ring that one peer says to have been announced in a round, and another one does not."""
+    said: dict[tuple[int, int], tuple[str, Any]] = {}
+    for id, audit in audits.items():
+        for record in (record for record in audit["rounds"] if not record.get("interrupted")):
+            at = record.get("view", 0), record["round"]
+            first, orders = said.setdefault(at, (id, record.get("orders", [])))
+            if orders != record.get("orders", []):
+                reason = f"{first} and {id} do not say alike into which order the ring was put in round {at[1]}"
+                yield violation((None, id), 0, reason)
+
+
 def undeclared(views: Views, audits: Mapping[str, Audit], private: Callable[[int], bool]) -> Iterator[Violation]:
     """Lines of an audit against what the protocol declared for that round."""
     for id, record, entry in entries(audits, "sent"):

@@ -97,7 +97,7 @@ class Declarations:
 
     def __init__(self, protocol: str, shares: Sequence[Share], records: Sequence[Record]) -> None:
         """Raise ValueError where two declarations contradict each other."""
-        self._protocol, self.shares, self.records = protocol, tuple(shares), tuple(records)
+        self.protocol, self.shares, self.records = protocol, tuple(shares), tuple(records)
         for number, share in enumerate(self.shares):
             if any(share.overlaps(other) for other in self.shares[:number]):
                 raise ValueError(f"`{share.vector}` is declared twice for the same rounds; declare it once")
@@ -117,7 +117,7 @@ class Declarations:
         """The declaration of that vector for that round; InputError when there is none."""
         if not isinstance(vector, str):
             raise InputError(
-                f"`{self._protocol}` sends a {type(vector).__name__} in round {round}; give its name, such as "
+                f"`{self.protocol}` sends a {type(vector).__name__} in round {round}; give its name, such as "
                 '"extractor": what is not a part of the model is kept in `peer.state` under one'
             )
         for share in self.travelling(round):
@@ -125,7 +125,7 @@ class Declarations:
                 return share
         declared = ", ".join(f"`{share.vector}`" for share in self.travelling(round)) or "nothing"
         raise InputError(
-            f"`{self._protocol}` sends `{vector}` in round {round}, and does not declare that; add it to `shares`, "
+            f"`{self.protocol}` sends `{vector}` in round {round}, and does not declare that; add it to `shares`, "
             f"which has {declared} for this round"
         )
 
@@ -135,12 +135,12 @@ class Declarations:
             if record.name == name:
                 return record
         raise InputError(
-            f"`{self._protocol}` gathers `{name}` in round {round}, and does not declare that; add it to `records`"
+            f"`{self.protocol}` gathers `{name}` in round {round}, and does not declare that; add it to `records`"
         )
 
     def check(self, share: Share, vector: Tensor, round: int, longest: int) -> None:
         """InputError unless a vector is as declared; `longest`: values of one of which no size is declared."""
-        name = f"`{self._protocol}` sends `{share.vector}` in round {round}"
+        name = f"`{self.protocol}` sends `{share.vector}` in round {round}"
         kind, way_out = (torch.uint8, ".to(torch.uint8)") if share.bytes else (torch.float32, ".float()")
         if not isinstance(vector, Tensor) or vector.dtype != kind:
             given = str(getattr(vector, "dtype", type(vector).__name__)).removeprefix("torch.")
@@ -159,7 +159,7 @@ class Declarations:
         """InputError when more numbers go beside a vector than are declared."""
         if len(scalars) > share.scalars:
             raise InputError(
-                f"`{self._protocol}` sends `{share.vector}` in round {round} with {len(scalars)} scalars "
+                f"`{self.protocol}` sends `{share.vector}` in round {round} with {len(scalars)} scalars "
                 f"({', '.join(scalars)}), and declares {share.scalars}; say so in `shares` "
                 f"(Share({share.vector!r}, scalars={len(scalars)}))"
             )
@@ -168,7 +168,7 @@ class Declarations:
         """InputError unless a record has as many numbers as declared."""
         if values.numel() != length:
             raise InputError(
-                f"`{self._protocol}` gathers `{name}` in round {round} with {values.numel()} numbers, and declares "
+                f"`{self.protocol}` gathers `{name}` in round {round} with {values.numel()} numbers, and declares "
                 f"{length}; say so in `records` (Record({name!r}, {values.numel()}))"
             )
 

@@ -260,6 +260,7 @@ class Communicating(Peer):
         await self.agree("order", torch.tensor([self.members.index(peer) for peer in order]))
         self.ring_order = Ring(order, cost_before, cost_after)
         around = self._neighbourhood()
+        self.network.audit.reordered(self.round, order)
         self.network.use(self.round, around.receivers, around.senders)
         self.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
 

@@ -10,7 +10,7 @@ from peer.network.streams.traffic import Traffic
 from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.setup import Setup
-from peer.telemetry.events import SCHEMA, BytesPassed, RoundDone, Started, bounded
+from peer.telemetry.events import SCHEMA, BytesPassed, Note, RoundDone, Started, bounded
 from peer.telemetry.results import Judged, Result
 
 
@@ -41,6 +41,13 @@ def judged(evaluation: Evaluation | None, validation: Mapping[str, float]) -> Ju
         test_loss=bounded(evaluation.loss),
         validation=measured(validation),
     )
+
+
+def told_of_own(peer: LocalPeer, found: Judged) -> dict[str, Note]:
+    """What a user's own code puts into the round's event: figures of their task, notes of their protocol."""
+    spec = peer.setup.spec
+    figures = found.figures if ":" in spec.task.name else {}
+    return {**figures, **(peer.noted if ":" in spec.protocol.name else {})}
 
 
 def round_done(peer: LocalPeer, found: Judged, before: dict[str, float]) -> RoundDone:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict
+from typing import Any
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import cannot_write
@@ -30,7 +31,7 @@ from peer.runtime.local_peer import LocalPeer
 from peer.runtime.manifest import manifest, with_entries
 from peer.runtime.member_rows import first_rows
 from peer.runtime.resources import measure
-from peer.runtime.round_reports import bytes_passed, judged, round_done, started, trace_facts
+from peer.runtime.round_reports import bytes_passed, judged, round_done, started, told_of_own, trace_facts
 from peer.runtime.setup import Setup, own_directory
 from peer.runtime.standardising import settle, take_in, with_standard
 from peer.runtime.status import status_reply
@@ -248,6 +249,7 @@ class Runtime:
             await self._judge.keep_best(round, self._out)
             await self._judge.agree(round)
             self._become("evaluating")
+        self.network.audit.noted(round, told_of_own(self.peer, found))
         self.telemetry.emit(round_done(self.peer, found, before))
         passed = self.network.traffic.copy()
         self.telemetry.emit(bytes_passed(round, passed - self._passed))
@@ -268,16 +270,20 @@ class Runtime:
 
     async def _close_round(self, round: int) -> None:
         """Put the round on disk while the next one trains."""
-        await in_thread(append_audit, self._audit, self.network.audit.close(round))
+        await in_thread(append_audit, self._audit, self._audited(self.network.audit.close(round)))
         await self._checkpointer.save(round)
         if round < self.network.last_round:
             self._become("ready")
+
+    def _audited(self, line: dict[str, Any]) -> dict[str, Any]:
+        """With whose code had a say in what was sent."""
+        return {**line, "own_code": self.setup.own_code} if self.setup.own_code else line
 
     def _close_interrupted(self) -> None:
         """Where members change a round that is cut off may never be played again, and what has left in it has left."""
         if self._seat.can_be_lost:
             for line in self.network.audit.interrupt(self.network.edges):
-                append_audit(self._audit, line)
+                append_audit(self._audit, self._audited(line))
 
     async def _serve(self) -> None:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""

@@ -33,6 +33,7 @@ from peer.runtime.seat import Seat
 from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec, why_no_transforms
 from peer.spec.learnt import check_learnt
+from peer.spec.own_code import own_code
 from peer.spec.peer import PeerConfig
 from peer.spec.recorded_views import recorded_views
 from peer.spec.resources import given
@@ -61,6 +62,12 @@ class Setup:
     @cached_property
     def seat(self) -> Seat:
         return self.moved or Seat(View(0, self.spec.ids, first=0), self.spec.patience)
+
+    @cached_property
+    def own_code(self) -> list[str]:
+        """Each `module:Name` of a user's own that has a say in what this peer sends."""
+        own = own_code(self.config.model_dump(mode="json", include={"data"}))
+        return list(dict.fromkeys([*self.spec.computing_code, *own]))
 
     @property
     def agreement(self) -> dict[str, Any]:

@@ -354,6 +354,11 @@ class Spec(Settings):
         """Every `module:Name` in it."""
         return own_code(self.model_dump(mode="json"))
 
+    @property
+    def computing_code(self) -> list[str]:
+        """The same without a tracker, which is told of events and has no say in what a peer sends."""
+        return own_code(self.model_dump(mode="json", exclude={"tracker"}))
+
     def evaluates(self, round: int) -> bool:
         """Whether peers evaluate their models after that round."""
         return round == self.rounds or self._is_nth(round)

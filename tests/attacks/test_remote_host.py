@@ -16,6 +16,7 @@ import pytest
 
 from launcher.engines.ssh.agent import Agent
 from launcher.engines.ssh.collection import collect, names
+from launcher.engines.ssh.engine import where_models_go
 from launcher.engines.ssh.followed import RemotePeer
 from launcher.engines.ssh.hosts import Host
 from peer.errors import FailedError
@@ -96,7 +97,7 @@ def out(tmp_path: Path) -> Path:
 @pytest.fixture
 def wanted(tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "federation.yaml").write_text("{protocol: fedavg, rounds: 3, trace: true, data: digits}")
-    return names(load_spec(tmp_path / "federation.yaml", peers=3))
+    return names(load_spec(tmp_path / "federation.yaml", peers=3), HOST)
 
 
 def all_in(directory: Path) -> set[str]:
@@ -111,6 +112,18 @@ async def test_of_what_a_host_lists_nothing_is_fetched(there: Path, out: Path, w
     assert all_in(out) == {"result.json", traced(1), traced(2)}
     assert (out / "result.json").read_bytes() == b"{}"
     assert all_in(there.parents[1]) - before == {f"run/peer0/{name}" for name in all_in(out)}
+
+
+async def test_a_host_that_leaves_its_models_is_asked_for_none(there: Path, out: Path, tmp_path: Path) -> None:
+    """Nor for traces, which hold what was trained. Who starts the run is told of either."""
+    (tmp_path / "federation.yaml").write_text("{protocol: fedavg, rounds: 3, trace: true, data: digits}")
+    host = HOST.model_copy(update={"models": "leave"})
+    (there / "model.safetensors").write_bytes(b"a head")
+    async with connected(Hostile) as link:
+        await collect(link, str(there), out, names(load_spec(tmp_path / "federation.yaml", peers=3), host))
+    assert all_in(out) == {"result.json"}
+    assert where_models_go([host]) == "the models stay on lab0"
+    assert "the models on lab0, heads included, are copied to this machine; `models: leave`" in where_models_go([HOST])
 
 
 @pytest.mark.parametrize("endless", ["result.json", "round-0002.safetensors"])

@@ -49,6 +49,7 @@ def test_gains_over_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture
     assert said["weight_divergence"] == pytest.approx(pairs.mean())
     assert said["mcg"] == 0
 
+    (run / "peer1" / "model.safetensors").unlink()  # it has stayed where its peer ran
     assert main(["compare", str(run), str(alone)]) == 0
     assert f"(MCG): {statistics.fmean(gains):+.4f}" in capsys.readouterr().out
 

@@ -8,6 +8,7 @@ from federations import federate
 
 from launcher.reports.console import verdict
 from launcher.reports.summary import summarise
+from launcher.reports.summary_json import Privacy
 
 HEAD = 4 * 90
 """Bytes of the tiny model's head."""
@@ -64,6 +65,31 @@ class HonestGather(Base):
     async def round(self, peer):
         if peer.round == 1:
             await peer.gather("q", peer.proportions)
+class InNotes(Base):
+    async def round(self, peer):
+        peer.note(head=peer.head.tolist())
+        await peer.exchange("extractor")
+class RandomPairs(InNotes):
+    @property
+    def graph(self): return "complete"
+    async def round(self, peer):
+        order = peer.shared_generator("pairs").permutation(peer.members).tolist()
+        at = order.index(peer.id)
+        partner = order[at ^ 1]
+        await peer.exchange("extractor", to=[partner], of=[partner])
+class Hub(InNotes):
+    @property
+    def graph(self): return "complete"
+    async def round(self, peer):
+        centre, *others = peer.members
+        clients = peer.shared_generator("clients").choice(others, 2, replace=False).tolist()
+        up = {"to": [centre] if peer.id in clients else (), "of": clients if peer.id == centre else ()}
+        arrived = await peer.exchange("extractor", **up)
+        if arrived:
+            peer.extractor.copy_(sum(one.vector for one in arrived.values()) / len(arrived))
+        down = {"to": clients if peer.id == centre else (), "of": [centre] if peer.id in clients else ()}
+        for one in (await peer.exchange("extractor", **down)).values():
+            peer.extractor.copy_(one.vector)
 class Honest(Base):
     async def round(self, peer):
         await peer.train(*self.local())
@@ -79,12 +105,13 @@ class Honest(Base):
         ("Sealed", None, 0, "mask: bytes that nobody but the protocol can read"),
         ("AsHead", False, 4 * 2 * 2 * HEAD, None),
         ("AsModel", False, 4 * 2 * 2 * HEAD, None),
-        ("InNumbers", None, 0, "extractor: numbers of code of your own, enough of them to hold a head"),
-        ("InRecords", None, 0, "n: numbers of code of your own, enough of them to hold a head"),
-        ("Packed", None, 0, "extractor: numbers of code of your own, enough of them to hold a head"),
+        ("InNumbers", None, 0, "extractor: numbers that code of your own had a say in"),
+        ("InRecords", None, 0, "n: numbers that code of your own had a say in"),
+        ("Packed", None, 0, "extractor: numbers that code of your own had a say in"),
         ("HonestMean", True, 0, None),
-        ("HonestGather", True, 0, None),
-        ("Honest", True, 0, None),
+        ("HonestGather", None, 0, "q: numbers that code of your own had a say in"),
+        ("Honest", None, 0, "extractor: numbers that code of your own had a say in"),
+        ("InNotes", None, 0, "head: noted by code of your own, and so in events and results"),
     ],
 )
 def test_the_proof_is_not_fooled(
@@ -103,7 +130,6 @@ def test_the_proof_is_not_fooled(
     assert ("3.1 can neither be proven nor denied" in said) == (met is None)
     if why:
         assert why.split(": ")[1] in said
-        assert all(one["bytes"] >= 4 * 2 * HEAD for one in proof["on_trust"])
 
 
 def test_numbers_under_several_names_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,3 +139,50 @@ def test_numbers_under_several_names_count_together(tmp_path: Path, monkeypatch:
     proof = summarise(run.runtimes["peer0"].setup.spec, run.out, wall_seconds=1.0, restarts=0).privacy
     assert proof["definitions"]["3.1"] is None
     assert [one["vector"] for one in proof["on_trust"]] == ["a", "b"]
+
+
+def proof_of(directory: Path, protocol: str, rounds: int, **spec: Any) -> Privacy:
+    run = federate(directory / "run", {"name": protocol}, 4, rounds=rounds, trace=False, **spec)
+    return summarise(run.runtimes["peer0"].setup.spec, run.out, wall_seconds=1.0, restarts=0).privacy
+
+
+def test_another_partner_each_round_is_counted_over_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lies.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    proof = proof_of(tmp_path, "lies:RandomPairs", 8)
+    assert proof["violations"] == []
+    assert proof["definitions"] == {"3.1": True, "3.2": True, "3.3": False}
+    assert proof["counted"]["3.3"] == (
+        "peer0 exchanged with 3 others (peer1, peer2 and peer3) in rounds 1 to 8; 12 directed edges"
+    )
+    assert f"  3.3 not met: {proof['counted']['3.3']}" in verdict(proof)
+
+
+def test_a_hub_is_one_over_several_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lies.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    proof = proof_of(tmp_path, "lies:Hub", 8)
+    assert proof["violations"] == []
+    assert proof["definitions"] == {"3.1": True, "3.2": False, "3.3": False}
+    assert proof["counted"]["3.2"] == (
+        "peer0 was an end of all 6 directed edges in rounds 1 to 8, so it stood between the 3 others"
+    )
+
+
+def test_own_code_beside_a_built_in_protocol_has_a_say_in_its_numbers(tmp_path: Path) -> None:
+    proof = proof_of(tmp_path, "fibfl+", 2, model={"name": "federations:tiny"})
+    assert [(one["vector"], one["bytes"]) for one in proof["on_trust"]] == [("extractor", 4 * 2 * 8)]
+    assert proof["definitions"]["3.1"] is None
+    assert "`federations:tiny`" in proof["counted"]["3.1"]
+    proof = proof_of(tmp_path / "known", "fibfl+", 2, model={"name": "mlp"})
+    assert (proof["on_trust"], proof["definitions"]["3.1"]) == ([], True)
+
+
+def test_the_figures_of_an_own_task_leave_in_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "targets.py").write_text(
+        "from peer.learning.tasks.classification import Classification\nclass Named(Classification):\n    name: str\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    proof = proof_of(tmp_path, "fibfl", 2, model={"name": "mlp"}, task={"name": "targets:Named"})
+    assert proof["definitions"]["3.1"] is None
+    assert {one["why"] for one in proof["on_trust"]} == {"noted by code of your own, and so in events and results"}

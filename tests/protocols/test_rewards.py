@@ -10,7 +10,7 @@ from rewards import DATA, QUICK, ROUNDS, Watched, watch
 from rewards_in_numpy import assert_close, cffl, cgsv, rffl
 
 from launcher.cli import main
-from launcher.reports.definitions import fit_on_a_ring
+from launcher.reports.definitions import why_no_ring
 from peer.errors import InputError
 
 
@@ -84,7 +84,7 @@ def test_updates_go_to_the_right_and_nothing_else_does(runs: dict[str, Watched])
             assert [line["head_bytes"] for line in told] == [3 * 4 * 90] * ROUNDS
             assert {line["vector"] for line in lines} - {"update"} <= {"remaining"}
             edges |= {(peer, line["to"]) for line in lines}
-        assert fit_on_a_ring(edges, run.ids)
+        assert not why_no_ring(edges, run.ids)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from launcher.engines.ssh.link import Link
 from peer.errors import FailedError
 from peer.files import cannot_write
 from peer.spec.federation import Spec
-from peer.telemetry.results import WANTED, traced
+from peer.telemetry.results import BEST_MODEL, MODEL, WANTED, traced
 
 if TYPE_CHECKING:
     import asyncssh
@@ -28,8 +28,10 @@ CHUNK = 4 << 20
 """Bytes that are asked for at a time."""
 
 
-def names(spec: Spec) -> tuple[str, ...]:
-    """Of all files that a peer may leave, relative to its directory."""
+def names(spec: Spec, host: Host) -> tuple[str, ...]:
+    """Of all files that are wanted of a peer there, relative to its directory."""
+    if host.models == "leave":
+        return tuple(name for name in WANTED if name not in (MODEL, BEST_MODEL))
     return (*WANTED, *(traced(round) for round in range(1, spec.rounds + 1) if spec.trace))
 
 

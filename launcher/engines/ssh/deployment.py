@@ -113,7 +113,7 @@ class SshDeployment(Deployment):
     async def _collect(self, link: Link) -> None:
         if link.running:  # it could not be reached
             return
-        names = collection.names(self._run.spec)
+        names = collection.names(self._run.spec, link.host)
         for id in self._ids(link):
             await collection.collect(link, f"{self._roots[link.host.host]}/{id}", self._run.files.out(id), names)
 

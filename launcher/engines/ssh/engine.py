@@ -1,14 +1,14 @@
 """Peers on the machines of a lab, over SSH."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from launcher.engines.base import Deployment, Engine, Run
 from launcher.engines.ssh import preflight
 from launcher.engines.ssh.clearing import clear
 from launcher.engines.ssh.deployment import SshDeployment
-from launcher.engines.ssh.hosts import SshSettings
+from launcher.engines.ssh.hosts import Host, SshSettings
 from launcher.engines.ssh.installation import install
 from launcher.engines.ssh.link import Link
 from launcher.engines.ssh.placement import Place, placement
@@ -53,8 +53,18 @@ class SshEngine(Engine[SshSettings]):
         deployment = SshDeployment(run, places, links)
         if self.settings.install:
             await install(hosts.values(), self.settings.extras, run.say)
+        run.say(where_models_go([*hosts.values()]))
         async with background() as tasks:
             for link in links.values():
                 tasks.create_task(link.keep(link.host.interpreter(self.settings.install)))
             await deployment.prepare({id: self.config(run, id) for id in places})
             yield deployment
+
+
+def where_models_go(hosts: Sequence[Host]) -> str:
+    """What leaves the hosts at the end, for whoever starts the run."""
+    kept = ", ".join(host.host for host in hosts if host.models == "leave")
+    if fetched := ", ".join(host.host for host in hosts if host.models == "fetch"):
+        stay = f"those on {kept} stay there" if kept else "`models: leave` in hosts.yaml leaves them there"
+        return f"at the end the models on {fetched}, heads included, are copied to this machine; {stay}"
+    return f"the models stay on {kept}"

@@ -66,6 +66,10 @@ class Host(Settings):
     gigabytes: Annotated[float, Field(gt=0, le=1e6), Wanted("a number above 0, such as 50")] = 50.0
     """That the launcher takes of each peer there, at most: of its events, of its log, and of all that it leaves."""
 
+    models: Annotated[Literal["fetch", "leave"], Wanted("fetch or leave")] = "fetch"
+    """`fetch`: at the end the models of the peers there, heads included, and traces are copied to the machine of the
+    launcher. `leave`: they stay on the host, in `directory`."""
+
     @property
     def environment(self) -> str:
         """Where --install makes one."""

@@ -9,6 +9,8 @@ CLASSES = ("#332288", "#88ccee", "#44aa99", "#117733", "#999933", "#ddcc77", "#c
 """Tol's muted scheme."""
 ORDERED = ("#fde725", "#a0da39", "#4ac16d", "#1fa187", "#277f8e", "#365c8d", "#46327e", "#440154")
 """For more classes than anybody can tell apart: near numbers have near colours (viridis)."""
+EARLIER = [4, 3]
+"""The dashes of what was used only before the ring was put in its last order."""
 GREY = "#9aa0a6"
 KINDS = {
     "running": GREY,
@@ -68,6 +70,7 @@ def look(shade: str) -> dict[str, Any]:
             "each": {"color": muted},
             "worst": {"color": "#d55e00", "strokeWidth": 1.5, "strokeDash": [5, 4]},
             "edge": {"color": muted, "strokeWidth": 1.5},
+            "earlier": {"fill": None, "stroke": ink, "strokeWidth": 1.5, "strokeDash": EARLIER},
             "sector": {"stroke": PAPER[shade], "strokeWidth": 0.5},
             "name": {"color": ink},
             "cell": {"color": PAPER[shade]},

@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.page.document import Document
 from launcher.page.figures.base import MANY, Figure, Spec, nominal, tip
-from launcher.page.figures.palette import classes
+from launcher.page.figures.palette import EARLIER, classes
 from launcher.page.sectors import LABEL, UNKNOWN
 from peer.text import number
 
@@ -51,6 +51,7 @@ def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = 
                 "y": _place("y", width),
                 "x2": {"field": "x2"},
                 "y2": {"field": "y2"},
+                "strokeDash": {"condition": {"test": "datum.ring === 'earlier'", "value": EARLIER}, "value": [1, 0]},
                 "tooltip": [tip("peer", "between"), tip("other", "and")],
             },
         },

@@ -11,7 +11,7 @@ def traffic(document: Document) -> Figure:
     seated = [row["peer"] for row in document.tables["ring"] if row["when"] == "after"]
     peers = list(dict.fromkeys([*seated, *(row["peer"] for row in document.tables["peers"])]))
     axis = NAMES | {"domain": False}
-    known = [tip("from", "from"), tip("to", "to"), tip("sent", "bytes", ".4s")]
+    known = [tip("from", "from"), tip("to", "to"), tip("sent", "bytes", ".4s"), tip("ring", "ring")]
     square: Spec = {
         "mark": {"type": "rect", "cornerRadius": 2},
         "encoding": {
@@ -31,22 +31,29 @@ def traffic(document: Document) -> Figure:
             "tooltip": known,
         },
     }
+    earlier: Spec = {
+        "transform": [{"filter": "datum.ring === 'earlier'"}],
+        "mark": {"type": "rect", "style": "earlier", "cornerRadius": 2},
+        "encoding": {"tooltip": known},
+    }
+    dashed = " Dashed: used only before the ring was put in its last order."
+    said = "From the peer at the left to the peer at the bottom, in the order of the ring. Empty: nothing was sent."
     return Figure(
         "traffic",
         "Bytes along each edge",
-        "From the peer at the left to the peer at the bottom, in the order of the ring. Empty: nothing was sent.",
+        said + (dashed if any(row["ring"] == "earlier" for row in document.tables["edges"]) else ""),
         ("edges",),
         {
             "data": {"name": "edges"},
             "height": 320,
             "transform": [
                 {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
-                {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to"]},
+                {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},
             ],
             "encoding": {
                 "x": nominal("to", "to", scale={"domain": peers, "paddingInner": 0.06}, axis=axis),
                 "y": nominal("from", "from", scale={"domain": peers, "paddingInner": 0.06}, axis=axis),
             },
-            "layer": [square, written] if len(peers) <= NAMED else [square],
+            "layer": [square, earlier, written] if len(peers) <= NAMED else [square, earlier],
         },
     )

@@ -1,7 +1,7 @@
 """What left this peer and what reached it: by round, neighbour and vector. The proof of privacy is made of it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,8 +9,9 @@ from peer.network.membership.edges import Edges
 from peer.network.wire.frames import Heading
 from peer.network.wire.manifest import Payload
 
-Line = tuple[str, str]
-"""The other peer, and the name of the vector or record."""
+Line = tuple[str, str, int]
+"""The other peer, the name of the vector or record, and how many orders of the ring had been announced in the round
+when it was sent; 0 for what was received."""
 
 
 @dataclass
@@ -27,6 +28,8 @@ class RoundAudit:
     received: Counter[Line] = field(default_factory=Counter)
     received_scalars: Counter[Line] = field(default_factory=Counter)
     told: Counter[str] = field(default_factory=Counter)
+    noted: dict[str, int] = field(default_factory=dict)
+    orders: list[list[str]] = field(default_factory=list)
 
 
 class Audit:
@@ -51,21 +54,31 @@ class Audit:
         """A message that is being sent to each of `to`."""
         audit = self._rounds[round]
         for peer in to:
-            audit.sent[peer, payload.name] += heading.length
-            audit.head[peer, payload.name] += payload.head_bytes(heading.offset, heading.length)
-            audit.sent_scalars[peer, payload.name] += 8 * heading.doubles
+            line = peer, payload.name, len(audit.orders)
+            audit.sent[line] += heading.length
+            audit.head[line] += payload.head_bytes(heading.offset, heading.length)
+            audit.sent_scalars[line] += 8 * heading.doubles
             self.tensor_bytes += heading.length
+
+    def reordered(self, round: int, order: Iterable[str]) -> None:
+        """All peers have announced that the ring is in another order from here on."""
+        self._rounds[round].orders.append([*order])
 
     def told(self, round: int, name: str, count: int) -> None:
         """So many numbers of this peer's own go out beside a vector or in a record: once, however many get them."""
         if count:
             self._rounds[round].told[name] += count
 
+    def noted(self, round: int, values: Mapping[str, object]) -> None:
+        """Numbers, or lists of them, that a user's own code puts into this peer's events and results, by name."""
+        counts = {name: len(value) if isinstance(value, Sequence) else 1 for name, value in values.items()}
+        self._rounds[round].noted |= counts
+
     def read(self, round: int, sender: str, payload: Payload, count: int, scalars: int) -> None:
         """So many bytes of the vector and of the scalars beside it."""
         audit = self._rounds[round]
-        audit.received[sender, payload.name] += count
-        audit.received_scalars[sender, payload.name] += scalars
+        audit.received[sender, payload.name, 0] += count
+        audit.received_scalars[sender, payload.name, 0] += scalars
 
     def close(self, round: int) -> dict[str, Any]:
         """The finished round as one line of audit.jsonl."""
@@ -75,7 +88,9 @@ class Audit:
             "round": round,
             **({"view": self._view} if self._view else {}),
             "edges": audit.edges,
+            **({"orders": audit.orders} if audit.orders else {}),
             "told": dict(audit.told),
+            **({"noted": audit.noted} if audit.noted else {}),
             "sent": [
                 _entry("to", line, count, head_bytes=audit.head[line], scalar_bytes=sent[line])
                 for line, count in sorted(audit.sent.items())
@@ -97,5 +112,5 @@ class Audit:
 
 
 def _entry(way: str, line: Line, count: int, **parts: int) -> dict[str, Any]:
-    peer, name = line
-    return {way: peer, "vector": name, "bytes": count, **parts}
+    peer, name, order = line
+    return {way: peer, "vector": name, **({"order": order} if order else {}), "bytes": count, **parts}

@@ -73,7 +73,23 @@ def test_its_numbers_are_those_of_the_summary(run: Path) -> None:
         assert (row["bytes_sent"], row["model_sha256"]) == (peer["bytes_sent"], peer["model_sha256"])
         assert row["train_seconds"] == pytest.approx(peer["seconds"]["train"], abs=1e-3)
     assert {(row["from"], row["to"]) for row in tables["edges"]} == {*map(tuple, summary["privacy"]["edges_used"])}
-    assert [one["holds"] for one in one["privacy"]["definitions"]] == [*summary["privacy"]["definitions"].values()]
+    told = {row["name"]: (row["holds"], row["counted"]) for row in one["privacy"]["definitions"]}
+    proof = summary["privacy"]
+    assert told == {name: (holds, proof["counted"][name]) for name, holds in proof["definitions"].items()}
+    assert {row["ring"] for row in tables["edges"]} == {"last"}
+
+
+def test_an_edge_of_the_ring_before_it_was_ordered_is_told_apart(run: Path) -> None:
+    for id, way, other in (("peer0", "to", "peer2"), ("peer2", "from", "peer0")):
+        file = run / id / "audit.jsonl"
+        first, *lines = file.read_text().splitlines()
+        start = json.loads(first)
+        entry = {way: other, "vector": "order", "bytes": 0, "scalar_bytes": 8}
+        start["sent" if way == "to" else "received"].append(entry)
+        file.write_text("\n".join([json.dumps(start), *lines]) + "\n")
+    made = reported(run)
+    earlier = [row for row in made["tables"]["edges"] if row["ring"] == "earlier"]
+    assert [(row["from"], row["to"], row["shown"]) for row in earlier] == [("peer0", "peer2", "8 B")]
 
 
 def test_the_ring_shows_the_classes_before_and_after_it_was_ordered(run: Path) -> None:

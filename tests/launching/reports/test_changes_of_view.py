@@ -29,7 +29,7 @@ LOST = View(1, ("a", "b", "d"), first=4, reason="c silent for 3 s")
 BACK = View(2, IDS, first=7, planned=True, entrants=(("c", 2),), reason="c taken in")
 AGAIN = View(3, IDS, first=7, entrants=(("c", 2),), reason="c taken in")
 RUN = Views(IDS, ROUNDS, (LOST, BACK, AGAIN))
-PROMISE = Promise(Declarations("a protocol", (Share("extractor"),), ()), own_code=False, head=100)
+PROMISE = Promise(Declarations("a protocol", (Share("extractor"),), ()))
 
 
 def test_every_round_counts_in_the_last_view_that_played_it() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.reports import privacy as proof_of
-from launcher.reports.definitions import fit_on_a_ring, server_free
+from launcher.reports.definitions import hub, why_no_ring
 from launcher.reports.trust import Promise
 from launcher.views import Views
 from peer.learning.model.model import Part
@@ -21,9 +21,9 @@ BYTES = 465_408
 EXTRACTOR, MODEL = Share("extractor"), Share("model")
 
 
-def privacy(audits: dict[str, Any], *shares: Share, own_code: bool = False, head: int = 100) -> dict[str, Any]:
-    declared = Declarations("a protocol", shares or (EXTRACTOR,), ())
-    return proof_of.privacy(Views(MEMBERS, 2), audits, Promise(declared, own_code, head))
+def privacy(audits: dict[str, Any], *shares: Share, own_code: bool = False) -> dict[str, Any]:
+    declared = Declarations("own:Protocol" if own_code else "fibfl", shares or (EXTRACTOR,), ())
+    return proof_of.privacy(Views(MEMBERS, 2), audits, Promise(declared, ("own:Protocol",) if own_code else ()))
 
 
 def ring_audits(rounds: int = 2, vector: str = "extractor") -> dict[str, Any]:
@@ -152,7 +152,7 @@ def test_head_that_may_leave_in_warm_up_only() -> None:
     for record in audits["peer0"]["rounds"][1:]:
         record["sent"][0]["head_bytes"] = 5160
     declared = Declarations("a protocol", (Share("model", rounds=range(1, 2)), Share("extractor")), ())
-    proof = proof_of.privacy(Views(MEMBERS, 3), audits, Promise(declared, own_code=False, head=100))
+    proof = proof_of.privacy(Views(MEMBERS, 3), audits, Promise(declared))
     assert [violation["round"] for violation in proof["violations"]] == [2, 3]
     assert proof["head_bytes_sent"] == 3 * 5160
 
@@ -192,30 +192,145 @@ def test_a_vector_declared_to_hold_a_head_denies_it(like: Part) -> None:
     assert proof["definitions"]["3.1"] is False
 
 
-@pytest.mark.parametrize(("numbers", "met"), [(24, True), (25, None)])
-def test_numbers_of_own_code_count_when_they_could_hold_a_head(numbers: int, met: bool | None) -> None:
-    """Two rounds of 25 numbers have the bytes of a head of 100; built-in code is known."""
+@pytest.mark.parametrize("kind", ["told", "noted"])
+def test_numbers_are_on_trust_where_own_code_took_part(kind: str) -> None:
+    """Built-in code is known. One number is enough, as each round can send another part of a head."""
     audits = ring_audits()
-    for record in audits["peer0"]["rounds"][1:]:
-        record["told"] = {"extractor": numbers}
-    share = Share("extractor", scalars=numbers)
-    proof = privacy(audits, share, own_code=True)
+    audits["peer0"]["rounds"][2][kind] = {"norm": 1}
+    proof = privacy(audits, own_code=True)
     assert proof["violations"] == []
-    assert proof["definitions"]["3.1"] is met
-    assert [one["bytes"] for one in proof["on_trust"]] == ([2 * 8 * numbers] if met is None else [])
-    assert privacy(audits, share, own_code=False)["definitions"]["3.1"] is True
+    assert proof["definitions"]["3.1"] is None
+    assert [(one["vector"], one["bytes"]) for one in proof["on_trust"]] == [("norm", 8)]
+    assert "; 8 B on trust: norm (8 B); code of your own took part" in proof["counted"]["3.1"]
+    assert "`own:Protocol`" in proof["counted"]["3.1"]
+    assert privacy(audits)["definitions"]["3.1"] is True
 
 
-def test_ring_order_may_change_between_a_record_and_a_vector() -> None:
-    audits = ring_audits()
-    crossed = {"peer0": "peer2", "peer2": "peer1", "peer1": "peer3", "peer3": "peer0"}
-    for source, target in crossed.items():
-        audits[source]["rounds"][2]["edges"].setdefault(target, []).append("send")
-        audits[target]["rounds"][2]["edges"].setdefault(source, []).append("receive")
-        send(audits, source, target, vector="proportions")
-    proof = privacy(audits)
+def test_own_code_that_sends_parts_of_the_model_alone_is_named() -> None:
+    proof = privacy(ring_audits(), own_code=True)
+    assert proof["definitions"]["3.1"] is True
+    assert proof["counted"]["3.1"] == (
+        "0 B of heads in 7.4 MB of vectors and 0 B of numbers; code of your own took part, `own:Protocol`, and nobody "
+        "can check what it wrote into the model"
+    )
+
+
+def talks(rounds: dict[int, set[tuple[str, str]]], **vectors: str) -> dict[str, Any]:
+    """What all write down of rounds in which a vector went along these edges, whatever the ring."""
+    return {
+        id: {
+            "rounds": [
+                {
+                    "round": round,
+                    "edges": {other: ["send", "receive"] for other in MEMBERS if other != id},
+                    "sent": [
+                        {"to": b, "vector": vectors.get(b, "extractor"), "bytes": 8}
+                        for a, b in sorted(edges)
+                        if a == id
+                    ],
+                    "received": [
+                        {"from": a, "vector": vectors.get(b, "extractor"), "bytes": 8}
+                        for a, b in sorted(edges)
+                        if b == id
+                    ],
+                }
+                for round, edges in ({0: set(), 1: set(), 2: set()} | rounds).items()
+            ]
+        }
+        for id in MEMBERS
+    }
+
+
+def both(*pairs: tuple[str, str]) -> set[tuple[str, str]]:
+    return {*pairs, *((b, a) for a, b in pairs)}
+
+
+A, B, C, D = MEMBERS
+
+
+def test_another_partner_each_round_is_no_ring() -> None:
+    proof = privacy(talks({1: both((A, B), (C, D)), 2: both((A, C), (B, D)), 3: both((A, D), (B, C))}))
+    assert proof["definitions"] == {"3.1": True, "3.2": True, "3.3": False}
+    assert proof["counted"]["3.3"] == (
+        "peer0 exchanged with 3 others (peer1, peer2 and peer3) in rounds 1 to 3; 12 directed edges"
+    )
+    assert proof["counted"]["3.2"] == (
+        "nobody stood between all others, in a round or over many: peer0, the busiest, was an end of 6 of 12 directed "
+        "edges"
+    )
+
+
+def test_a_hub_may_take_its_rounds() -> None:
+    """It collects from two, then from the third, and sends back in rounds of their own."""
+    proof = privacy(talks({1: {(B, A), (C, A)}, 2: {(D, A)}, 3: {(A, B)}, 4: {(A, C), (A, D)}}))
+    assert proof["definitions"]["3.2"] is False
+    assert proof["counted"]["3.2"] == (
+        "peer0 was an end of all 6 directed edges in rounds 1 to 4, so it stood between the 3 others"
+    )
+
+
+def test_a_hub_of_one_vector_is_one_whatever_else_is_sent() -> None:
+    star, ring = {(A, B), (A, C), (A, D)}, both((B, C), (C, D))
+    proof = privacy(talks({1: star, 2: ring}))
+    assert proof["definitions"]["3.2"] is False  # of all that went in round 1
+    audits = talks({1: star | {(b, a) for a, b in star} | ring})
+    assert privacy(audits)["definitions"]["3.2"] is True
+    for audit in audits.values():
+        for direction in ("sent", "received"):
+            for entry in audit["rounds"][1][direction]:
+                other = entry.get("to", entry.get("from"))
+                entry["vector"] = (
+                    "model" if A in (other, next(id for id in MEMBERS if audits[id] is audit)) else "noise"
+                )
+    assert privacy(audits)["counted"]["3.2"].startswith(
+        "peer0 was an end of all 6 directed edges of `model` in round 1,"
+    )
+
+
+def test_two_clients_make_a_server_of_the_third() -> None:
+    proof = privacy(talks({1: {(B, A), (C, A)}, 2: {(A, B), (A, C)}}))
+    assert proof["definitions"]["3.2"] is False
+    for none in ({(A, B), (B, C)}, {(B, A), (B, C)}, both((A, B))):  # handed on, sent both ways round a ring, a pair
+        assert privacy(talks({1: none}))["definitions"]["3.2"] is True
+
+
+def reordered(announced: bool) -> dict[str, Any]:
+    """Four on a ring that is put in another order in round 2, after all have told each other so on the one before."""
+    new = (A, C, B, D)
+    turned = {(new[at - 1], new[at]) for at in range(4)}
+    old = {(MEMBERS[at - 1], MEMBERS[at]) for at in range(4)}
+    audits = talks({1: old, 2: turned, 3: turned})
+    for id, audit in audits.items():
+        record = audit["rounds"][2]
+        if announced:
+            record["orders"] = [[*new]]
+            for entry in record["sent"]:
+                entry["order"] = 1
+        for way, place in (("to", 1), ("from", 0)):
+            others = [edge[place] for edge in old if edge[1 - place] == id]
+            told = [{way: other, "vector": "order", "bytes": 0, "scalar_bytes": 24} for other in others]
+            record["sent" if way == "to" else "received"] += told
+    return audits
+
+
+def test_what_was_sent_before_the_ring_was_reordered_is_judged_by_itself() -> None:
+    proof = privacy(reordered(announced=True))
     assert proof["violations"] == []
-    assert proof["definitions"]["3.3"] is True
+    assert proof["definitions"] == {"3.1": True, "3.2": True, "3.3": True}
+    assert proof["counted"]["3.3"] == (
+        "7 directed edges: 4 of the ring, 3 of the ring before it was reordered (extractor and order, 32 B each); no "
+        "peer had more than 2 partners in one order of the ring, nor more than 3 in all"
+    )
+
+
+def test_another_order_of_which_nobody_was_told_is_no_ring() -> None:
+    assert privacy(reordered(announced=False))["definitions"]["3.3"] is False
+
+
+def test_an_order_that_only_one_peer_says_to_have_been_announced() -> None:
+    audits = reordered(announced=True)
+    del audits[C]["rounds"][2]["orders"]
+    assert reasons(audits)[:1] == ["peer0 and peer2 do not say alike into which order the ring was put in round 2"]
 
 
 def test_books_that_differ() -> None:
@@ -284,8 +399,8 @@ def test_every_ring_order_fits_and_no_chord_does(order: list[int], both: bool) -
     members = [f"peer{n}" for n in order]
     edges = {(members[i - 1], members[i]) for i in range(7)}
     edges |= {(b, a) for a, b in edges} if both else set()
-    assert fit_on_a_ring(edges, sorted(members))
-    assert not fit_on_a_ring(edges | {(members[0], members[3])}, members)
+    assert not why_no_ring(edges, sorted(members))
+    assert why_no_ring(edges | {(members[0], members[3])}, members)
 
 
 @pytest.mark.parametrize(
@@ -300,18 +415,18 @@ def test_every_ring_order_fits_and_no_chord_does(order: list[int], both: bool) -
     ],
 )
 def test_edges_on_a_ring_of_five(edges: set[tuple[str, str]], fits: bool) -> None:
-    assert fit_on_a_ring(edges, "abcde") is fits
+    assert (not why_no_ring(edges, "abcde")) is fits
 
 
 def test_star_is_a_server_and_complete_graph_is_not() -> None:
     star = {("hub", id) for id in "abc"} | {(id, "hub") for id in "abc"}
-    assert not server_free(star, ["hub", *"abc"])
-    assert server_free({(a, b) for a in "abcd" for b in "abcd" if a != b}, "abcd")
+    assert hub(star) == "hub"
+    assert hub({(a, b) for a in "abcd" for b in "abcd" if a != b}) is None
 
 
 def test_without_everybodys_audit_a_definition_is_denied_or_not_known() -> None:
     audits = ring_audits()
-    promise = Promise(Declarations("a protocol", (EXTRACTOR,), ()), own_code=False, head=100)
+    promise = Promise(Declarations("a protocol", (EXTRACTOR,), ()))
     del audits[MEMBERS[-1]]["rounds"][2]
     proof = proof_of.privacy(Views(MEMBERS, 2), audits, promise, unfinished=[MEMBERS[-1]])
     assert (proof["violations"], proof["definitions"]) == ([], {"3.1": None, "3.2": None, "3.3": None})

@@ -11,7 +11,7 @@ from rich.console import Console
 from launcher.reports import console as recap
 from launcher.reports import summary_json
 from launcher.reports.audits import audits
-from launcher.reports.summary import head_size, summarise
+from launcher.reports.summary import summarise
 from peer.errors import FailedError
 from peer.learning.export import save_model
 from peer.learning.model.dry_pass import Example
@@ -203,15 +203,6 @@ def test_audits_as_lines_count_each_round_once(tmp_path: Path) -> None:
     lines = [first | {"sent": []}, second, first, *spoilt]
     (tmp_path / "peer0" / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert audits({id: tmp_path / id for id in ("peer0", "peer1")}) == {"peer0": {"rounds": [first, second]}}
-
-
-@pytest.mark.parametrize("model", [None, b"", b"\0" * 100, b"\xff" * 8 + b"{"])
-def test_a_model_that_cannot_be_read_is_named(tmp_path: Path, model: bytes | None) -> None:
-    """Its head's size is asked for where numbers of own code could hold a head."""
-    if model is not None:
-        (tmp_path / "model.safetensors").write_bytes(model)
-    with pytest.raises(FailedError, match=r"model\.safetensors cannot be read \(.+\); start its peer again"):
-        head_size(tmp_path / "model.safetensors")
 
 
 def test_missing_result_is_named(tmp_path: Path, spec: Spec) -> None:
