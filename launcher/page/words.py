@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from launcher.formatting import duration, plural, quantity
+from launcher.formatting import quantity
 from launcher.headline import Headline
 from launcher.page.document import Card, Definition, PrivacyWords, Row, Verdict
 from launcher.reports.summary_json import Privacy, Summary
-from peer.text import number, one_line
+from peer.text import duration, number, one_line, plural
 
 MOST_VIOLATIONS = 50
 RING_ONLY = "Each peer sent to its two neighbours on the ring, and to nobody else."
