@@ -99,7 +99,7 @@ def attach_to_run(arguments: argparse.Namespace, output: "Output") -> int:
     from peer.spec.document import Document
 
     written = RunFiles(arguments.run).federation
-    if written.is_file() and (line := header(Document.read(written), peers=None, overrides=(), out=arguments.run)):
+    if written.is_file() and (line := header(Document.read(written), out=arguments.run)):
         output.say(line)
     from launcher.commands.attach import attach
     from launcher.dashboard.address import chosen

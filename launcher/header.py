@@ -8,8 +8,10 @@ from peer.spec.document import Document, put, scalar
 from peer.text import plural, printable
 
 
-def header(document: Document, *, peers: int | None, overrides: Sequence[str], out: Path | None) -> str | None:
-    """Which protocol, how many peers, and where; None where that cannot be told, as the file is wrong.
+def header(
+    document: Document, *, peers: int | None = None, overrides: Sequence[str] = (), out: Path | None = None
+) -> str | None:
+    """Which protocol, how many peers, and where; None where that cannot be told, as something is wrong.
 
     peers, overrides, out: as `--peers`, `--set` and `--out` have them.
     """
@@ -19,11 +21,9 @@ def header(document: Document, *, peers: int | None, overrides: Sequence[str], o
         name = protocol if isinstance(protocol, str) else protocol["name"]
         count = len(ring) if isinstance(ring, list) else peers
         place = out or default_directory(content["name"])
+        return printable(f"{name}, {plural(count, 'peer')}, in {place.resolve()}") if count and place else None
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    if count is None or place is None:
-        return None
-    return printable(f"{name}, {plural(count, 'peer')}, in {place.resolve()}")
 
 
 def changed(document: Document, overrides: Sequence[str]) -> dict[str, Any]:

@@ -106,6 +106,8 @@ def _run(path: Path, quiet: bool) -> int:
         telemetry = Telemetry(operator.hear) if operator else Telemetry()
         setup = prepare(config, spec)
         watching = subscribers(setup, telemetry.emit)
+        if operator:
+            operator.introduce()  # only now: wrong input is one line, that of the mistake
         tune(whole_cores() if setup.config.threads == "auto" else setup.config.threads)
         with private():  # only now: data that were fetched may be of use to others
             if sys.platform == "win32":
@@ -117,7 +119,6 @@ def _run(path: Path, quiet: bool) -> int:
 
 
 def _operator_log(path: Path, config: "PeerConfig", spec: "Spec") -> "OperatorLog":
-    """Which has told its first line: data may take a while to load."""
     from peer.telemetry.operator_log import Identification, OperatorLog
     from peer.telemetry.results import MODEL
 
@@ -133,9 +134,7 @@ def _operator_log(path: Path, config: "PeerConfig", spec: "Spec") -> "OperatorLo
         out=out,
         model=out / MODEL,
     )
-    operator = OperatorLog(about)
-    operator.introduce()
-    return operator
+    return OperatorLog(about)
 
 
 async def _live_watched(
@@ -176,6 +175,8 @@ async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
         except asyncio.CancelledError:
             if not caught:
                 raise
+            while task.uncancel():  # what was asked is done: whoever waits for this task may end in order
+                pass
             telemetry.emit(Stopped(signal=caught[0].name))
             return 128 + caught[0]
     return DONE

@@ -6,7 +6,7 @@ Started by a launcher it is `--quiet`: the launcher tells all this of all peers.
 import asyncio
 import shlex
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +154,7 @@ class OperatorLog:
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
         """Inside the block there are reminders, and on a terminal a live line below the log."""
-        with _live() as live:
+        with _live(lambda: self.line(time.time())) as live:
             async with background() as tasks:
                 tasks.create_task(self._look(live))
                 yield
@@ -165,7 +165,7 @@ class OperatorLog:
             if said := self.reminder(time.time()):
                 self._say(said)
             if live:
-                live.update(self.line(time.time()), refresh=True)
+                live.refresh()
 
     def line(self, now: float) -> "RenderableType":
         """What the peer does, a bar of its rounds, and for whom it waits."""
@@ -221,15 +221,16 @@ class OperatorLog:
     def _say_end(self, event: Done) -> None:
         spent = f"in {duration(self._earlier + event.time - self._begun)}"
         self._say(f"{event}: {plural(self._completed, 'round')} {spent}; the model: {self._about.model}")
-        self._say(f"to see what they came to: dfl-launch summary {self._about.out}")
+        command = f"dfl-launch summary {shlex.quote(str(self._about.out))}"
+        self._say(f"to see how it went: {command} (add the others' directories to sum up the whole run)")
 
     def _say(self, sentence: str) -> None:
         log.info("%s", printable(sentence))
 
 
 @contextmanager
-def _live() -> "Iterator[Live | None]":
-    """A live line on stderr; None where that is no terminal, or one that cannot move its cursor."""
+def _live(line: "Callable[[], RenderableType]") -> "Iterator[Live | None]":
+    """The line at the bottom of stderr; None where that is no terminal, or one that cannot move its cursor."""
     from rich.console import Console
     from rich.live import Live
 
@@ -237,5 +238,5 @@ def _live() -> "Iterator[Live | None]":
     if not console.is_terminal or console.is_dumb_terminal:
         yield None
         return
-    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
+    with Live(console=console, get_renderable=line, auto_refresh=False, transient=True, redirect_stdout=False) as live:
         yield live
