@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -214,7 +214,8 @@ async def keep(totals: Callable[[], Totals], path: Path) -> None:
     """Writes them down again and again, for a launcher that is killed at some time."""
     while True:
         await asyncio.sleep(TOTALS_SECONDS)
-        await in_thread(totals().write, path)
+        with suppress(OSError):  # on a full disk the peers go on, and so does who watches them
+            await in_thread(totals().write, path)
 
 
 def show(federation: Federation, screen: Display) -> None:
