@@ -1,6 +1,7 @@
 """dfl-launch: the arguments, and what becomes of errors."""
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from launcher.completion import complete
 
             complete(tree)
-        return outcome(tree.parse_args(argv))
+        code = outcome(tree.parse_args(argv))
+        gc.freeze()  # or the interpreter walks over all of torch before it ends, for half a second and more
+        return code
 
 
 def outcome(arguments: argparse.Namespace) -> int:

@@ -8,15 +8,17 @@ from peer.files import why_unwritable
 
 if TYPE_CHECKING:
     from launcher.output import Output
+    from peer.spec.document import Document
     from peer.spec.federation import Spec
 
 
-def resolved(arguments: argparse.Namespace) -> "Spec":
-    """The spec that `spec_arguments` stand for."""
-    from peer.spec.peer import load_spec
+def resolved(arguments: argparse.Namespace, document: "Document | None" = None) -> "Spec":
+    """The spec that `spec_arguments` stand for; `document`: its file, if it is read already."""
+    from peer.spec.document import Document
+    from peer.spec.peer import resolve
 
-    return load_spec(
-        arguments.federation,
+    return resolve(
+        document or Document.read(arguments.federation),
         peers=arguments.peers,
         port=arguments.port,
         seed=arguments.seed,
@@ -25,18 +27,24 @@ def resolved(arguments: argparse.Namespace) -> "Spec":
 
 
 def run_federation(arguments: argparse.Namespace, output: "Output") -> int:
+    from launcher.header import header
+    from peer.spec.document import Document
+
+    for name in ("hosts", "install"):
+        if getattr(arguments, name) and arguments.on != "ssh":
+            raise InputError(f"--{name} is for peers on hosts by SSH; add `--on ssh`, or leave it out")
+    document = Document.read(arguments.federation)
+    if line := header(document, peers=arguments.peers, overrides=arguments.overrides, out=arguments.out):
+        output.say(line)
     from launcher.commands.run import RunOptions, run
     from launcher.dashboard.address import chosen
     from launcher.engines.chosen import engine, settings
 
     given = settings(arguments.options)
-    for name in ("hosts", "install"):
-        if getattr(arguments, name) and arguments.on != "ssh":
-            raise InputError(f"--{name} is for peers on hosts by SSH; add `--on ssh`, or leave it out")
     given |= {"hosts": arguments.hosts} if arguments.hosts else {}
     given |= {"install": True} if arguments.install else {}
     options = RunOptions(
-        spec=resolved(arguments),
+        spec=resolved(arguments, document),
         out=arguments.out,
         fresh=arguments.fresh,
         device=arguments.device,
@@ -86,6 +94,13 @@ def vote_out(arguments: argparse.Namespace, output: "Output") -> int:
 
 
 def attach_to_run(arguments: argparse.Namespace, output: "Output") -> int:
+    from launcher.header import header
+    from launcher.run_files import RunFiles
+    from peer.spec.document import Document
+
+    written = RunFiles(arguments.run).federation
+    if written.is_file() and (line := header(Document.read(written), out=arguments.run)):
+        output.say(line)
     from launcher.commands.attach import attach
     from launcher.dashboard.address import chosen
 

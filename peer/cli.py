@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from peer.network.transport.base import Place
     from peer.network.transport.tls import Security
     from peer.runtime.setup import Setup
+    from peer.spec.federation import Spec
+    from peer.spec.peer import PeerConfig
     from peer.telemetry.listener import Subscriber
+    from peer.telemetry.operator_log import OperatorLog
     from peer.telemetry.telemetry import Telemetry
 
 # What takes seconds to import is imported where it is used: by then Ctrl-C ends this process in order.
@@ -39,7 +43,7 @@ def _outcome(arguments: argparse.Namespace) -> int:
     """The exit status, and what went wrong on stderr."""
     start_logging()
     try:
-        return _check(arguments.check) if arguments.check else _run(arguments.config)
+        return _check(arguments.check) if arguments.check else _run(arguments.config, arguments.quiet)
     except InputError as error:
         return _complain(error, WRONG_INPUT)
     except KeyboardInterrupt:
@@ -58,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--config", type=Path, metavar="PEER.YAML", help="run the peer with these settings")
     task.add_argument("--check", type=Path, metavar="PEER.YAML", help="say what would keep it from starting here now")
+    parser.add_argument("--quiet", action="store_true", help="say what happens, and no more: a launcher tells the rest")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     return parser
 
@@ -87,7 +92,7 @@ def _check(config: Path) -> int:
     return WRONG_INPUT if wrong else DONE
 
 
-def _run(config: Path) -> int:
+def _run(path: Path, quiet: bool) -> int:
     from peer.learning.device import memory_errors
     from peer.runtime.resources import whole_cores
     from peer.runtime.setup import prepare
@@ -95,24 +100,49 @@ def _run(config: Path) -> int:
     from peer.spec.peer import load_peer
     from peer.telemetry.telemetry import Telemetry
 
-    telemetry = Telemetry()
     with memory_errors():
-        setup = prepare(*load_peer(config))
+        config, spec = load_peer(path)
+        operator = None if quiet else _operator_log(path, config, spec)
+        telemetry = Telemetry(operator.hear) if operator else Telemetry()
+        setup = prepare(config, spec)
         watching = subscribers(setup, telemetry.emit)
+        if operator:
+            operator.introduce()  # only now: wrong input is one line, that of the mistake
         tune(whole_cores() if setup.config.threads == "auto" else setup.config.threads)
         with private():  # only now: data that were fetched may be of use to others
             if sys.platform == "win32":
-                return asyncio.run(_live_watched(setup, telemetry, watching))
+                return asyncio.run(_live_watched(setup, telemetry, watching, operator))
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_live_watched(setup, telemetry, watching))
+                return runner.run(_live_watched(setup, telemetry, watching, operator))
 
 
-async def _live_watched(setup: "Setup", telemetry: "Telemetry", watching: "Sequence[Subscriber]") -> int:
+def _operator_log(path: Path, config: "PeerConfig", spec: "Spec") -> "OperatorLog":
+    from peer.telemetry.operator_log import Identification, OperatorLog
+    from peer.telemetry.results import MODEL
+
+    out = config.out or Path(config.id)
+    about = Identification(
+        config.id,
+        spec.name,
+        spec.protocol.name,
+        config.listen or spec.addresses[config.id],
+        peers=len(spec.ids),
+        rounds=spec.rounds,
+        config=path,
+        out=out,
+        model=out / MODEL,
+    )
+    return OperatorLog(about)
+
+
+async def _live_watched(
+    setup: "Setup", telemetry: "Telemetry", watching: "Sequence[Subscriber]", operator: "OperatorLog | None"
+) -> int:
     from peer.runtime.subscribers import told
 
-    async with told(telemetry, watching):
+    async with operator.shown() if operator else nullcontext(), told(telemetry, watching):
         return await _live(setup, telemetry)
 
 
@@ -145,6 +175,8 @@ async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
         except asyncio.CancelledError:
             if not caught:
                 raise
+            while task.uncancel():  # what was asked is done: whoever waits for this task may end in order
+                pass
             telemetry.emit(Stopped(signal=caught[0].name))
             return 128 + caught[0]
     return DONE

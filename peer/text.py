@@ -1,4 +1,4 @@
-"""Text that others have chosen, made fit for a person's screen."""
+"""What a person reads: numbers and durations, and text that others have chosen, made fit for a screen."""
 
 LONGEST = 4000
 """Characters of one message: more nobody reads, and a hostile file may have names of megabytes."""
@@ -13,6 +13,21 @@ def number(value: float | None) -> str:
     if size >= 1e6 or 0 < size < 5e-5:
         return f"{value:.4g}"
     return f"{value:.{max(0, 4 - len(str(int(size))) + 1) if size >= 1 else 4}f}"
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def plural(count: int, thing: str) -> str:
+    """1 restart, 2 restarts."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def printable(text: str) -> str:

@@ -34,7 +34,16 @@ LAUNCHER = (
     {"launcher.plan", "launcher.written_spec"},
     {
         f"launcher.{name}"
-        for name in ("certificate_files", "certificates", "formatting", "headline", "run_files", "table", "views")
+        for name in (
+            "certificate_files",
+            "certificates",
+            "formatting",
+            "header",
+            "headline",
+            "run_files",
+            "table",
+            "views",
+        )
     },
     {"launcher.completion", "launcher.legible", "launcher.output"},
 )

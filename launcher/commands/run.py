@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from launcher.dashboard.address import Address
 from launcher.dashboard.dashboard import Dashboard, opened
 from launcher.engines.base import Engine, Run
 from launcher.engines.chosen import engine
-from launcher.formatting import plural
+from launcher.header import default_directory
 from launcher.headline import Headline
 from launcher.monitor.federation_view import Federation
 from launcher.monitor.terminal import Display, display
@@ -31,11 +32,13 @@ from launcher.supervision.totals import Totals
 from peer.errors import FailedError, InputError
 from peer.spec.behaviour import in_words
 from peer.spec.federation import Spec
-from peer.tasks import background
+from peer.tasks import background, in_thread
 from peer.telemetry.events import Misbehaving
 
 POLL_SECONDS = 0.25
 """Seconds between two looks at the peers' files."""
+TOTALS_SECONDS = 2.0
+"""Seconds of a launch that are forgotten at most when it is killed."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Ended:
 def run(options: RunOptions, output: Output) -> Ended:
     """Runs the federation. Nothing is created where the exit code is 2, or InputError is raised."""
     spec = options.engine.place(options.spec)
-    directory = RunDirectory(options.out or default_directory(spec))
+    directory = RunDirectory(options.out or _default_directory(spec))
     try:
         spec = directory.named(spec, options.fresh)
         run = Run(spec, directory.files, options.device or "auto", options.certs)
@@ -86,10 +89,10 @@ def run(options: RunOptions, output: Output) -> Ended:
         directory.release()
 
 
-def default_directory(spec: Spec) -> Path:
-    if not spec.name.strip("."):
+def _default_directory(spec: Spec) -> Path:
+    if (found := default_directory(spec.name)) is None:
         raise InputError(f"the name `{spec.name}` cannot name a directory; choose another or give --out")
-    return Path("runs") / spec.name
+    return found
 
 
 def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary | None:
@@ -138,16 +141,22 @@ async def supervise(
 ) -> Ended:
     """What `launch` says, of a federation that has heard of the past."""
     begun, spec, files = time.monotonic(), run.spec, run.files
+    earlier = Totals.read(files.totals)
     stop = Stop(engine.outlives_launcher)
     with closing(federation), stop.listening(), display(output.console) as screen:
-        introduce(spec, files.path, screen)
+        introduce(spec, screen)
         async with engine.deploy(replace(run, say=screen.say)) as deployment:
             policy = Policy.of(spec, limit=0 if engine.restarts_peers else Policy.limit)
             bearable = Bearable.of(spec, run.certs is not None)
             supervisor = Supervisor(deployment, files, federation, screen.say, policy, bearable)
+
+            def totals() -> Totals:
+                return earlier.plus(time.monotonic() - begun, supervisor.restarts)
+
             async with background() as tasks:
                 # A display that breaks ends the peers: they must not go on unseen.
                 tasks.create_task(watch(federation, screen))
+                tasks.create_task(keep(totals, files.totals))
                 await supervisor.run(spec.ids, stop)
             ended = stop.asked.is_set()
             if not stop.leaves:
@@ -157,8 +166,8 @@ async def supervise(
     if WRONG_INPUT in codes and not supervisor.restarts and not ended:
         directory.withdraw()  # what is wrong only a peer could find
         return Ended(WRONG_INPUT, why=supervisor.why)
-    totals = Totals.read(files.totals).plus(time.monotonic() - begun, supervisor.restarts)
-    totals.write(files.totals)
+    spent = totals()
+    spent.write(files.totals)
     if ended:
         way_on = f"The peers go on: `dfl-launch attach {files.path}` takes them up." if stop.leaves else RESUME
         output.say(way_on)
@@ -166,7 +175,7 @@ async def supervise(
     if codes and not supervisor.finished:
         report_on(spec, files, None, output)
         return Ended(1, why=supervisor.why)
-    summary = summarise(spec, files.path, wall_seconds=totals.wall_seconds, restarts=totals.restarts)
+    summary = summarise(spec, files.path, wall_seconds=spent.wall_seconds, restarts=spent.restarts)
     summary_json.write(files.summary, summary)
     recap.show(summary, spec, files.path, output.console)
     report_on(spec, files, summary, output)
@@ -176,8 +185,7 @@ async def supervise(
 RESUME = "Stopped; the same command resumes the run."
 
 
-def introduce(spec: Spec, path: Path, screen: Display) -> None:
-    screen.say(f"{spec.protocol.name}, {plural(len(spec.ids), 'peer')}, in {path}")
+def introduce(spec: Spec, screen: Display) -> None:
     for drift in spec.data.drift:
         screen.say(f"the data drift: {drift}")
     if spec.behaviour:
@@ -200,6 +208,14 @@ async def watch(federation: Federation, screen: Display) -> None:
     while True:
         show(federation, screen)
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def keep(totals: Callable[[], Totals], path: Path) -> None:
+    """Writes them down again and again, for a launcher that is killed at some time."""
+    while True:
+        await asyncio.sleep(TOTALS_SECONDS)
+        with suppress(OSError):  # on a full disk the peers go on, and so does who watches them
+            await in_thread(totals().write, path)
 
 
 def show(federation: Federation, screen: Display) -> None:

@@ -44,24 +44,24 @@ class Feed:
 
     async def run(self) -> None:
         while True:
-            self.look(time.monotonic())
+            self.look(time.time())
             if self._watchers:
                 await self.draw(time.monotonic())
             await asyncio.sleep(PAUSE)
 
-    def look(self, clock: float) -> None:
-        """Takes in what is new. clock: a monotonic one, in seconds."""
+    def look(self, now: float) -> None:
+        """Takes in what is new. `now` in unix seconds."""
         news, self._news[:] = [*self._news], []
         for id, event in news:
             self._chronicles[id].hear(event)
         self._fresh |= bool(news)
-        before, self.now = self.now, self._now(clock)
+        before, self.now = self.now, self._now(now)
         if self.now != before:
             self._tell()
 
     async def draw(self, clock: float) -> None:
         """Makes a document if there is anything new, and it is time for one; where that cannot be, the one before stays
-        and it is said why."""
+        and it is said why. clock: a monotonic one, in seconds."""
         if self._fresh and clock >= self._due:
             self._fresh, begun = False, time.monotonic()
             try:
@@ -73,7 +73,7 @@ class Feed:
                 self._trouble = ""
                 self._show(written)
             self._due = clock + max(RARE, SHARE * (time.monotonic() - begun))
-            self.now = self._now(clock)
+            self.now = self._now(time.time())
             self._tell()
 
     @contextmanager
@@ -93,7 +93,7 @@ class Feed:
         """The last that is told: how it ended, and all of it, if that is known."""
         if not self.ended:
             self.ended = said
-            self.now = self._now(time.monotonic())
+            self.now = self._now(time.time())
             if document:
                 with suppress(FailedError):  # `report_on` says why
                     self._show(as_json(document))
@@ -107,9 +107,9 @@ class Feed:
     def _write(self, views: Views) -> str:
         return as_json(document_so_far(self.spec, views, self._chronicles))
 
-    def _now(self, clock: float) -> Now:
-        now = Now.of(self.federation, self._order(), clock)
-        return replace(now, said=f"{now.said} {self._trouble}") if self._trouble else now
+    def _now(self, now: float) -> Now:
+        seen = Now.of(self.federation, self._order(), now)
+        return replace(seen, said=f"{seen.said} {self._trouble}") if self._trouble else seen
 
     def _order(self) -> tuple[str, ...]:
         orders = [order for one in self._chronicles.values() for order in one.orders]

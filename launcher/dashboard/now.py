@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from launcher.dashboard.signs import sign_of
-from launcher.formatting import duration, plural
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.peer_view import ENDED, SILENT
 from launcher.page.sectors import neighbours
-from peer.text import number
+from peer.text import duration, number, plural
 
 Row = dict[str, Any]
 
@@ -25,8 +24,8 @@ class Now:
     said: str = ""
 
     @classmethod
-    def of(cls, federation: FederationView, order: tuple[str, ...], clock: float) -> Self:
-        """clock: a monotonic one, in seconds."""
+    def of(cls, federation: FederationView, order: tuple[str, ...], now: float) -> Self:
+        """`now` in unix seconds."""
         doubters = defaultdict[str, list[str]](list)
         for peer in federation.peers.values():
             for other, state in peer.links.items() if peer.state not in ENDED else ():
@@ -35,7 +34,7 @@ class Now:
         rows = {id: _row(federation, id, doubters[id]) for id in order}
         pairs = neighbours(order)
         broken = [pair for pair in pairs if pair[0] in doubters[pair[1]] or pair[1] in doubters[pair[0]]]
-        return cls(rows, order, tuple(broken), _said(federation, clock))
+        return cls(rows, order, tuple(broken), _said(federation, now))
 
     def since(self, before: "Now") -> Row:
         """What is different, as JSON; empty where nothing is."""
@@ -63,8 +62,8 @@ def _row(federation: FederationView, id: str, doubters: list[str]) -> Row:
     }
 
 
-def _said(federation: FederationView, clock: float) -> str:
-    left = federation.seconds_left(clock)
+def _said(federation: FederationView, now: float) -> str:
+    left = federation.seconds_left(now)
     ending = f", {duration(left)} left" if left else ""
     view = f", view {federation.view.number}" if federation.view.number else ""
     return f"Round {federation.round} of {federation.rounds}, {plural(len(federation.peers), 'peer')}{view}{ending}."

@@ -49,7 +49,10 @@ class AskedFederation(FederationView):
         for id in self.unasked:
             self._hear_of(id)
         news = [(id, one) for id, status in said.items() for one in self._events(id, status, now)]
+        unmet = any(peer.state == "starting" for peer in self.present)
         lines += self.take(news, now)
+        if unmet:  # how far all are was not known before, and says nothing of when their last round ended
+            self._remaining.begin(self.round)
         for id, answer in answers.items():
             if isinstance(answer, str) and (line := self._miss(id, answer)):
                 lines.append(line)

@@ -8,6 +8,7 @@ from launcher.monitor.peer_view import ENDED, SILENT, PeerView
 from launcher.monitor.tail import Tail
 from launcher.views import Views, change, told
 from peer.telemetry.events import Event, LinkChanged, RoundDone, StoppedEarly, ViewDecided, read_event
+from peer.telemetry.remaining import Remaining
 from peer.telemetry.results import objects
 from peer.text import printable
 from peer.views.view import View
@@ -29,11 +30,12 @@ class FederationView:
         """Who else is told of the news."""
         self._later: list[View] = []
         """The views after the first of which somebody has told."""
-        self._since: tuple[float, int] | None = None
+        self._remaining = Remaining()
 
     def take(self, news: Iterable[News], now: float) -> list[str]:
         """Takes in what is new of all; what a person should be told of it, and of waits. `now` in unix seconds."""
         told = self.take_in(news)
+        self._remaining.see(self.round, now)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
         overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.present]
         return told + [printable(line) for line in overdue if line]
@@ -131,12 +133,8 @@ class FederationView:
         return [other.id for other in self.peers.values() if other.links.get(id) in SILENT and other.state not in ENDED]
 
     def seconds_left(self, now: float) -> float | None:
-        """An estimate from the rounds completed under this eye; None before there are any."""
-        if self._since is None:
-            self._since = (now, self.round)
-        begun, first = self._since
-        done = self.round - first
-        return (now - begun) / done * (self.rounds - self.round) if done > 0 else None
+        """An estimate from the last rounds that were seen to end; None before there are two. `now` in unix seconds."""
+        return self._remaining.seconds(self.rounds, now)
 
 
 class Federation(FederationView):
@@ -163,6 +161,7 @@ class Federation(FederationView):
         self.look(0.0)
         for peer in self.peers.values():
             peer.start()
+        self._remaining.begin(self.round)
 
     def close(self) -> None:
         for tail in self._tails.values():

@@ -10,11 +10,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from launcher.formatting import duration, plural, quantity
+from launcher.formatting import quantity
 from launcher.monitor.federation_view import OUTSIDE, FederationView
 from launcher.monitor.peer_view import ENDED, PeerView
 from launcher.table import Row, fitting
-from peer.text import number, printable
+from peer.text import duration, number, plural, printable
 
 ROUND_ABOUT = 9
 """Lines that the table's frame, its heading and the federation's own lines take at most."""
@@ -45,7 +45,7 @@ def room(federation: FederationView, console: Console) -> int:
 
 def progress(federation: FederationView) -> Table:
     """A bar of the rounds that all have completed; beside it how many these are, and the time that is left."""
-    left = federation.seconds_left(time.monotonic())
+    left = federation.seconds_left(time.time())
     words = f"round {federation.round}/{federation.rounds}" + (f", {duration(left)} left" if left is not None else "")
     grid = Table.grid(expand=True, padding=(0, 1))
     grid.add_column(ratio=1)

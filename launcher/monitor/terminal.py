@@ -8,11 +8,10 @@ from typing import Self
 from rich.console import Console
 from rich.live import Live
 
-from launcher.formatting import duration
 from launcher.legible import make_legible
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.picture import picture
-from peer.text import number
+from peer.text import duration, number
 
 
 class Lines(AbstractContextManager["Lines"]):
@@ -70,7 +69,7 @@ def display(console: Console) -> Display:
 
 
 def round_line(federation: FederationView, round: int) -> str:
-    left = federation.seconds_left(time.monotonic())
+    left = federation.seconds_left(time.time())
     loss = federation.mean_loss(round)
     words = [
         f"round {round}/{federation.rounds}",

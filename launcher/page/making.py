@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 
-from launcher.formatting import plural
 from launcher.page.course import peer_rounds, rounds
 from launcher.page.document import Card, Document, PrivacyWords, Row, RunPart, State
 from launcher.page.moment import Kind
@@ -16,7 +15,7 @@ from launcher.page.words import cards, cards_so_far, in_plain_words
 from launcher.reports.changes import changes
 from peer.errors import FailedError
 from peer.plugins import in_words
-from peer.text import number, one_line
+from peer.text import number, one_line, plural
 
 MOST_MOMENTS = 3000
 FOREMOST: tuple[Kind, ...] = ("failure", "change of view", "recovery", "running", "not heard", "waits", "note")

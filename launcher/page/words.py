@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from launcher.formatting import duration, plural, quantity
+from launcher.formatting import quantity
 from launcher.headline import Headline
 from launcher.page.document import Card, Definition, PrivacyWords, Row, Verdict
 from launcher.reports.definitions import HOLDS
 from launcher.reports.summary_json import Privacy, Summary
-from peer.text import number, one_line
+from peer.text import duration, number, one_line, plural
 
 MOST_VIOLATIONS = 50
 DEFINED = {"3.1": "No head leaves its peer", "3.2": "Nobody is a server", "3.3": "Neighbours on the ring only"}

@@ -1,11 +1,10 @@
 """A run in which peers were lost, in words: where, whose data are missing, and what the models lost by it."""
 
-from launcher.formatting import plural
 from launcher.headline import Headline
 from launcher.reports.summary_json import Summary
 from launcher.views import Views
 from peer.spec.federation import Spec
-from peer.text import number
+from peer.text import number, plural
 from peer.views.view import View
 
 

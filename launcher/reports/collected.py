@@ -76,7 +76,7 @@ class Collected:
         return f"it has not finished: {lives(self.places[id]).rounds} of {self.spec.rounds} rounds"
 
     def _spent(self) -> Spent:
-        """By each peer's own clock from its first event to its last, pauses included; and how often they started."""
+        """By each peer's own clock, from each start to the last event before the next; and how often they started."""
         all = [lives(place) for place in self.places.values()]
         return Spent(max(one.seconds for one in all), sum(one.again for one in all))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from launcher.formatting import duration, plural, quantity
+from launcher.formatting import quantity
 from launcher.headline import Headline
 from launcher.reports.changes import changes
 from launcher.reports.definitions import HOLDS
@@ -16,7 +16,7 @@ from peer.errors import InputError
 from peer.learning.export import has_one_input
 from peer.spec.federation import Spec
 from peer.telemetry.results import MODEL
-from peer.text import number, one_line
+from peer.text import duration, number, one_line, plural
 
 SECONDS = ("train", "communicate", "evaluate")
 

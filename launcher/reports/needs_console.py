@@ -4,7 +4,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from launcher.formatting import plural, quantity
+from launcher.formatting import quantity
 from launcher.plan import Plan
 from launcher.reports.needs import Needs
 from launcher.table import fitting
@@ -12,7 +12,7 @@ from peer.learning.training.settings import AS_IT_IS
 from peer.spec.behaviour import in_words
 from peer.spec.federation import FIGURE, MEANS, VARIANCES, Spec
 from peer.telemetry.events import Misbehaving
-from peer.text import printable
+from peer.text import plural, printable
 
 NAMED = 16
 """Peers with data of their own that are named."""

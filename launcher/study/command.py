@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from launcher.formatting import plural
 from launcher.output import Output
 from launcher.study.cell import Cell
 from launcher.study.checks import STUDY, check_data, check_directory, check_packages
@@ -18,6 +17,7 @@ from launcher.study.written import write
 from peer.errors import FailedError, InputError
 from peer.files import sole_use, write_atomically
 from peer.spec.peer import FIRST_PORT
+from peer.text import plural
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from launcher.study.cell_document import CellDocument
 from launcher.study.settings import StudySettings
 from launcher.study.sources import digest, sources
 from peer.errors import InputError, nearest
-from peer.spec.document import Document, validate
+from peer.spec.document import Document, put, validate
 from peer.spec.federation import Spec
 from peer.spec.known_keys import Location
-from peer.spec.peer import put, resolve
+from peer.spec.peer import resolve
 
 
 def read(path: Path) -> tuple[StudySettings, Document]:

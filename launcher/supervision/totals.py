@@ -13,7 +13,7 @@ from peer.reading import SETTINGS, read_plain
 
 @dataclass(frozen=True)
 class Totals:
-    """Seconds and restarts of the launches so far; one that was killed could write down nothing and is left out."""
+    """Seconds and restarts of the launches so far; of one that was killed up to when it wrote them down last."""
 
     wall_seconds: FiniteFloat = 0.0
     restarts: int = 0

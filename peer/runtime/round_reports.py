@@ -11,7 +11,7 @@ from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.setup import Setup
 from peer.telemetry.events import SCHEMA, BytesPassed, Note, RoundDone, Started, bounded
-from peer.telemetry.results import Judged, Result
+from peer.telemetry.results import Earlier, Judged, Result
 
 
 def trace_facts(peer: LocalPeer) -> dict[str, object]:
@@ -73,7 +73,7 @@ def bytes_passed(round: int, passed: Traffic) -> BytesPassed:
     return BytesPassed(round=round, sent=dict(passed.sent), received=dict(passed.received))
 
 
-def started(setup: Setup, restarts: int) -> Started:
+def started(setup: Setup, earlier: Earlier) -> Started:
     """The first event of a process in its file."""
     spec, view = setup.spec, setup.view
     return Started(
@@ -83,7 +83,8 @@ def started(setup: Setup, restarts: int) -> Started:
         federation=spec.name,
         protocol=spec.protocol.name,
         rounds=spec.rounds,
-        restarts=restarts,
+        restarts=earlier.starts,
+        seconds=round(earlier.seconds, 3),
         view=view.number,
         members=view.members,
     )

@@ -41,7 +41,7 @@ from peer.spec.behaviour import in_words
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Done, Failed, Left, Misbehaving, StateChanged
 from peer.telemetry.line_file import LineFile
-from peer.telemetry.results import AUDIT, EVENTS, append_audit, close_torn_lines, starts
+from peer.telemetry.results import AUDIT, EVENTS, append_audit, close_torn_lines, earlier
 from peer.telemetry.telemetry import Telemetry
 from peer.telemetry.trace import Trace
 from peer.topology.graphs import receivers, senders
@@ -167,9 +167,9 @@ class Runtime:
     async def _live_there(self) -> bool:
         close_torn_lines(self._out)
         if not self.telemetry.writes:  # the first life of this process
-            restarts = await asyncio.to_thread(starts, self._out)
+            before = await asyncio.to_thread(earlier, self._out)
             self.telemetry.write_to(self._out / EVENTS)
-            self.telemetry.emit(started(self.setup, restarts))
+            self.telemetry.emit(started(self.setup, before))
         done = await self._checkpointer.resume()
         self._passed = self.network.traffic.copy()
         self.telemetry.emit(StateChanged(state="joining", round=self.peer.round))

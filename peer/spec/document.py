@@ -141,6 +141,19 @@ def scalar(text: str) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
+def put(content: dict[str, Any], name: str, value: Any) -> None:
+    """Set `protocol.gamma`, say, in plain content; what is on the way there is copied. ValueError at a list."""
+    *parents, last = name.split(".")
+    node = content
+    for parent in parents:
+        below = node.get(parent)
+        if isinstance(below, list):
+            raise ValueError(f"`{parent}` is a list")
+        node[parent] = dict(below) if isinstance(below, dict) else {"name": below} if below else {}
+        node = node[parent]
+    node[last] = value
+
+
 def dump_yaml(content: Mapping[str, Any]) -> str:
     """Plain content as YAML text, its keys in their order."""
     writer = YAML(typ="safe", pure=True)

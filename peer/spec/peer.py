@@ -16,7 +16,7 @@ from peer.peer_paths import PeerPath, of_peer
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings
-from peer.spec.document import Document, refuse_nul_in, scalar, validate
+from peer.spec.document import Document, put, refuse_nul_in, scalar, validate
 from peer.spec.federation import MAX_PEERS, Spec
 from peer.spec.known_keys import Location
 from peer.spec.member import MAX_PORT, Address, Id, Machine, Port, TrackerName
@@ -284,16 +284,3 @@ def _override(content: dict[str, Any], text: str) -> None:
         put(content, name, given)
     except ValueError as error:
         raise InputError(f"--set {text}: {error}, and --set cannot reach into one; edit the file") from None
-
-
-def put(content: dict[str, Any], name: str, value: Any) -> None:
-    """Set `protocol.gamma`, say, in plain content; what is on the way there is copied. ValueError at a list."""
-    *parents, last = name.split(".")
-    node = content
-    for parent in parents:
-        below = node.get(parent)
-        if isinstance(below, list):
-            raise ValueError(f"`{parent}` is a list")
-        node[parent] = dict(below) if isinstance(below, dict) else {"name": below} if below else {}
-        node = node[parent]
-    node[last] = value

@@ -24,6 +24,7 @@ class RotatingLines(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
         if self._path:
             self._rotate(self._path)
+        self.stream = sys.stderr  # as it is now: a live line below the log puts something of its own there
         super().emit(record)
 
     def format(self, record: logging.LogRecord) -> str:

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, FiniteFloat, TypeAdapter
 
@@ -141,14 +142,28 @@ def history(out: Path) -> tuple[RoundDone, ...]:
     return tuple(rounds[number] for number in sorted(rounds))
 
 
-def starts(out: Path) -> int:
-    """How often a process of this peer has begun its life here, as far as that is in events.jsonl."""
+class Earlier(NamedTuple):
+    """The lives of a peer's processes so far: how many, and for how many seconds they lived in all."""
+
+    starts: int
+    seconds: float
+
+
+def earlier(out: Path) -> Earlier:
+    """By events.jsonl, each life from its `started` to its last event: what lies between them counts for nothing."""
     try:
         lines = read(out / EVENTS).splitlines()
     except FileNotFoundError:
-        return 0
-    named = (line for line in lines if Started.name.encode() in line)
-    return sum(isinstance(read_event(line), Started) for line in objects(named))
+        return Earlier(0, 0.0)
+    named = ((at, objects([line])) for at, line in enumerate(lines) if Started.name.encode() in line)
+    starts = [at for at, found in named if found and isinstance(read_event(found[0]), Started)]
+    lives = [lines[first:following] for first, following in pairwise([*starts, len(lines)])]
+    return Earlier(len(starts), sum(max(0.0, _told(reversed(life)) - _told(life)) for life in lives))
+
+
+def _told(lines: Iterable[bytes]) -> float:
+    """When the first event was told that can be read, in unix seconds."""
+    return next((event.time for line in lines for one in objects([line]) if (event := read_event(one))), 0.0)
 
 
 def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:

@@ -14,10 +14,19 @@ from peer.text import printable
 log = logging.getLogger("dfl")
 
 
-class Telemetry:
-    """Tells of events, from any thread; before a file is given they are not written."""
+def write_log(event: Event) -> None:
+    """The event's own sentence."""
+    log.log(event.level, "%s", printable(str(event)))
 
-    def __init__(self) -> None:
+
+class Telemetry:
+    """Tells of events, from any thread; before a file is given they are not written.
+
+    write_log: writes what the log has of an event, and never raises.
+    """
+
+    def __init__(self, write_log: Report = write_log) -> None:
+        self._write_log = write_log
         self._file: LineFile | None = None
         self._lock = Lock()
         self._told: list[Report] = []
@@ -40,7 +49,7 @@ class Telemetry:
         event = replace(event, time=round(time.time(), 3))
         if self._file:
             self._write(self._file, json.dumps({"time": event.time, **event.as_json()}))
-        log.log(event.level, "%s", printable(str(event)))
+        self._write_log(event)
         for tell in self._told:
             tell(event)
 

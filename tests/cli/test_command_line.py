@@ -67,7 +67,7 @@ def test_an_error_as_data(federation: Path, command: str, capsys: pytest.Capture
     told = json.loads(printed.out)
     assert told["exit_code"] == 2
     assert "did you mean `rounds`?" in told["error"]
-    assert printed.err == f"dfl-launch: {told['error']}\n"
+    assert printed.err.splitlines()[-1] == f"dfl-launch: {told['error']}"
     assert [path.name for path in federation.parent.iterdir()] == ["fed.yaml"]
 
 

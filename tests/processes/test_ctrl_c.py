@@ -1,4 +1,4 @@
-"""Ctrl-C before anything runs: while Python still imports, both commands end at once and say nothing."""
+"""Ctrl-C before anything runs: while Python still imports, both commands end at once and complain of nothing."""
 
 import os
 import signal
@@ -39,6 +39,8 @@ def test_ctrl_c_in_the_midst_of_an_import(command: str, tmp_path: Path) -> None:
         text=True,
     )
     assert process.stdout
+    if command == "run":  # what is to run is told before torch is there
+        assert process.stdout.readline() == f"solo, 1 peer, in {tmp_path / 'out'}\n"
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
     said, complained = process.communicate(timeout=60)

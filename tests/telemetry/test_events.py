@@ -46,7 +46,7 @@ from peer.telemetry.events import (
     Waiting,
     read_event,
 )
-from peer.telemetry.results import Result, read_result, starts, write_result
+from peer.telemetry.results import Earlier, Result, earlier, read_result, write_result
 from peer.telemetry.telemetry import Telemetry
 
 ROUND = RoundDone(
@@ -187,13 +187,18 @@ def test_whoever_is_told_hears_what_is_written_with_its_time(tmp_path: Path) -> 
     assert heard[1] == read_event(json.loads((tmp_path / "events.jsonl").read_text()))
 
 
-def test_starts_are_counted(tmp_path: Path) -> None:
-    assert starts(tmp_path) == 0
-    telemetry = Telemetry()
-    telemetry.write_to(tmp_path / "events.jsonl")
-    for event in (STARTED, Refused(caller='"started"', reason="no"), Failed(message="started"), STARTED):
-        telemetry.emit(event)
-    assert starts(tmp_path) == 2
+def test_earlier_lives_are_counted_and_the_pauses_between_them_are_not(tmp_path: Path) -> None:
+    assert earlier(tmp_path) == Earlier(0, 0.0)
+    told = [
+        (100.0, STARTED),
+        (101.0, Refused(caller='"started"', reason="no")),
+        (104.5, Failed(message="started")),
+        (1000.0, STARTED),
+        (1002.0, ROUND),
+    ]
+    lines = [json.dumps({"time": time, **event.as_json()}) for time, event in told]
+    (tmp_path / "events.jsonl").write_text("\n".join([*lines, '{"time": 1003.0, "event": "ro']))
+    assert earlier(tmp_path) == Earlier(2, 4.5 + 2.0)
 
 
 def test_a_state_is_for_programs_and_a_failure_is_an_error(caplog: pytest.LogCaptureFixture) -> None:

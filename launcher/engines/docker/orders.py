@@ -38,7 +38,7 @@ def order(run: Run, id: str, settings: DockerSettings, user: str) -> dict[str, A
     docker = docker_sdk()
     asked: dict[str, Any] = {
         "image": settings.image,
-        "command": [str(PLACE / run.files.config(id).name)],
+        "command": [str(PLACE / run.files.config(id).name), "--quiet"],
         "name": name(run, id),
         "hostname": id,
         "user": user,

@@ -56,6 +56,7 @@ class Order:
         made = copy.deepcopy(dict(objects.job(self.place, self.settings.image)))
         pod = made["spec"]["template"]["spec"]
         (container,) = pod["containers"]
+        container["args"] = [*container["args"], "--quiet"]
         container["resources"] = self._resources(container["resources"])
         if self.run.certs:
             patch = objects.certificates_patch(self.name, self.place.spec.ids)["spec"]["template"]["spec"]

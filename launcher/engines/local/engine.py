@@ -21,7 +21,7 @@ class LocalDeployment(Deployment):
         self._files, self._server = run.files, server
 
     async def start(self, id: str) -> Child:
-        return await self._server.start(["--config", str(self._files.config(id))], self._files.log(id))
+        return await self._server.start(["--config", str(self._files.config(id)), "--quiet"], self._files.log(id))
 
 
 class LocalEngine(Engine[LocalSettings]):

@@ -11,11 +11,11 @@ from launcher.engines.slurm import queue
 from launcher.engines.slurm.deployment import SlurmDeployment
 from launcher.engines.slurm.outcome import Outcome
 from launcher.engines.slurm.settings import SlurmSettings, job_name, script
-from launcher.formatting import plural
 from launcher.plan import plan
 from peer.errors import InputError
 from peer.ownership import make_private
 from peer.tasks import background
+from peer.text import plural
 
 
 class SlurmEngine(Engine[SlurmSettings]):

@@ -18,7 +18,7 @@ def main() -> int:
     # Slurm sends a signal to all processes of a task, so the peer has it, too.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    command = [sys.executable, "-P", "-m", "peer.cli", "--config", str(directory / f"{id}.yaml")]
+    command = [sys.executable, "-P", "-m", "peer.cli", "--config", str(directory / f"{id}.yaml"), "--quiet"]
     log = os.open(directory / id / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     write(directory / ".job" / "exit" / id, str(code))

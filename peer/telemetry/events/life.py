@@ -29,6 +29,8 @@ class Started(Event):
     """How many the run has, if it does not end early."""
     restarts: int = 0
     """How often this peer has been started before, in the same directory."""
+    seconds: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    """For how long its earlier processes have lived in all."""
     view: int = 0
     """The number of the view in which it begins."""
     members: tuple[str, ...] = ()

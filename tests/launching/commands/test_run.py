@@ -166,6 +166,26 @@ def test_a_resumed_run_counts_its_earlier_launches(run: Run, tmp_path: Path) -> 
     assert summary(tmp_path)["restarts"] == 0
 
 
+def test_a_launch_that_is_killed_has_written_down_what_it_took(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """At once: nothing is cleaned up."""
+
+    counted = tmp_path / "out" / ".launcher.json"
+
+    def until_counted(federation: Federation, _screen: object) -> None:
+        federation.look(0.0)
+        if counted.exists():
+            raise Killed
+
+    monkeypatch.setattr(local, "TOTALS_SECONDS", 0.01)
+    monkeypatch.setattr(local, "show", until_counted)
+    with pytest.raises(Killed):
+        run(peer0="hangs", peer1="hangs", peer2="hangs")
+    assert Totals.read(counted).wall_seconds > 0
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"wall_seconds": null, "restarts": 1}'])
 def test_unreadable_record_of_earlier_launches_counts_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / ".launcher.json").write_text(content)

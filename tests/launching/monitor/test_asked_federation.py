@@ -42,6 +42,14 @@ def test_a_round_is_over_when_its_peer_is_ready() -> None:
     assert [*seen.rounds_after(2)] == []
 
 
+def test_rounds_that_ended_before_anybody_asked_say_nothing_of_the_time_left() -> None:
+    seen, left = federation(), []
+    for now, round in ((100.0, 2), (101.0, 2), (103.0, 3), (108.0, 4)):
+        seen.hear({id: status(id, "training", round, rounds=9) for id in RING}, now)
+        left.append(seen.seconds_left(now))
+    assert left == [None, None, None, 5.0 * (4 - 3)]
+
+
 def test_the_mean_is_over_what_each_said_last() -> None:
     seen = federation()
     seen.hear({"a": status("a", round=2, figure=0.2), "b": status("b", round=4, figure=0.6)}, 0.0)

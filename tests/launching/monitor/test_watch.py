@@ -264,12 +264,35 @@ def test_federation_is_as_far_as_its_slowest(tmp_path: Path) -> None:
     write(tmp_path, "a", a_round(1, 0.2), a_round(2, 0.9))
     assert federation.look(0.0) == []
     assert federation.round == 0
-    assert federation.seconds_left(now=10.0) is None
     write(tmp_path, "b", a_round(1, 0.4))
     federation.look(0.0)
     assert federation.round == 1
     assert federation.mean_figure(1) == pytest.approx(0.3)
-    assert federation.seconds_left(now=12.0) == pytest.approx(6.0)
+    federation.close()
+
+
+def test_the_time_left_is_that_of_rounds_and_not_of_the_start(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["a", "b"], rounds=4, headline=MATCHED)
+    left = []
+    for now, rounds in ((0.0, ()), (60.0, (1,)), (62.0, (2,)), (64.0, (3,)), (66.0, (4,))):
+        for id in ("a", "b"):
+            write(tmp_path, id, *(a_round(round, 0.5) for round in rounds))
+        federation.look(now)
+        left.append(federation.seconds_left(now))
+    assert left == [None, None, 4.0, 2.0, None]
+    federation.close()
+
+
+def test_what_an_earlier_launch_has_left_says_nothing_of_the_time_left(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["a"], rounds=9, headline=MATCHED)
+    write(tmp_path, "a", a_round(1, 0.5), a_round(2, 0.5))
+    federation.forget_past()
+    left = []
+    for now, round in ((50.0, 3), (53.0, 4)):
+        write(tmp_path, "a", a_round(round, 0.5))
+        federation.look(now)
+        left.append(federation.seconds_left(now))
+    assert left == [None, 15.0]
     federation.close()
 
 

@@ -272,6 +272,18 @@ def test_two_views_of_one_number_are_refused(spec: Spec, tmp_path: Path) -> None
         decided(spec, {id: tmp_path / id for id in IDS}, ROUNDS)
 
 
+def test_pauses_between_the_lives_of_a_peer_are_no_part_of_them(tmp_path: Path) -> None:
+    started = {"event": "started", "schema": 1, "version": "1", "id": "a", "federation": "f", "protocol": "fibfl"}
+    events = [
+        started | {"rounds": 3, "time": 1.0},
+        {"event": "done", "time": 5.0},
+        started | {"rounds": 3, "time": 1000.0},
+        {"event": "done", "time": 1002.0},
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
+    assert lives(tmp_path).seconds == 4.0 + 2.0
+
+
 def test_a_new_life_in_the_next_view_is_no_restart(tmp_path: Path) -> None:
     joining = {"time": 1.0, "event": "state", "state": "joining", "round": 0}
     view = {"time": 1.0, **ViewDecided(**LOST.as_json()).as_json()}

@@ -76,7 +76,7 @@ class Peer:
         log = os.open(os.path.join(self.out, "log.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         answer, theirs = os.pipe()
         command = [sys.executable, "-c", keeper, str(lock), self.exit, str(theirs)]
-        command += [sys.executable, "-u", "-P", "-m", "peer.cli", "--config", self.config]
+        command += [sys.executable, "-u", "-P", "-m", "peer.cli", "--config", self.config, "--quiet"]
         try:
             subprocess.Popen(
                 command,

@@ -1,0 +1,242 @@
+"""What a peer tells the person who started it by hand: how far it is, for whom it waits, and what to do next.
+
+Started by a launcher it is `--quiet`: the launcher tells all this of all peers.
+"""
+
+import asyncio
+import shlex
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peer.tasks import background
+from peer.telemetry.events import (
+    Done,
+    Event,
+    LinkChanged,
+    Resumed,
+    RoundDone,
+    Started,
+    StateChanged,
+    Stopped,
+    StoppedEarly,
+    ViewDecided,
+    Waiting,
+)
+from peer.telemetry.remaining import Remaining
+from peer.telemetry.telemetry import log, write_log
+from peer.text import duration, plural, printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+LOOK = 0.5
+"""Seconds between two looks at the waits, and between two pictures of the live line."""
+PATIENT = 10.0
+"""Seconds that the peer waits before it reminds the operator."""
+AGAIN = 60.0
+"""Seconds from one reminder to the next."""
+BUSY = ("training", "evaluating", "done", "failed")
+"""States in which a peer waits for nobody."""
+
+
+@dataclass(frozen=True)
+class Identification:
+    """Which peer of which federation this is, and where its files are. address: None where it only dials out."""
+
+    id: str
+    federation: str
+    protocol: str
+    address: str | None
+    peers: int
+    rounds: int
+    config: Path
+    out: Path
+    model: Path
+
+    def __str__(self) -> str:
+        place = f"at {self.address}" if self.address else "which only dials out"
+        size = f"{plural(self.peers, 'peer')}, {plural(self.rounds, 'round')}"
+        return f"{self.id} of {self.federation}, {place}: {self.protocol}, {size}"
+
+    @property
+    def command(self) -> str:
+        """Starts it again."""
+        return f"dfl-peer --config {shlex.quote(str(self.config))}"
+
+
+@dataclass(frozen=True)
+class OpenWait:
+    """For somebody, as a sentence has it. since: unix seconds."""
+
+    who: str
+    since: float
+
+    def __str__(self) -> str:
+        return f"{self.who} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
+
+
+class OperatorLog:
+    """Writes the log's lines, with what only matters to a person beside them."""
+
+    def __init__(self, about: Identification) -> None:
+        self._about, self._rounds = about, about.rounds
+        self._state, self._since = "joining", time.time()
+        self._begun, self._earlier = self._since, 0.0
+        self._completed, self._reminded = 0, float("-inf")
+        self._remaining = Remaining()
+        self._waits: dict[str, dict[str, OpenWait]] = {}
+        """By cause and id."""
+        self._absent: dict[str, OpenWait] = {}
+        """Neighbours that are not heard, by id."""
+
+    def introduce(self) -> None:
+        """The first line."""
+        self._say(str(self._about))
+
+    def hear(self, event: Event) -> None:
+        """Writes what there is to tell of an event."""
+        match event:
+            case Started():
+                self._begun, self._earlier = event.time, event.seconds
+            case Resumed():
+                self._complete(event.round)
+                self._remaining.begin(self._completed)
+            case StateChanged():
+                self._state, self._since = event.state, event.time
+            case ViewDecided():
+                self._waits, self._absent = {}, {}
+            case Waiting():
+                before = self._waits.get(event.cause, {})
+                self._waits[event.cause] = {
+                    one.id: OpenWait(str(one), before[one.id].since if one.id in before else event.time)
+                    for one in event.awaited
+                }
+            case LinkChanged():
+                self._hear_link(event)
+            case StoppedEarly():
+                self._rounds = event.round
+            case RoundDone():
+                self._complete(event.round)
+                self._remaining.see(event.round, event.time)
+                self._say(f"{self._progress_of(event)}{self._left(event.time)}")
+                return
+            case Stopped():
+                self._say(f"{event}; to go on {self._from_where}: {self._about.command}")
+                return
+            case Done():
+                self._say_end(event)
+                return
+        write_log(event)
+
+    def reminder(self, now: float) -> str | None:
+        """For whom the peer waits, when it is time to say so. `now` in unix seconds."""
+        awaited = self._awaited().values()
+        serves = self._state == "serving"
+        if not (awaited or serves):
+            self._reminded = float("-inf")
+            return None
+        since = min([one.since for one in awaited], default=self._since)
+        if now - max(since, self._since if serves else since) < PATIENT or now - self._reminded < AGAIN:
+            return None
+        self._reminded = now
+        named = "; ".join(map(str, awaited))
+        safe = f"Ctrl-C is safe: the same command goes on {self._from_where}"
+        if not serves:
+            return f"waiting for {named}; {safe}"
+        others = f"waiting for {named}" if named else "its neighbours still need its last messages"
+        return f"all rounds are done, and the model is {self._about.model}; {others}; {safe}"
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """Inside the block there are reminders, and on a terminal a live line below the log."""
+        with _live(lambda: self.line(time.time())) as live:
+            async with background() as tasks:
+                tasks.create_task(self._look(live))
+                yield
+
+    async def _look(self, live: "Live | None") -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            if said := self.reminder(time.time()):
+                self._say(said)
+            if live:
+                live.refresh()
+
+    def line(self, now: float) -> "RenderableType":
+        """What the peer does, a bar of its rounds, and for whom it waits."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(expand=True, padding=(0, 1))
+        grid.add_column(no_wrap=True)
+        grid.add_column(ratio=1)
+        grid.add_column(no_wrap=True)
+        awaited = ", ".join(self._awaited())
+        doing = f"{self._about.id} waits for {awaited}" if awaited else f"{self._about.id} is {self._state}"
+        grid.add_row(
+            Text(printable(doing), style="yellow" if awaited else "cyan"),
+            ProgressBar(total=self._rounds, completed=self._completed),
+            Text(f"round {self._completed} of {self._rounds}{self._left(now)}", style="bold"),
+        )
+        return grid
+
+    def _hear_link(self, event: LinkChanged) -> None:
+        if event.state in ("suspected", "down"):
+            before = self._absent.get(event.neighbour)
+            reason = f" ({event.reason})" if event.reason else ""
+            who = f"{event.neighbour}{reason}"
+            self._absent[event.neighbour] = OpenWait(who, before.since if before else event.time)
+        else:
+            self._absent.pop(event.neighbour, None)
+
+    def _complete(self, round: int) -> None:
+        self._completed = max(round, 0)
+
+    def _awaited(self) -> dict[str, OpenWait]:
+        """All who are waited for, by id."""
+        if self._state in BUSY:
+            return {}
+        found = dict(self._absent)
+        for wait in self._waits.values():
+            found |= wait
+        return found
+
+    @property
+    def _from_where(self) -> str:
+        return f"after round {self._completed}" if self._completed else "from the beginning"
+
+    def _progress_of(self, event: RoundDone) -> str:
+        return f"round {event.round} of {self._rounds}{str(event).removeprefix(f'round {event.round}')}"
+
+    def _left(self, now: float) -> str:
+        left = self._remaining.seconds(self._rounds, now)
+        return f", about {duration(left)} left" if left is not None else ""
+
+    def _say_end(self, event: Done) -> None:
+        spent = f"in {duration(self._earlier + event.time - self._begun)}"
+        self._say(f"{event}: {plural(self._completed, 'round')} {spent}; the model: {self._about.model}")
+        command = f"dfl-launch summary {shlex.quote(str(self._about.out))}"
+        self._say(f"to see how it went: {command} (add the others' directories to sum up the whole run)")
+
+    def _say(self, sentence: str) -> None:
+        log.info("%s", printable(sentence))
+
+
+@contextmanager
+def _live(line: "Callable[[], RenderableType]") -> "Iterator[Live | None]":
+    """The line at the bottom of stderr; None where that is no terminal, or one that cannot move its cursor."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, emoji=False)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield None
+        return
+    with Live(console=console, get_renderable=line, auto_refresh=False, transient=True, redirect_stdout=False) as live:
+        yield live
