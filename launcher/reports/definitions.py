@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from launcher.formatting import plural, quantity
+from launcher.formatting import quantity
 from launcher.reports.flows import Carried, Edge
 from launcher.reports.summary_json import Trusted
 from launcher.views import Views
