@@ -15,6 +15,7 @@ from launcher.formatting import quantity
 from launcher.reports.flows import Carried, Edge
 from launcher.reports.summary_json import Trusted
 from launcher.views import Views
+from peer.text import plural
 
 K = TypeVar("K")
 MOST_NAMED = 5
