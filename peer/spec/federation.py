@@ -414,7 +414,11 @@ class Spec(Settings):
 
     def dump(self) -> str:
         """The resolved spec as YAML."""
-        return dump_yaml(self.model_dump(mode="json", exclude_none=True))
+        content = self.model_dump(mode="json", exclude_none=True)
+        for entry, member in zip(content["ring"], self.ring, strict=True):
+            if member.data:  # whole: what is missing would be as in the federation's `data`
+                entry["data"] = member.data.model_dump(mode="json")
+        return dump_yaml(content)
 
 
 def why_no_transforms(protocol: Protocol, source: Source) -> str | None:
