@@ -18,6 +18,7 @@ from launcher.monitor.terminal import Display, display
 from launcher.output import Output
 from launcher.reports import console as recap
 from launcher.reports import summary_json
+from launcher.reports.beside import alone, beside, judged
 from launcher.reports.summary import summarise
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
@@ -49,6 +50,8 @@ class RunOptions:
     certs: Path | None = None
     engine: Engine[Any] = field(default_factory=lambda: engine("local", {}))
     dashboard: Address | None = None
+    beside: bool = False
+    """Whether the same peers train alone, too, before they do so together."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,13 @@ def run(options: RunOptions, output: Output) -> Ended:
         spec = directory.named(spec, options.fresh)
         run = Run(spec, directory.files, options.device or "auto", options.certs)
         with opened(options.dashboard) as dashboard:
-            if finished := prepare(directory, run, options):
+            finished = prepare(directory, run, options)
+            if options.beside and (ended := train_alone(options, directory, output)).code:
+                return ended
+            if finished:
+                if finished != (finished := judged(finished, spec, directory.path)):
+                    summary_json.write(directory.files.summary, finished)
+                    report_on(spec, directory.files, finished, output)
                 recap.show(finished, spec, directory.path, output.console)
                 output.say("This run is finished; --fresh runs it again.")
                 return Ended(0, finished)
@@ -84,6 +93,21 @@ def run(options: RunOptions, output: Output) -> Ended:
             return asyncio.run(launch(options.engine, run, directory, output, dashboard))
     finally:
         directory.release()
+
+
+def train_alone(options: RunOptions, directory: RunDirectory, output: Output) -> Ended:
+    """The run of `solo` beside that in `directory`, of which nothing is left where its peers refuse to start."""
+    output.say("first each peer alone, then all together")
+    try:
+        spec = alone(options.spec)
+        out = beside(directory.path)
+        ended = run(replace(options, spec=spec, out=out, dashboard=None, beside=False), output)
+    except InputError:
+        directory.withdraw()
+        raise
+    if ended.code == WRONG_INPUT:
+        directory.withdraw()
+    return ended
 
 
 def default_directory(spec: Spec) -> Path:
@@ -167,6 +191,7 @@ async def supervise(
         report_on(spec, files, None, output)
         return Ended(1, why=supervisor.why)
     summary = summarise(spec, files.path, wall_seconds=totals.wall_seconds, restarts=totals.restarts)
+    summary = judged(summary, spec, files.path)
     summary_json.write(files.summary, summary)
     recap.show(summary, spec, files.path, output.console)
     report_on(spec, files, summary, output)
