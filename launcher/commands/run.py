@@ -97,16 +97,18 @@ def run(options: RunOptions, output: Output) -> Ended:
 
 def train_alone(options: RunOptions, directory: RunDirectory, output: Output) -> Ended:
     """The run of `solo` beside that in `directory`, of which nothing is left where its peers refuse to start."""
-    output.say("first each peer alone, then all together")
+    out = beside(directory.path)
     try:
         spec = alone(options.spec)
-        out = beside(directory.path)
+        output.say(f"first each peer alone, in {out}")
         ended = run(replace(options, spec=spec, out=out, dashboard=None, beside=False), output)
     except InputError:
         directory.withdraw()
         raise
     if ended.code == WRONG_INPUT:
         directory.withdraw()
+    elif not ended.code:
+        output.say("now all together")
     return ended
 
 

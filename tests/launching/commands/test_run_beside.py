@@ -33,7 +33,8 @@ def test_each_peer_trains_alone_first_and_every_report_says_what_taking_part_was
 ) -> None:
     code, text = run(beside=True)
     assert code == 0
-    assert text.index("solo, 3 peers, in ") < text.index("fibfl, 3 peers, in ")
+    assert text.index("first each peer alone") < text.index("small-solo: solo, 3 peers, 3 rounds in ")
+    assert text.index("now all together") < text.index("small: fibfl, 3 peers, 3 rounds in ")
     assert "taking part was worth it for 0 of 3 peers" in text
     assert "no difference: peer0 +0.0000 (0.3000 alone), peer1 +0.0000 (0.3000 alone), peer2" in text
     assert load_spec(tmp_path / "out-solo" / "federation.yaml").protocol.name == "solo"
