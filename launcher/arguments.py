@@ -28,6 +28,9 @@ def parser() -> argparse.ArgumentParser:
     option_arguments(run, "a setting of what runs the peers, such as memory=4g")
     run.add_argument("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
     run.add_argument("--install", action="store_true", help="install dfl there; short for --option install=true")
+    run.add_argument(
+        "--beside", choices=["solo"], help="first train each peer alone, to say if taking part is worth it"
+    )
     quiet_argument(run)
     run.add_argument("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
     dashboard_argument(run)

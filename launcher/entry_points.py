@@ -51,6 +51,7 @@ def run_federation(arguments: argparse.Namespace, output: "Output") -> int:
         certs=arguments.certs,
         engine=engine(arguments.on, given),
         dashboard=chosen(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet),
+        beside=arguments.beside is not None,
     )
     return run(options, output).told(output)
 

@@ -13,7 +13,7 @@ from peer.errors import InputError
 from peer.learning.data.dataset import Dataset
 from peer.learning.data.held_back import HoldBack
 from peer.learning.data.samples import Indices, Samples
-from peer.learning.data.shard import check_public, class_counts, deal, open_own
+from peer.learning.data.shard import check_public, class_counts, deal, load_common, open_own, target_mix
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
@@ -27,7 +27,7 @@ from peer.runtime.disk import FLOAT32
 from peer.runtime.dry_run import FLOAT64, KNOWN, DryRun
 from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.spec.federation import Spec
-from peer.spec.learnt import check_learnt
+from peer.spec.learnt import check_learnt, check_mix
 from peer.spec.own_data import own_data
 
 Counts = NDArray[np.int64]
@@ -59,6 +59,11 @@ class Plan:
             for id, dataset in self.datasets.items()
         }
 
+    @cached_property
+    def mixes(self) -> dict[str, NDArray[np.float64]]:
+        """Each peer's q_i, float64 (kinds,), by id; (0,) where that is not known."""
+        return {id: target_mix(dataset, self.shards[id]) for id, dataset in self.datasets.items()}
+
     @property
     def sizes(self) -> dict[str, int]:
         """float32 values of "extractor", "head" and "model"."""
@@ -66,7 +71,7 @@ class Plan:
 
     def rehearsal(self, id: str) -> Rehearsal:
         """What a dry run of that peer stands on."""
-        proportions = {other: torch.from_numpy(count / max(count.sum(), 1)) for other, count in self.counts.items()}
+        proportions = {other: torch.from_numpy(mix) for other, mix in self.mixes.items()}
         shard = self.shards[id]
         few = shard[np.linspace(0, len(shard) - 1, min(SAMPLES, len(shard))).astype(np.int64)]
         data, spec = self.datasets[id].train(few), self.spec
@@ -87,7 +92,7 @@ def plan(spec: Spec) -> Plan:
     everything = {id: np.arange(len(dataset.train_targets)) for id, dataset in datasets.items()}
     stages, public = [everything], None
     if spec.data.validation or len(own) < len(spec.ids):
-        common = spec.data.load(spec.task)
+        common = load_common(spec.data, spec.task)
         public = common.validation_samples()
         for dataset in datasets.values() if public else ():
             check_public(common, dataset)
@@ -109,7 +114,10 @@ def plan(spec: Spec) -> Plan:
     longest = max(len(shard) for shards in stages for shard in shards.values())
     check_length(model, spec.protocol.local(), longest, spec.training, spec.rounds)
     try_training(model, few, spec.phases, as_here(spec.training), spec.rounds)
-    return Plan(spec, model, datasets, stages[0], tuple(own), public)
+    made = Plan(spec, model, datasets, stages[0], tuple(own), public)
+    for id, mix in made.mixes.items():
+        check_mix(spec, mix, id)
+    return made
 
 
 def as_here(training: Training) -> Training:

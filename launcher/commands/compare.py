@@ -15,6 +15,7 @@ from launcher.headline import Headline
 from launcher.output import Output
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
+from launcher.reports.worth import gained, signed
 from launcher.written_spec import WrittenSpec
 from peer.errors import InputError
 from peer.learning.tasks import Figure
@@ -54,19 +55,6 @@ def compare(run: Path, alone: Path, output: Output) -> None:
         output.say(*map(printable, lines(gains, headline)))
 
 
-def gained(together: Mapping[str, float], solo: Mapping[str, float], headline: Headline) -> dict[str, Any]:
-    """What collaborating gained by the headline figure, by id: positive is better, also where less is better; None
-    where a figure is undefined."""
-    sign = 1 if headline.figure.better == "up" else -1
-    ours, theirs = [sign * value for value in together.values()], [sign * solo[id] for id in together]
-    return {
-        "mcg": metrics.mcg(ours, theirs),
-        "cgs": metrics.cgs(ours, theirs),
-        "pearson": metrics.pearson(ours, theirs),
-        "gain": {id: sign * (together[id] - solo[id]) for id in together},
-    }
-
-
 def lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
     """For a person, a line each."""
     said = [f"{id}: {signed(gain)}" for id, gain in gains["gain"].items()]
@@ -97,16 +85,13 @@ def _spec(directory: Path) -> WrittenSpec:
 def _training(directory: Path, spec: WrittenSpec) -> tuple[Phase, ...] | None:
     """One round's training; None where code of somebody's own says it: that is not imported for a look at a run."""
     written = spec.keys.protocol
-    if written.name not in PROTOCOLS:
+    like = (written.model_extra or {}).get("like", "")
+    if written.name not in PROTOCOLS or (isinstance(like, str) and ":" in like):
         return None
     try:
         return protocol_class(written.name).model_validate_json(written.model_dump_json(), strict=True).local()
     except ValidationError:
         raise InputError(f"{directory}/federation.yaml: `protocol` is not as dfl-launch writes it") from None
-
-
-def signed(value: float) -> str:
-    return number(value) if value < 0 else f"+{number(value)}"
 
 
 def _headline(summary: Summary, test: str | None) -> Headline:

@@ -19,6 +19,7 @@ from launcher.monitor.terminal import Display, display
 from launcher.output import Output
 from launcher.reports import console as recap
 from launcher.reports import summary_json
+from launcher.reports.beside import alone, beside, judged
 from launcher.reports.summary import summarise
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
@@ -52,6 +53,8 @@ class RunOptions:
     certs: Path | None = None
     engine: Engine[Any] = field(default_factory=lambda: engine("local", {}))
     dashboard: Address | None = None
+    beside: bool = False
+    """Whether the same peers train alone, too, before they do so together."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,13 @@ def run(options: RunOptions, output: Output) -> Ended:
         spec = directory.named(spec, options.fresh)
         run = Run(spec, directory.files, options.device or "auto", options.certs)
         with opened(options.dashboard) as dashboard:
-            if finished := prepare(directory, run, options):
+            finished = prepare(directory, run, options)
+            if options.beside and (ended := train_alone(options, directory, output)).code:
+                return ended
+            if finished:
+                if finished != (finished := judged(finished, spec, directory.path)):
+                    summary_json.write(directory.files.summary, finished)
+                    report_on(spec, directory.files, finished, output)
                 recap.show(finished, spec, directory.path, output.console)
                 output.say("This run is finished; --fresh runs it again.")
                 return Ended(0, finished)
@@ -87,6 +96,23 @@ def run(options: RunOptions, output: Output) -> Ended:
             return asyncio.run(launch(options.engine, run, directory, output, dashboard))
     finally:
         directory.release()
+
+
+def train_alone(options: RunOptions, directory: RunDirectory, output: Output) -> Ended:
+    """The run of `solo` beside that in `directory`, of which nothing is left where its peers refuse to start."""
+    out = beside(directory.path)
+    try:
+        spec = alone(options.spec)
+        output.say(f"first each peer alone, in {out}")
+        ended = run(replace(options, spec=spec, out=out, dashboard=None, beside=False), output)
+    except InputError:
+        directory.withdraw()
+        raise
+    if ended.code == WRONG_INPUT:
+        directory.withdraw()
+    elif not ended.code:
+        output.say("now all together")
+    return ended
 
 
 def _default_directory(spec: Spec) -> Path:
@@ -176,6 +202,7 @@ async def supervise(
         report_on(spec, files, None, output)
         return Ended(1, why=supervisor.why)
     summary = summarise(spec, files.path, wall_seconds=spent.wall_seconds, restarts=spent.restarts)
+    summary = judged(summary, spec, files.path)
     summary_json.write(files.summary, summary)
     recap.show(summary, spec, files.path, output.console)
     report_on(spec, files, summary, output)

@@ -13,6 +13,7 @@ from launcher.page.told import Told
 from launcher.page.traffic import edges
 from launcher.page.words import cards, cards_so_far, in_plain_words
 from launcher.reports.changes import changes
+from launcher.reports.worth import worth
 from peer.errors import FailedError
 from peer.plugins import in_words
 from peer.text import number, one_line, plural
@@ -109,6 +110,7 @@ def _state(told: Told) -> tuple[State, str]:
 
 def _notes(told: Told) -> Iterator[str]:
     if summary := told.summary:
+        yield from worth(summary.worth) if summary.worth else []
         yield from changes(summary, told.spec)
         if summary.behaviour:
             who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())

@@ -11,6 +11,7 @@ from launcher.headline import Headline
 from launcher.reports.changes import changes
 from launcher.reports.definitions import HOLDS
 from launcher.reports.summary_json import Privacy, Summary
+from launcher.reports.worth import worth
 from launcher.table import fitting
 from peer.errors import InputError
 from peer.learning.export import has_one_input
@@ -67,6 +68,7 @@ def lines(summary: Summary, spec: Spec) -> list[str]:
         said.append(f"misbehaving by the settings: {who}; the others: mean {number(summary.honest_accuracy)}")
     if bests := [f"{peer.id} {peer.best.round} ({number(peer.best.figure)})" for peer in summary.per_peer if peer.best]:
         said.append(f"best rounds on the samples held back: {', '.join(bests)}; see model.best.safetensors")
+    said += worth(summary.worth) if summary.worth else []
     before, after = (summary.ring_cost.get(when) for when in ("before", "after"))
     if before is not None:
         said.append(f"ring cost: {number(before)} before, {number(after)} after ordering")

@@ -64,6 +64,23 @@ class Privacy(TypedDict):
     """Peers whose audits are not there, or not to the end; written if there are any."""
 
 
+class Gains(TypedDict):
+    """What the peers of a run have gained over training alone, by the headline figure. gain: by id, positive is better,
+    also where less of the figure is."""
+
+    mcg: float
+    cgs: float | None
+    pearson: float | None
+    gain: dict[str, float]
+
+
+class Worth(Gains):
+    """The same in words, and what each peer's figure is alone."""
+
+    verdict: str
+    alone: dict[str, float]
+
+
 class AcrossPeers(TypedDict):
     """One of the task's figures over the peers; `better` is "up" or "down", and the worst goes by it."""
 
@@ -130,6 +147,9 @@ class Summary:
     absences: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """By id: the first and last of the rounds in which a peer's data took no part."""
 
+    worth: Worth | None = None
+    """Written if the same peers have trained alone, too (`--beside solo`)."""
+
     @property
     def outside(self) -> list[str]:
         """Who was lost and not taken in again: in no figure, and not missing."""
@@ -155,6 +175,7 @@ def dump(summary: Summary) -> str:
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
     unused |= set() if summary.missing else {"missing"}
     unused |= set() if summary.stopped_early else {"stopped_early"}
+    unused |= set() if summary.worth else {"worth"}
     unused |= set() if summary.views else {"views", "exact", "absences"}
     content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)
     for one, written in zip(summary.per_peer, content["per_peer"], strict=True):

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.commands.compare import gained
 from launcher.headline import Headline
 from launcher.page.course import spread
 from launcher.page.tables import as_cell
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
+from launcher.reports.worth import gained
 from launcher.study.baselines import baselines
 from launcher.study.cell import Cell
 from peer.reading import RECORDS, read_plain

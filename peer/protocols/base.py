@@ -8,7 +8,9 @@ from pydantic import ConfigDict
 
 from peer.errors import InputError
 from peer.learning.model.model import Part
+from peer.learning.tasks import Task
 from peer.learning.training.trainer import Phase
+from peer.plugins import user_code_errors
 from peer.protocols.declarations import Declarations, Record, Share, words
 from peer.protocols.peer import Peer, Received, Resources, ResourceSource
 from peer.settings import Settings
@@ -78,6 +80,15 @@ class Protocol(Settings):
     def leaves(self) -> str:
         """In words, for people: what leaves the peer."""
         return words(self.shares(rounds=10), self.records)
+
+    @classmethod
+    def lacks(cls, task: Task) -> str | None:
+        """What it goes by and the task has none of; None if it can be used for the task."""
+        sizes = {record.size for record in cls.records}
+        if (cls.needs_classes or "classes" in sizes) and not task.has_classes:
+            return "classes"
+        with user_code_errors(task.name):
+            return "kinds of targets" if "kinds" in sizes and not task.kinds(1) else None
 
     def why_rounds_are_fixed(self) -> str | None:
         """Why a run cannot be given more rounds later; None if it can."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.learning.model.model import PARTS, Part
+from peer.learning.model.model import PARTS, Model, Part
 
 MAX_NUMBERS = 4096
 """Of one record, or beside one vector: as many as a frame takes (`MAX_DOUBLES` of `peer.network.wire.frames`, which a
@@ -85,11 +85,18 @@ class Record:
     """A few float64 numbers that every peer tells all others by `gather`."""
 
     name: str
-    size: int | Literal["classes", "peers"] = 1
-    """How many numbers, no fewer and no more."""
+    size: int | Literal["classes", "kinds", "peers"] = 1
+    """How many numbers, no fewer and no more; "kinds": as many as `peer.proportions` has."""
 
-    def length(self, classes: int, peers: int) -> int:
-        return {"classes": classes, "peers": peers}.get(str(self.size)) or int(self.size)
+    def length(self, model: Model, peers: int) -> int:
+        match self.size:
+            case "classes":
+                return model.classes
+            case "kinds":
+                return model.task.kinds(model.classes)
+            case "peers":
+                return peers
+        return self.size
 
 
 class Declarations:

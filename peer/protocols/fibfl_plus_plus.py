@@ -33,7 +33,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     ring_cost: RingCost = "cosine"
     """Cost of making two peers neighbours: Eq. 8's cosine, or the raw dot product behind the published figures."""
     reorder_every: Annotated[int, Field(ge=0)] = 0
-    """Gather the class proportions and order the ring again every so many rounds; 0: once, before round 1."""
+    """Gather the peers' mixes and order the ring again every so many rounds; 0: once, before round 1."""
     warmup: Annotated[int, Field(ge=0)] | None = None
     """W: rounds of joint training and averaging at the start; not given: max(1, R // 6), as in Fix C."""
     warmup_shares: Literal["extractor", "model"] = "extractor"
@@ -43,7 +43,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     min_peers: ClassVar[int] = 3
     init: ClassVar[Init] = "independent"
     reorders: ClassVar[bool] = True
-    records: ClassVar[tuple[Record, ...]] = (Record("proportions", "classes"), Record("order"))
+    records: ClassVar[tuple[Record, ...]] = (Record("proportions", "kinds"), Record("order"))
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         warm = self.warmup_rounds(rounds)
@@ -71,7 +71,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
         await self.order_ring(peer)
 
     async def order_ring(self, peer: Peer) -> None:
-        """Fix A: every peer runs the same 2-opt on everybody's class proportions."""
+        """Fix A: every peer runs the same 2-opt on everybody's mix of classes, or of other targets."""
         gathered = await peer.gather("proportions", peer.proportions)
         similar = similarity(np.stack([_proportions(q.numpy()) for q in gathered.values()]), self.ring_cost)
         order = await peer.compute(two_opt, similar)  # seconds with a thousand peers

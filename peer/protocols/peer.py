@@ -55,7 +55,8 @@ class Peer(ABC):
     samples: int
     """How many training samples there are."""
     proportions: Tensor
-    """q_i: the share of each class among the local samples, float64, shape (classes,); (0,) where the task has none."""
+    """q_i: the share of each class among the local samples, float64, shape (classes,); where the task has no classes,
+    of each kind of target that its `mix` tells apart, shape (kinds,), or (0,) where there are none."""
     data: Samples
     """The local training samples, in memory or read when they are needed: `in_order(size)` and `batch(positions)` give
     `inputs`, `targets` and `positions`, `labels` every sample's class, int64 (n,)."""
@@ -193,7 +194,7 @@ class Peer(ABC):
 
     @abstractmethod
     def shared_generator(self, purpose: str) -> np.random.Generator:
-        """Random numbers that all peers draw alike in this round."""
+        """NumPy's generator of random numbers, from which all peers draw alike in a round: `.permutation(5)`, say."""
 
     @abstractmethod
     def note(self, **values: float | Sequence[float]) -> None:

@@ -1,5 +1,6 @@
 """The protocols there are, by name; a user's own is `module:Name`."""
 
+from peer.learning.tasks import Task
 from peer.overriding import load_class
 from peer.protocols.base import Protocol
 
@@ -29,6 +30,12 @@ PROTOCOLS = {
     "hearth": "peer.protocols.hearth:Hearth",
     "solo": "peer.protocols.solo:Solo",
 }
+
+
+def suited(task: Task, peers: int) -> str:
+    """The protocols that so many peers can use for a task, for a message."""
+    classes = {name: protocol_class(name) for name in PROTOCOLS if peers == 1 or name != "solo"}
+    return ", ".join(name for name, one in classes.items() if one.min_peers <= peers and not one.lacks(task))
 
 
 def protocol_class(name: str) -> type[Protocol]:

@@ -18,17 +18,28 @@ class Solo(Protocol):
 
     name: Literal["solo"] = "solo"
     like: str = "fibfl"
-    """The protocol whose local training is done, without its communication."""
+    """The protocol whose local training is done, without its communication: its name, or the whole block of the run to
+    compare with, `{name: fibfl, lr: 0.02}`, which is `like` and `settings` in one."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Hyperparameters of that protocol where they differ from its defaults."""
 
     paper: ClassVar[str] = "all (baseline)"
     min_peers: ClassVar[int] = 1
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_block(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not isinstance(like := given.get("like"), dict):
+            return given
+        if given.get("settings") or "name" not in like:
+            wrong = "`settings` beside it" if "name" in like else "no `name`"
+            raise ValueError(f"`like` is a protocol's block with {wrong}; write `like: {{name: fibfl, lr: 0.02}}`, say")
+        return {**given, "like": like["name"], "settings": {key: like[key] for key in like if key != "name"}}
+
     @field_validator("like")
     @classmethod
     def _known(cls, like: str) -> str:
-        if like not in PROTOCOLS or like == "solo":
+        if (like not in PROTOCOLS and ":" not in like) or like == "solo":
             raise ValueError(f"names the compared protocol: {', '.join(p for p in PROTOCOLS if p != 'solo')}")
         return like
 
@@ -39,7 +50,7 @@ class Solo(Protocol):
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(step) for step in first["loc"])
-            raise ValueError(f"`{key}` of {self.like}: {first['msg']}; correct `settings`") from None
+            raise ValueError(f"`{key}` of {self.like}: {first['msg']}; correct `like` or its `settings`") from None
         return self
 
     @cached_property

@@ -102,12 +102,14 @@ class LocalPeer(Communicating):
         self.setup.shard = shard
         self.trainer.use(shard.train, shard.held_back)
         # What a peer tells of its data is what it trains on, right or wrong.
-        self.proportions = torch.from_numpy(class_mix(shard.train, shard.classes, shard.task))
+        told = class_mix(shard.train, shard.classes) if shard.task.has_classes else shard.proportions
+        self.proportions = torch.from_numpy(told)
         self.validation = shard.validation.to(self.trained.device) if shard.validation else None
 
     def data_held(self, round: int) -> DataHeld:
         """What it trains on from that round on."""
-        shares, names = self.proportions.tolist(), self.setup.shard.names.classes
+        shares = self.proportions.tolist() if self.task.has_classes else []
+        names = self.setup.shard.names.classes
         named = names if len(names) == len(shares) else map(str, range(len(shares)))
         return DataHeld(round=round, samples=self.samples, classes=dict(zip(named, shares, strict=True)))
 

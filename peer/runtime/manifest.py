@@ -92,7 +92,7 @@ def _head(share: Share, model: Model, begin: int, size: int) -> tuple[int, int]:
 
 
 def _record(record: Record, model: Model, rounds: int, peers: int) -> Payload:
-    size = record.length(model.classes, peers)
+    size = record.length(model, peers)
     if size > MAX_DOUBLES:
         raise InputError(f"`{record.name}` has {size} numbers and a message holds {MAX_DOUBLES}; use another protocol")
     return Payload(name=record.name, size=0, doubles=size, first_round=0, last_round=rounds)

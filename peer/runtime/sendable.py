@@ -106,7 +106,7 @@ class Sendable:
                 f"`{self.protocol}` gathers `{name}` in round {peer.round} with a {type(values).__name__}; give a "
                 "tensor: torch.tensor([...])"
             )
-        length = self.declared.record(name, peer.round).length(self.model.classes, len(peer.members))
+        length = self.declared.record(name, peer.round).length(self.model, len(peer.members))
         self.declared.check_record(name, values, peer.round, length)
         numbers: list[float] = values.double().flatten().tolist()
         if not all(map(isfinite, numbers)):

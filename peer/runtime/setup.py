@@ -32,7 +32,7 @@ from peer.runtime.rehearsal import SAMPLES, Rehearsal
 from peer.runtime.seat import Seat
 from peer.spec.behaviour import LabelFlip
 from peer.spec.federation import Spec, why_no_transforms
-from peer.spec.learnt import check_learnt
+from peer.spec.learnt import check_learnt, check_mix
 from peer.spec.own_code import own_code
 from peer.spec.peer import PeerConfig
 from peer.spec.recorded_views import recorded_views
@@ -108,6 +108,7 @@ def fitting_model(
     model = build(spec.model, example, spec.seed, stream, device, gradient)
     model.names = shard.names
     check_learnt(spec, model)
+    check_mix(spec, shard.proportions, config.id)
     spec.protocol.check_samples(config.id, len(shard.train))
     check_batches(model, spec.phases, len(shard.train), config.id)
     check_length(model, spec.protocol.local(), len(shard.train), spec.training, spec.rounds)

@@ -177,13 +177,15 @@ def validate(kind: type[S], content: Any, document: Document, components: Mappin
 
 
 def _causes(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """Without those that follow from others: a default made from a wrong key, a list too short for its wrong items."""
+    """Without those that follow from others: a default made from a wrong key, a list too short for its wrong items, a
+    key that data of a peer's own have from the federation's."""
     places = [one["loc"] for one in errors]
 
     def follows(one: ErrorDetails) -> bool:
         place = one["loc"]
         below = any(len(other) > len(place) and other[: len(place)] == place for other in places)
-        return one["type"] == "default_factory_not_called" or (one["type"] == "too_short" and below)
+        inherited = place[:1] == ("ring",) and place[2:3] == ("data",) and place[2:] in places
+        return one["type"] == "default_factory_not_called" or (one["type"] == "too_short" and below) or inherited
 
     return [one for one in errors if not follows(one)]
 

@@ -15,6 +15,7 @@ from peer.learning.training.phase import Phase
 from peer.learning.training.settings import Training
 from peer.protocols.base import Init, Protocol, Record
 from peer.protocols.declarations import Declarations
+from peer.protocols.registry import suited
 from peer.settings import Settings
 from peer.spec.agreement import agreed, digests, sha256
 from peer.spec.behaviour import AnyBehaviour, LabelFlip
@@ -161,7 +162,8 @@ class Spec(Settings):
         least = self.protocol.min_peers
         if len(self.ring) < least:
             raise ValueError(
-                f"`{self.protocol.name}` needs at least {least} peers and the ring has {len(self.ring)}; add peers"
+                f"`{self.protocol.name}` needs at least {least} peers and the ring has {len(self.ring)}; add peers, or "
+                f"choose a protocol that goes with fewer: {suited(self.task, len(self.ring))}"
             )
         # Where the ring is put in another order, any two may become neighbours.
         around = "complete" if self.protocol.reorders else self.protocol.graph
@@ -206,6 +208,12 @@ class Spec(Settings):
     @model_validator(mode="after")
     def _suits_the_task(self) -> Self:
         """What goes by classes is refused where the task has none."""
+        if lacking := self.protocol.lacks(self.task):
+            own = "give it `kinds` and `mix`, or " if ":" in self.task.name and lacking != "classes" else ""
+            raise ValueError(
+                f"`{self.protocol.name}` goes by {lacking}, and the task `{self.task.name}` has none; {own}choose a "
+                f"protocol that does not: {suited(self.task, len(self.ring))}"
+            )
         if not self.task.has_classes and (found := next(self._by_classes(), None)):
             what, way_out = found
             raise ValueError(f"{what} by classes, and the task `{self.task.name}` has none; {way_out}")
@@ -213,9 +221,6 @@ class Spec(Settings):
 
     def _by_classes(self) -> Iterator[tuple[str, str]]:
         """What in these settings goes by classes, and the way out."""
-        protocol = self.protocol
-        if protocol.needs_classes or any(record.size == "classes" for record in protocol.records):
-            yield f"`{protocol.name}` goes", "choose another protocol"
         if self.test:
             yield f"`test: {self.test}` goes", "leave out `test`"
         for stage in self.data.stages:
@@ -414,7 +419,11 @@ class Spec(Settings):
 
     def dump(self) -> str:
         """The resolved spec as YAML."""
-        return dump_yaml(self.model_dump(mode="json", exclude_none=True))
+        content = self.model_dump(mode="json", exclude_none=True)
+        for entry, member in zip(content["ring"], self.ring, strict=True):
+            if member.data:  # whole: what is missing would be as in the federation's `data`
+                entry["data"] = member.data.model_dump(mode="json")
+        return dump_yaml(content)
 
 
 def why_no_transforms(protocol: Protocol, source: Source) -> str | None:

@@ -41,8 +41,8 @@ class Member(Settings):
     address: Address | None = None
     """host:port at which the other peers reach it."""
     data: AnySource | None = None
-    """This peer's own data instead of its part of the federation's; accuracies are then `local`. Its own file may have
-    another `data`."""
+    """This peer's own data instead of its part of the federation's; accuracies are then `local`. What it lacks is as in
+    the federation's `data`, unless that has another `name`. Its own file may have another `data`."""
     dials_out: bool | None = None
     """`true` in place of an `address` for a peer that nobody can reach, behind a firewall or a NAT: it opens all
     connections itself, and its neighbours need an `address`. See

@@ -12,6 +12,7 @@ def own_code(content: Mapping[str, Any]) -> list[str]:
 def _names(content: Mapping[str, Any]) -> Iterator[str]:
     for key in ("protocol", "model", "task"):
         yield from _name(content.get(key))
+    yield from _name(_block(content.get("protocol")).get("like"))
     yield from _name(_block(content.get("training")).get("step"))
     yield from _name(content.get("tracker"))
     yield from _of_source(content.get("data"))

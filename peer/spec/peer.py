@@ -28,6 +28,10 @@ FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
 
 
+FOR_ALL = ("partition", "validation", "drift", "standardize")
+"""Keys of the federation's `data` that are about all peers together, so that data of a peer's own have none of them."""
+
+
 def _threads(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
     try:
         return check(given)
@@ -87,8 +91,8 @@ class PeerConfig(Settings):
     """`cores` and `memory` that this peer's machine is taken to have, for protocols with `resources: pinned`. Not
     given: as `machines` in the federation's spec has it."""
     data: AnySource | None = None
-    """This peer's own data instead of its part of the federation's; accuracies are then `local`. Not given: as its
-    entry in the ring has it."""
+    """This peer's own data instead of its part of the federation's; accuracies are then `local`. The block is whole:
+    nothing is filled in from the federation's. Not given: as its entry in the ring has it."""
 
 
 def load_spec(
@@ -142,7 +146,7 @@ def resolve(
     named = {"name": ModelSettings().name, **model} if isinstance(model, dict) else model
     content["model"] = _component(named, ("model",), [*MODELS], document)
     content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
-    content["ring"], own = _with_own_data(content["ring"], document)
+    content["ring"], own = _with_own_data(content["ring"], content["data"], document)
     if isinstance(content["code"], str) and own_code(content):
         # Only then: beside a spec without code of its own a file called pandas.py must not be taken for the library.
         import_from(Path(content["code"]))
@@ -166,15 +170,22 @@ def _move_clip_gradient(content: dict[str, Any], document: Document) -> None:
     content["training"] = {**block, "clip_gradient": content.pop("clip_gradient")}
 
 
-def _with_own_data(ring: Any, document: Document) -> tuple[Any, dict[Location, str]]:
-    """The ring's entries, their `data` as blocks; and the names of these, by their places in the file."""
+def _with_own_data(ring: Any, common: dict[str, Any], document: Document) -> tuple[Any, dict[Location, str]]:
+    """The ring's entries, their `data` as whole blocks; and the names of these, by their places in the file.
+
+    What such a block of the same name does not say is as in the federation's, `common`.
+    """
+    shared = {key: value for key, value in common.items() if key not in FOR_ALL}
     if not isinstance(ring, list):
         return ring, {}
     entries, names = [*ring], dict[Location, str]()
     for number, entry in enumerate(ring):
         if isinstance(entry, dict) and entry.get("data") is not None:
             place = ("ring", number, "data")
-            block = _component(entry["data"], place, [*SOURCES], document)
+            given = {"name": entry["data"]} if isinstance(entry["data"], str) else entry["data"]
+            if isinstance(given, dict) and given.get("name", common["name"]) == common["name"]:
+                given = shared | given
+            block = _component(given, place, [*SOURCES], document)
             entries[number], names[place] = {**entry, "data": block}, block["name"]
     return entries, names
 

@@ -263,10 +263,11 @@ def status_of_links(made: SmallFederation) -> list[str]:
     return [event["state"] for event in made.events("peer1", "link")]
 
 
-def four(directory: Path, protocol: dict[str, object]) -> Spec:
+def four(directory: Path, protocol: dict[str, object], **keys: object) -> Spec:
     directory.mkdir()
     path = directory / "federation.yaml"
-    path.write_text(json.dumps({"rounds": 3, "protocol": protocol, "data": {"name": "digits", "limit": 200}}))
+    content = {"rounds": 3, "protocol": protocol, "data": {"name": "digits", "limit": 200}, **keys}
+    path.write_text(json.dumps(content))
     return load_spec(path, peers=4)
 
 
@@ -326,9 +327,10 @@ async def test_a_part_that_makes_the_sum_overflow_names_who_sent_it(
     )
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("told", [0.0, -1.0, 1e300, 0.7])
 async def test_proportions_that_are_none_stop_nobody(
-    told: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    told: float, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     init = Runtime.__init__
 
@@ -338,7 +340,7 @@ async def test_proportions_that_are_none_stop_nobody(
             self.peer.proportions = torch.full((10,), told, dtype=torch.float64)
 
     monkeypatch.setattr(Runtime, "__init__", lie)
-    run = four(tmp_path / "run", ORDERED)
+    run = four(tmp_path / "run", ORDERED, task=task)
     assert set(await models(run, tmp_path / "run")) == set(run.ids)
     [ordered] = [
         event

@@ -223,7 +223,10 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "digits of another script": (content(ring=ring(address="127.0.0.1:٧٧٠٠")), "is no host:port"),
     "a host too long": (content(ring=ring(address=f"{'a' * 300}:7700")), "is no host:port"),
     "port 0": (content(ring=ring(address="127.0.0.1:0")), "is no host:port"),
-    "ring too short": (content(ring=content()["ring"][:2]), "`fibfl` needs at least 3 peers and the ring has 2"),
+    "ring too short": (
+        content(ring=content()["ring"][:2]),
+        "`fibfl` needs at least 3 peers and the ring has 2; add peers, or choose a protocol that goes with fewer: ",
+    ),
     "no ring": (content(ring=None), "`ring` is missing; list the peers there or give --peers N"),
     "ring is a word": (content(ring="hello"), "`ring`: input should be a valid array"),
     "no directory of code": (content(code="nowhere"), "`code`: there is no directory /"),

@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from real_peers import Build, digests
 
+from peer.errors import InputError
+from peer.spec.federation import Spec
 from peer.spec.peer import load_spec
 
 REASON = r"refused: its data has [^;()]+; make the two alike"
@@ -77,3 +80,47 @@ def test_a_site_with_its_data_elsewhere_is_not_refused(federation: Build) -> Non
         (made.directory / f"spec{number}.yaml").write_text(json.dumps(content | {"ring": told, "name": "tiny"}))
         specs.append(load_spec(made.directory / f"spec{number}.yaml"))
     assert specs[0].digests() == specs[1].digests()
+
+
+def loaded(directory: Path, data: dict[str, object], entry: object) -> Spec:
+    """Three peers, the last of which has an entry of its own."""
+    ring: list[dict[str, object]] = [{"id": f"peer{n}", "address": f"127.0.0.1:{7701 + n}"} for n in range(3)]
+    ring[2]["data"] = entry
+    path = directory / "federation.yaml"
+    path.write_text(json.dumps({"protocol": "fibfl", "data": data, "ring": ring}))
+    return load_spec(path)
+
+
+FEDERATIONS = {"name": "csv", "path": "{id}.csv", "label": "y", "limit": 30, "class_names": ["no", "yes"]}
+
+
+def test_an_entry_of_the_ring_adds_to_the_federations_data(tmp_path: Path) -> None:
+    """Key by key; what is about all peers together stays with them."""
+    for_all = {"standardize": "own", "drift": [{"round": 2, "labels": [1, 0]}]}
+    spec = loaded(tmp_path, FEDERATIONS | for_all, {"decimal": ",", "limit": 20})
+    own = spec.ring[2].data
+    whole = {**FEDERATIONS, "decimal": ",", "limit": 20}
+    assert own is not None
+    assert own == loaded(tmp_path, {"name": "digits"}, whole).ring[2].data
+    assert (own.drift, own.standardize) == ((), None)
+    assert spec.digests() == loaded(tmp_path, FEDERATIONS | for_all, None).digests()
+    dealt = {"name": "csv", "path": "all.csv", "partition": {"kind": "dirichlet", "alpha": 1}, "validation": 0.1}
+    assert (own := loaded(tmp_path, dealt, {"path": "mine.csv"}).ring[2].data)
+    assert (own.partition.kind, own.validation) == ("iid", 0.0)
+
+
+def test_an_entry_with_another_name_or_a_null_takes_nothing_over(tmp_path: Path) -> None:
+    own = loaded(tmp_path, FEDERATIONS, {"name": "npz", "path": "mine.npz"}).ring[2].data
+    assert own == loaded(tmp_path, {"name": "digits"}, {"name": "npz", "path": "mine.npz"}).ring[2].data
+    spec = loaded(tmp_path, FEDERATIONS, {"limit": None})
+    assert spec.ring[2].data
+    assert spec.ring[2].data.limit is None
+    (tmp_path / "written.yaml").write_text(spec.dump())
+    assert load_spec(tmp_path / "written.yaml").ring == spec.ring
+
+
+def test_a_wrong_key_is_told_where_it_stands(tmp_path: Path) -> None:
+    for data, entry, key in ((FEDERATIONS | {"limt": 3}, {}, "limt"), (FEDERATIONS, {"decimall": ","}, "decimall")):
+        with pytest.raises(InputError) as refused:
+            loaded(tmp_path, data, entry)
+        assert str(refused.value).count(f"unknown key `{key}`") == 1

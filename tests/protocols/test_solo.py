@@ -32,8 +32,28 @@ def test_one_peer_holds_all_data(tmp_path: Path) -> None:
         {"like": "fibfel"},
         {"like": "rdfl", "settings": {"gama": 0.5}},
         {"like": "fedavg", "settings": {"epochs": -1}},
+        {"like": {"name": "fedavg", "epochs": -1}},
+        {"like": {"epochs": 1}},
+        {"like": {"name": "fedavg"}, "settings": {"epochs": 1}},
     ],
 )
 def test_wrong_settings_are_refused_before_anything_runs(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         resolve(tmp_path, {"name": "solo", **wrong}, 2)
+
+
+def test_the_block_of_the_compared_protocol_gives_its_settings(tmp_path: Path) -> None:
+    block = {"name": "rdfl", "lr": 0.3, "epochs": 2}
+    given = resolve(tmp_path, {"name": "solo", "like": block}, 2)
+    assert given == resolve(tmp_path, {"name": "solo", "like": "rdfl", "settings": {"lr": 0.3, "epochs": 2}}, 2)
+    assert given.protocol.local() == resolve(tmp_path, block, 3).protocol.local()
+
+
+def test_a_protocol_of_ones_own_can_be_compared_with(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from peer.protocols.rdfl import RDFL\nclass Mine(RDFL):\n    name: str\n    lr: float = 0.7\n"
+    )
+    spec = resolve(tmp_path, {"name": "solo", "like": {"name": "mine:Mine", "epochs": 2}}, 2, code=str(tmp_path))
+    (phase,) = spec.protocol.local()
+    assert (phase.epochs, phase.optimiser.lr) == (2, 0.7)  # type: ignore[union-attr]
+    assert "mine:Mine" in spec.own_code

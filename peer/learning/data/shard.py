@@ -14,8 +14,10 @@ from peer.learning.data.held_back import HoldBack
 from peer.learning.data.partition import Partition
 from peer.learning.data.samples import Indices, Labels, Names, Samples, Targets
 from peer.learning.data.sources.base import Source
+from peer.learning.data.sources.streams import is_read_one_by_one
 from peer.learning.data.standard import Standard, check_columns
 from peer.learning.tasks import Classification, Task
+from peer.plugins import user_code_errors
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Shard:
     test: Samples
     """The global test set, or the test part of the peer's own data."""
     proportions: NDArray[np.float64]
-    """q_i: the share of each class among the training samples by their true labels, (classes,); (0,) where the task has
-    no classes."""
+    """q_i: the share of each class among the training samples by their true labels, (classes,); where the task has no
+    classes, of each kind of target that it tells apart, (kinds,), or (0,) where that is not known."""
     paper: NDArray[np.int64] | None
     """The peer's part of the global test set, drawn by the training split's rule but independently."""
     own: bool
@@ -72,7 +74,7 @@ class CommonData:
     def __init__(self, source: Source, ids: Sequence[str], task: Task = Classification()) -> None:
         """InputError when anybody's part would be empty in any round."""
         self._source, self._ids = source, ids
-        self._dataset = source.load(task)
+        self._dataset = load_common(source, task)
         self._dealt = deal(source, self._dataset, ids)
         self._tests: dict[int, tuple[Tests, list[Indices] | None]] = {}
         """With everybody's published test split, by the first round of their stage."""
@@ -86,6 +88,13 @@ class CommonData:
         tests, papers = self._tests[stage.since]
         shard = _shard(self._dataset, self._dealt[stage.since][mine], stage, tests, hold_back)
         return replace(shard, paper=papers[mine] if papers else None)
+
+
+def load_common(source: Source, task: Task) -> Dataset:
+    """A data set of which each peer takes a part: all of them know its training targets."""
+    dataset = source.load(task)
+    known = dataset.task if is_read_one_by_one(dataset) else dataset.task.with_common(dataset.train_targets)
+    return replace(dataset, task=known)
 
 
 def take_shard(
@@ -198,13 +207,30 @@ def class_counts(targets: Targets, classes: int, task: Task) -> NDArray[np.int64
     return np.bincount(targets, minlength=classes) if task.has_classes else np.zeros(0, np.int64)
 
 
-def class_mix(samples: Samples, classes: int, task: Task) -> NDArray[np.float64]:
-    """The share of each class among samples: float64 (classes,); (0,) where the task has none."""
-    if not task.has_classes:
-        return np.zeros(0)
-    counts = class_counts(samples.labels.cpu().numpy(), classes, task)
+def class_mix(samples: Samples, classes: int) -> NDArray[np.float64]:
+    """The share of each class among samples of a task with classes: float64 (classes,)."""
+    counts = np.bincount(samples.labels.cpu().numpy(), minlength=classes)
     shares: NDArray[np.float64] = counts / counts.sum()
     return shares
+
+
+def target_mix(dataset: Dataset, indices: Indices) -> NDArray[np.float64]:
+    """The share of each kind of target among those training samples: float64 (kinds,), or (0,) where the task tells
+    none apart or the targets are read only when they are needed. InputError where a user's `mix` gives none."""
+    task, kinds = dataset.task, dataset.task.kinds(dataset.classes)
+    if not kinds or (is_read_one_by_one(dataset) and not task.has_classes):
+        return np.zeros(0)
+    with user_code_errors(task.name):
+        counted = task.mix(dataset.train_targets[indices], dataset.classes)
+    if counted is None:
+        return np.zeros(0)
+    counts = np.asarray(counted)
+    if counts.shape != (kinds,) or counts.dtype.kind not in "biuf" or not (np.isfinite(counts) & (counts >= 0)).all():
+        raise InputError(
+            f"the task `{task.name}`: its `mix` must return {kinds} finite numbers from 0, as `kinds` says"
+        )
+    total = counts.sum(dtype=np.float64)
+    return counts / total if total else np.full(kinds, 1 / kinds)
 
 
 def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: Tests, hold_back: HoldBack | None) -> Shard:
@@ -213,7 +239,7 @@ def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: Tests, hold_
     return Shard(
         train=train,
         test=tests.test,
-        proportions=class_mix(train, dataset.classes, dataset.task),
+        proportions=class_mix(train, dataset.classes) if dataset.task.has_classes else target_mix(dataset, trained),
         paper=None,
         own=False,
         classes=dataset.classes,

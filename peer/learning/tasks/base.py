@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,20 @@ class Task(Settings):
     def outputs_in_words(self, count: int) -> str:
         """What so many outputs are, for people and for the handshake: `10 classes`."""
         return f"{count} output{'s' * (count != 1)}"
+
+    def kinds(self, outputs: int) -> int:
+        """How many kinds of targets `mix` tells apart, where the model answers with so many numbers. Here: the classes;
+        0 where the task has none."""
+        return outputs if self.has_classes else 0
+
+    def mix(self, targets: Targets, outputs: int) -> NDArray[Any] | None:
+        """How much of the targets (n, ...) is of each kind, (kinds,), numbers from 0: `fibfl++` orders the ring by the
+        kinds' shares. A kind means the same at every peer. None where that is not known. Here: the classes' counts."""
+        return np.bincount(targets, minlength=outputs) if self.has_classes else None
+
+    def with_common(self, targets: Targets) -> Self:
+        """The same for data that are dealt to the peers, which all know these training targets. Here: itself."""
+        return self
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

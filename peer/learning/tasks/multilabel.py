@@ -1,9 +1,10 @@
 """Any number of labels a sample: each holds or not."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -35,6 +36,12 @@ class Multilabel(Task):
         if len(wrong):
             raise InputError(f"{where}: the labels in {name} must be 0 or 1, but sample {wrong[0]} has another number")
         return labels
+
+    def kinds(self, outputs: int) -> int:
+        return outputs
+
+    def mix(self, targets: Targets, outputs: int) -> NDArray[Any]:
+        return targets.sum(0, dtype=np.float64)  # type: ignore[no-any-return]
 
     def outputs_in_words(self, count: int) -> str:
         return f"{count} label{'s' * (count != 1)}"

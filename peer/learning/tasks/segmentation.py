@@ -1,10 +1,11 @@
 """A class for each pixel."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
@@ -60,6 +61,12 @@ class Segmentation(Task):
         if largest >= _MANY_CLASSES:
             raise InputError(f"{where}: class {largest} is no class number; number the classes from 0")
         return given or largest + 1
+
+    def kinds(self, outputs: int) -> int:
+        return outputs
+
+    def mix(self, targets: Targets, outputs: int) -> NDArray[Any]:
+        return np.bincount(targets[targets != self.ignore], minlength=outputs)
 
     def outputs_in_words(self, count: int) -> str:
         return f"{count} class{'es' * (count != 1)} a pixel"

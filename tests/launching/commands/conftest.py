@@ -29,13 +29,17 @@ def run(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     quick = Policy(limit=2, first_delay=0.01, grace=1.0)
     monkeypatch.setattr(Policy, "of", lambda *_, **__: quick)
 
-    def run(fresh: bool = False, seed: int = 42, port: int = 7700, **behaviours: str) -> tuple[int, str]:
+    def run(
+        fresh: bool = False, seed: int = 42, port: int = 7700, beside: bool = False, **behaviours: str
+    ) -> tuple[int, str]:
         monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))
         with (tmp_path / "screen").open("w") as screen:
             output = Output()
             output.console = Console(file=screen, width=120)
             spec = load_spec(small, peers=3, seed=seed, port=port)
-            order = local.RunOptions(spec, tmp_path / "out", fresh=fresh, engine=FakeEngine(LocalSettings()))
+            order = local.RunOptions(
+                spec, tmp_path / "out", fresh=fresh, engine=FakeEngine(LocalSettings()), beside=beside
+            )
             code = local.run(order, output).code
         return code, (tmp_path / "screen").read_text()
 

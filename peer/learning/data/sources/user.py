@@ -35,7 +35,7 @@ class UserSource(Source):
     name: str = Field(pattern=NAME)
     """`module:function`, the module being importable where the peer runs."""
     root: Path | None = None
-    """A folder; when given, it is passed to the function as `root`."""
+    """A folder; when given, it is passed to the function as `root`, a `pathlib.Path` that is absolute."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments of the function."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
