@@ -12,7 +12,8 @@ Round = Annotated[int, Field(ge=-1, le=1_000_001)]
 """-1 is before the first one; nothing goes beyond the longest run."""
 STALENESS_BOUND = 4
 """W of rule R6: nobody starts a round more than so many after the least durable round of all."""
-Reason = Annotated[str, Field(max_length=300, pattern=r"^[ -~]*$")]
+LONGEST_REASON = 300
+Reason = Annotated[str, Field(max_length=LONGEST_REASON, pattern=r"^[ -~]*$")]
 
 
 @dataclass(frozen=True)
