@@ -9,7 +9,7 @@ from launcher.formatting import duration, plural
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.peer_view import ENDED, SILENT
 from launcher.page.sectors import neighbours
-from peer.text import number
+from peer.text import number, printable
 
 Row = dict[str, Any]
 
@@ -67,4 +67,5 @@ def _said(federation: FederationView, clock: float) -> str:
     left = federation.seconds_left(clock)
     ending = f", {duration(left)} left" if left else ""
     view = f", view {federation.view.number}" if federation.view.number else ""
-    return f"Round {federation.round} of {federation.rounds}, {plural(len(federation.peers), 'peer')}{view}{ending}."
+    said = f"Round {federation.round} of {federation.rounds}, {plural(len(federation.peers), 'peer')}{view}{ending}."
+    return " ".join([said, *(f"{printable(str(short)).capitalize()}." for short in federation.shortages[:1])])

@@ -48,6 +48,14 @@ class View:
         half = twice == len(self.members) and f == 0 and self.members[0] in those
         return twice > len(self.members) + f or half
 
+    def needed(self, ids: Collection[str], faulty: int) -> tuple[int, str]:
+        """How many members a quorum takes that has these in it; and the member with which half is enough, empty where
+        it is not, or that one is among these."""
+        n, f, first = len(self.members), self.tolerates(faulty), self.members[0]
+        if n % 2 or f:
+            return (n + f) // 2 + 1, ""
+        return (n // 2, "") if first in ids else (n // 2 + 1, first)
+
     def as_json(self) -> dict[str, Any]:
         return {**vars(self)}
 
