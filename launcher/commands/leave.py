@@ -43,10 +43,10 @@ async def _leave(spec: Spec, id: str, certificates: Certificates | None) -> str:
                 raise FailedError(f"{id} cannot leave: {reply.why}")
             views = [one.view for one in reply.decisions] if isinstance(reply, Decided) else []
             if views and id not in views[-1].members:
-                return told_in_a_line(_last_left(id, views))
+                return told_in_a_line(last_left(id, views))
 
 
-def _last_left(id: str, views: Sequence[View]) -> View:
+def last_left(id: str, views: Sequence[View]) -> View:
     """The first of the views that have been without it ever since."""
     stays = max((at for at, view in enumerate(views) if id in view.members), default=-1)
     return views[stays + 1]

@@ -28,6 +28,7 @@ MEMBER = 8192
 """Bytes that an answer may have for each member of the federation: its name, address, reason and resources."""
 LONGEST_STATE = 32
 """Characters of a state that are kept."""
+LONGEST_ID = 64
 LONGEST_WAIT = 1e9
 """Seconds that can be believed."""
 
@@ -185,7 +186,7 @@ class StatusClient:
 
 def _shortage(said: StatusReply.Shortage) -> Shortage:
     seconds = said.seconds if 0 <= said.seconds <= LONGEST_WAIT else 0.0
-    return Shortage(said.here, said.members, said.needed, said.tie_breaker, seconds)
+    return Shortage(said.here, said.members, said.needed, said.tie_breaker[:LONGEST_ID], seconds)
 
 
 def _plain(resources: Resources) -> dict[str, Any]:
