@@ -1,6 +1,7 @@
 """`dfl-launch leave`: tells a member to leave, and waits until the others go on without it."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from peer.network.transport.tls import Certificates
 from peer.network.views.orders import UnansweredError
 from peer.spec.federation import Spec
 from peer.views.statements import Decided, Denied, Leave
+from peer.views.view import View
 
 LAST_LOOKS = 10
 """Times that the others are asked what was decided, a second apart, when the one that leaves has ended."""
@@ -40,8 +42,14 @@ async def _leave(spec: Spec, id: str, certificates: Certificates | None) -> str:
             if isinstance(reply, Denied):
                 raise FailedError(f"{id} cannot leave: {reply.why}")
             views = [one.view for one in reply.decisions] if isinstance(reply, Decided) else []
-            if without := [view for view in views if id not in view.members]:
-                return told_in_a_line(without[-1])
+            if views and id not in views[-1].members:
+                return told_in_a_line(last_left(id, views))
+
+
+def last_left(id: str, views: Sequence[View]) -> View:
+    """The first of the views that have been without it ever since."""
+    stays = max((at for at, view in enumerate(views) if id in view.members), default=-1)
+    return views[stays + 1]
 
 
 async def _decided(spec: Spec, id: str, certificates: Certificates | None) -> str | None:

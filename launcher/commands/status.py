@@ -1,6 +1,7 @@
 """`dfl-launch status`: what the peers of a federation say of themselves, wherever and by whomever they were started."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.certificates import any_certificate
-from launcher.formatting import quantity
+from launcher.formatting import duration, quantity
 from launcher.headline import Headline
 from launcher.monitor.status_feed import in_trouble
 from launcher.output import Output
@@ -19,6 +20,7 @@ from launcher.table import HEAD
 from peer.network.transport.asking import SHUT_AT_ONCE, Answer, PeerStatus, StatusClient
 from peer.network.transport.tls import Certificates, Chain
 from peer.spec.federation import Spec
+from peer.telemetry.events import MAX_NAMED
 from peer.text import number, printable
 
 LONG_ID = 32
@@ -89,4 +91,14 @@ def cells(address: str | None, id: str, answer: Answer) -> list[str]:
     trouble = ", ".join(f"{one.id} {one.state} ({one.reason})" for one in in_trouble(answer))
     figures = [f"{answer.round}/{answer.rounds}", number(answer.figure), quantity(answer.bytes_sent)]
     alone = f"view {answer.view}, without {', '.join(answer.outside)}" if answer.outside else ""
-    return [id, answer.state, *figures, ", ".join(filter(None, [alone, trouble]))]
+    return [id, answer.state, *figures, ", ".join(filter(None, [alone, trouble, too_few(answer)]))]
+
+
+def too_few(answer: PeerStatus) -> str:
+    """That a decision waits for members, for whom, and since when by this machine's clock; empty where none does."""
+    if not (short := answer.shortage):
+        return ""
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - short.seconds))
+    more = len(answer.awaited) - MAX_NAMED
+    who = ", ".join(one.id for one in answer.awaited[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{short}; waiting for {who} since {since} ({duration(short.seconds)})"

@@ -8,7 +8,7 @@ from launcher.dashboard.signs import sign_of
 from launcher.monitor.federation_view import FederationView
 from launcher.monitor.peer_view import ENDED, SILENT
 from launcher.page.sectors import neighbours
-from peer.text import duration, number, plural
+from peer.text import duration, number, plural, printable
 
 Row = dict[str, Any]
 
@@ -66,4 +66,5 @@ def _said(federation: FederationView, now: float) -> str:
     left = federation.seconds_left(now)
     ending = f", {duration(left)} left" if left else ""
     view = f", view {federation.view.number}" if federation.view.number else ""
-    return f"Round {federation.round} of {federation.rounds}, {plural(len(federation.peers), 'peer')}{view}{ending}."
+    said = f"Round {federation.round} of {federation.rounds}, {plural(len(federation.peers), 'peer')}{view}{ending}."
+    return " ".join([said, *(f"{printable(str(short)).capitalize()}." for short in federation.shortages[:1])])

@@ -7,7 +7,16 @@ from launcher.headline import Headline, mean
 from launcher.monitor.peer_view import ENDED, SILENT, PeerView
 from launcher.monitor.tail import Tail
 from launcher.views import Views, change, told
-from peer.telemetry.events import Event, LinkChanged, RoundDone, StoppedEarly, ViewDecided, read_event
+from peer.telemetry.events import (
+    Event,
+    LinkChanged,
+    RoundDone,
+    Shortage,
+    StoppedEarly,
+    ViewDecided,
+    Waiting,
+    read_event,
+)
 from peer.telemetry.remaining import Remaining
 from peer.telemetry.results import objects
 from peer.text import printable
@@ -15,6 +24,8 @@ from peer.views.view import View
 
 OUTSIDE = ("lost", "expelled", "returning")
 """What peers do that are no members of the view."""
+REMINDED = 60.0
+"""Seconds after which it is told once more that a decision waits for members; then after twice as many, and so on."""
 News = tuple[str, Event]
 """Whose event, and the event."""
 
@@ -31,6 +42,9 @@ class FederationView:
         self._later: list[View] = []
         """The views after the first of which somebody has told."""
         self._remaining = Remaining()
+        self._missed = frozenset[str]()
+        """The members of whom was told that a decision waits for them."""
+        self._remind_at = REMINDED
 
     def take(self, news: Iterable[News], now: float) -> list[str]:
         """Takes in what is new of all; what a person should be told of it, and of waits. `now` in unix seconds."""
@@ -50,7 +64,8 @@ class FederationView:
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].hear(event))]
         # A refused caller chooses its own words.
         told = [printable(line) for id, event, line in heard if not self._expected(id, event)]
-        return changes + told + self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
+        ends = self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
+        return changes + told + self._take_shortages(news) + ends
 
     @property
     def views(self) -> Views:
@@ -85,6 +100,27 @@ class FederationView:
                 what = change(before, self.view) or "what was played of them is void"
                 why = f" ({event.reason})" if event.reason else ""
                 lines.append(printable(f"from round {event.first} on: {what}{why}; view {event.number}"))
+        return lines
+
+    @property
+    def shortages(self) -> Sequence[Shortage]:
+        """Of those who wait for members to decide, the one of whom most are here first: a network may be cut in two."""
+        found = {peer.shortage for peer in self.present if peer.shortage and peer.state not in ENDED}
+        return sorted(found, key=lambda one: (-one.here, -one.seconds))
+
+    def _take_shortages(self, news: Iterable[News]) -> list[str]:
+        """That members are too few to decide, of which each that is left tells: told once, again ever more seldom."""
+        lines = []
+        for id, event in news:
+            if isinstance(event, Waiting) and (short := event.shortage):
+                awaited = {one.id for one in event.awaited}
+                if awaited - self._missed or short.seconds >= self._remind_at:
+                    self._missed |= awaited
+                    self._remind_at = 2 * max(short.seconds, REMINDED / 2)
+                    lines.append(printable(f"{id}: {event}"))
+        if self._missed and not self.shortages:
+            self._missed, self._remind_at = frozenset(), REMINDED
+            lines.append("no decision waits for members any more")
         return lines
 
     def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:

@@ -23,6 +23,7 @@ from peer.telemetry.events import (
     Resumed,
     Returning,
     RoundDone,
+    Shortage,
     Started,
     StateChanged,
     Untold,
@@ -40,16 +41,19 @@ SILENT = ("suspected", "down")
 
 @dataclass
 class Wait:
-    """A wait for one cause: for whom, since when (unix seconds), and of whom a person has been told."""
+    """A wait for one cause: for whom, since when (unix seconds), and of whom a person has been told; how many are
+    missed, where it is for members that are to decide."""
 
     awaited: tuple[Awaited, ...]
     since: float
     told: frozenset[str] = frozenset()
+    shortage: Shortage | None = None
 
     def after(self, event: Waiting) -> "Wait":
         """The same wait when somebody is still waited for, else one that begins now."""
         goes_on = {one.id for one in self.awaited} & {one.id for one in event.awaited}
-        return Wait(event.awaited, self.since, self.told) if goes_on else Wait(event.awaited, event.time)
+        since, told = (self.since, self.told) if goes_on else (event.time, frozenset[str]())
+        return Wait(event.awaited, since, told, event.shortage)
 
     def tell(self, now: float) -> tuple[Awaited, ...]:
         """Those of whom a person should be told now: everybody, once the wait is long and nobody of them was named."""
@@ -105,6 +109,12 @@ class PeerView:
         """Ids of all that it waits for, whatever the cause."""
         return list(dict.fromkeys(one.id for wait in self.waits.values() for one in wait.awaited))
 
+    @property
+    def shortage(self) -> Shortage | None:
+        """How many members are missed, where too few are here to decide."""
+        wait = self.waits.get("quorum")
+        return wait.shortage if wait and wait.awaited else None
+
     def figure(self, headline: Headline, round: int | None = None) -> float | None:
         """The one that counts, after `round` (None: the newest); after one without an evaluation, that of before."""
         last = self.completed if round is None else round
@@ -155,8 +165,11 @@ class PeerView:
     def overdue(self, now: float, somebody_works: bool = False) -> str | None:
         """Says once for whom the peer waits, when it has done so for a while (`now` in unix seconds).
 
-        While somebody trains, a neighbour that sends nothing is no trouble: the others wait for the slowest.
+        While somebody trains, a neighbour that sends nothing is no trouble: the others wait for the slowest. Where too
+        few members are here to decide, that is told of all who wait for them together.
         """
+        if self.shortage:
+            return None
         due = {cause: wait for cause, wait in self.waits.items() if cause != "stalled" or not somebody_works}
         named = [str(one) for wait in due.values() for one in wait.tell(now)]
         return f"{self.id} waits for {', '.join(named)}" if named else None

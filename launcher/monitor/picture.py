@@ -33,14 +33,16 @@ def picture(federation: FederationView, console: Console) -> RenderableType:
         states = Counter(federation.doing(peer.id) for peer in hidden)
         counted = printable(", ".join(f"{count} {state}" for state, count in states.most_common()))
         lines.append(Text(f"and {plural(len(hidden), 'more peer')}: {counted}", style="dim"))
-    return Group(*lines, progress(federation), Text(federation_line(federation), style="bold"))
+    lines += [progress(federation), Text(federation_line(federation), style="bold")]
+    lines += [Text(printable(str(short)), style="bold red") for short in federation.shortages[:1]]
+    return Group(*lines)
 
 
 def room(federation: FederationView, console: Console) -> int:
     """For how many peers there is: an id that is too long for a line goes on in the next."""
     beside = max(console.width - LONGEST_STATE - len("   "), 1)
     lines = max(ceil(len(id) / beside) for id in federation.peers)
-    return (console.height - ROUND_ABOUT) // lines
+    return (console.height - ROUND_ABOUT - bool(federation.shortages)) // lines
 
 
 def progress(federation: FederationView) -> Table:

@@ -49,11 +49,15 @@ def _links(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
 
 
 def _waits(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
-    """A peer that joins waits for its neighbours, and later on for those that it has lost."""
+    """A peer that joins waits for its neighbours, and later on for those that it has lost; and for members, where too
+    few are here to decide."""
     awaited = tuple(Awaited(one.id, one.address, one.reason) for one in in_trouble(status))
     cause: Cause = "join" if status.state == "joining" else "stalled"
-    told = [Waiting(cause=other, awaited=(), sentence="", time=now) for other in before.waits if other != cause]
-    return [*told, Waiting(cause=cause, awaited=awaited, sentence="", time=now)]
+    waits = [Waiting(cause=cause, awaited=awaited, sentence="")]
+    waits += [Waiting.for_quorum(status.shortage, status.awaited)] if status.shortage else []
+    over = before.waits.keys() - {one.cause for one in waits}
+    waits += [Waiting(cause=other, awaited=(), sentence="") for other in sorted(over)]
+    return [replace(one, time=now) for one in waits]
 
 
 def _rounds(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> Sequence[Event]:

@@ -161,7 +161,8 @@ class Chronicle:
             self.moments.append(self._open.pop(event.cause))
         if about and event.cause not in self._open:
             named = ", ".join(map(str, event.awaited)) + (f" and {event.others} more" if event.others else "")
-            self._open[event.cause] = Moment("waits", event.time, f"waits for {named}", event.time, about)
+            short = f"{event.shortage}: " if event.shortage else ""
+            self._open[event.cause] = Moment("waits", event.time, f"{short}waits for {named}", event.time, about)
 
     def _link(self, event: LinkChanged) -> None:
         key = f"link {event.neighbour}"

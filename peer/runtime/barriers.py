@@ -11,11 +11,8 @@ from peer.network.network import Network
 from peer.network.streams.handshake import MAKE_ALIKE
 from peer.spec.federation import Spec
 from peer.tasks import background
-from peer.telemetry.events import Awaited, Report, Waiting
+from peer.telemetry.events import MAX_NAMED, Awaited, Report, Waiting
 from peer.views.view import STALENESS_BOUND
-
-MAX_NAMED = 8
-"""Of a large federation that is started again, everybody waits for everybody."""
 
 
 async def join(edges: Edges, report: Report, patience: float) -> None:

@@ -19,6 +19,10 @@ class Reminders:
     """From one word about the same wait to the next."""
     lost_again: float = 60.0
     """From one word about a lost neighbour to the next."""
+    members_again: float = 60.0
+    """From the first word about a wait for members to the second; to each later one it is twice as long as before."""
+    members_longest: float = 3600.0
+    """The longest of these."""
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ class Runtime:
         network, emit = self.network, self.telemetry.emit
         with own_directory(self._out, self.setup.config, self._spec):
             async with self._checkpointer.writing(), background() as watchers:
-                watchers.create_task(watch_lost(network.edges, self._spec, self._running, emit, self._reminders))
+                lost = watch_lost(network.edges, self._spec, self._seat, self._running, emit, self._reminders)
+                watchers.create_task(lost)
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
                 if self._seat.can_be_lost:
                     faulty = self._view.tolerates(self._spec.tolerated(self.setup.config.tls is not None))
@@ -331,4 +332,5 @@ class Runtime:
         if self._lifecycle.state == "serving":
             self._seen_serving.set()
         found, state = self._judge.evaluation, self._lifecycle.state
-        return status_reply(self.network, self._judge.course, state, self.peer, found, self._resources())
+        waiting, resources = self._seat.waiting, self._resources()
+        return status_reply(self.network, self._judge.course, state, self.peer, found, resources, waiting)

@@ -7,6 +7,7 @@ from peer.network.network import Network
 from peer.network.node import no_views
 from peer.network.transport import Pipe
 from peer.runtime.barriers import drain
+from peer.telemetry.events import Waiting
 from peer.views.signing import UNSIGNED, Keyring
 from peer.views.view import STALENESS_BOUND, View
 
@@ -21,6 +22,8 @@ class Seat:
         """patience: seconds."""
         self.view, self._patience = view, patience
         self.keyring: Keyring = UNSIGNED
+        self.waiting: Waiting | None = None
+        """For members, of whom too few are here to decide on the next view."""
         self.passed: Mapping[int, int] = {}
         """By the number of an earlier view, the round that all have on disk who have come from it to this one."""
 

@@ -6,12 +6,19 @@ from peer.network.wire.messages import Resources, StatusReply
 from peer.runtime.course import Course
 from peer.runtime.local_peer import LocalPeer
 from peer.spec.federation import Spec
+from peer.telemetry.events import Shortage, Waiting
 
 
 def status_reply(
-    network: Network, course: Course, state: str, peer: LocalPeer, evaluation: Evaluation | None, resources: Resources
+    network: Network,
+    course: Course,
+    state: str,
+    peer: LocalPeer,
+    evaluation: Evaluation | None,
+    resources: Resources,
+    waiting: Waiting | None,
 ) -> bytes:
-    """Id, state, round, neighbours, figures, bytes and resources, as they are now."""
+    """Id, state, round, neighbours, figures, bytes and resources, as they are now; for which members it waits."""
     spec, view = peer.setup.spec, peer.setup.view
     return StatusReply(
         id=peer.id,
@@ -38,7 +45,15 @@ def status_reply(
         view=view.number,
         first=view.first,
         outside=[id for id in spec.ids if id not in view.members],
+        shortage=_shortage(waiting, waiting.shortage) if waiting and waiting.shortage else None,
     ).SerializeToString()
+
+
+def _shortage(waiting: Waiting, short: Shortage) -> StatusReply.Shortage:
+    awaited = [
+        StatusReply.Shortage.Awaited(id=one.id, address=one.address or "", reason=one.reason) for one in waiting.awaited
+    ]
+    return StatusReply.Shortage(**vars(short), awaited=awaited)
 
 
 def _headline(evaluation: Evaluation, spec: Spec) -> float | None:

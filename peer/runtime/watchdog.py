@@ -5,6 +5,7 @@ One that is lost is told of every minute, or ends the run; one that lives and se
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
 from peer.errors import FailedError
 from peer.network.membership.edges import Edges, Neighbour
@@ -12,28 +13,31 @@ from peer.network.network import Network
 from peer.network.wire.frames import Key
 from peer.runtime.bounds import Reminders
 from peer.runtime.checkpointer import LostError
+from peer.runtime.seat import Seat
 from peer.spec.federation import Spec
 from peer.telemetry.events import Awaited, Lost, Report, Waiting
 
 
 async def watch_lost(
-    edges: Edges, spec: Spec, running: Callable[[], bool], report: Report, reminders: Reminders
+    edges: Edges, spec: Spec, seat: Seat, running: Callable[[], bool], report: Report, reminders: Reminders
 ) -> None:
     """A neighbour that is silent, or takes nothing, for longer than `patience`: say so now and then, or fail.
 
-    It fails with `on_loss: stop` only.
+    It fails with `on_loss: stop` only. Who is silent where members change is left out, or waited for with all others
+    that are away.
     """
     clock = asyncio.get_running_loop().time
     said: dict[str, float] = {}
     while True:
         await asyncio.sleep(reminders.look)
         for neighbour in [*edges.neighbours.values()]:
-            rejecting = neighbour.rejecting if neighbour.rejects else neighbour.heard
-            lost = clock() - min(neighbour.heard, rejecting)
+            heard = inf if seat.can_be_lost else neighbour.heard
+            rejecting = neighbour.rejecting if neighbour.rejects else inf
+            lost = clock() - min(heard, rejecting)
             if not running() or neighbour.state == "left" or lost < spec.patience:
                 said.pop(neighbour.id, None)
                 continue
-            how = "so" if rejecting < neighbour.heard else "silent"
+            how = "so" if rejecting < heard else "silent"
             why = neighbour.rejects or neighbour.reason
             who = f"{neighbour.place} ({why}), {how} for {lost:.0f} s"
             if spec.on_loss == "stop":

@@ -71,6 +71,15 @@ class Metrics(Subscriber):
         self._conflicts = self._make(counter, "dfl_conflicts", "Messages that came with two contents.", ["neighbour"])
         self._damaged = self._make(counter, "dfl_damaged_checkpoints", "Checkpoints that could not be read.")
         self._awaited = self._make(gauge, "dfl_awaited_peers", "For how many others the peer waits.", ["cause"])
+        self._here = self._make(
+            gauge, "dfl_quorum_members", "Where too few are here to decide: how many are, and must be.", ["members"]
+        )
+        self._short_since = self._make(
+            gauge,
+            "dfl_quorum_wait_start",
+            "Unix time since when they are too few; 0 where they are not.",
+            unit="seconds",
+        )
         self._view = self._make(gauge, "dfl_view_number", "The view in which the peer is.")
         self._members = self._make(gauge, "dfl_view_members", "How many belong to that view.")
         self._events = self._make(counter, "dfl_events", "Events of the peer, by name.", ["event"])
@@ -128,6 +137,8 @@ class Metrics(Subscriber):
                 self._link.labels(neighbour).state(state)
             case Waiting(cause=cause, awaited=awaited, others=others):
                 self._awaited.labels(cause).set(len(awaited) + others)
+                if cause == "quorum":
+                    self._set_quorum(event)
             case Refused(kind=kind):
                 self._refusals.labels(kind).inc()
             case Conflict(sender=sender):
@@ -145,6 +156,12 @@ class Metrics(Subscriber):
         self._planned.set(event.rounds)
         self._view.set(event.view)
         self._members.set(len(event.members))
+
+    def _set_quorum(self, event: Waiting) -> None:
+        short = event.shortage
+        self._here.labels("here").set(short.here if short else 0)
+        self._here.labels("needed").set(short.needed if short else 0)
+        self._short_since.set(event.time - short.seconds if short else 0)
 
     def _take_round(self, event: RoundDone) -> None:
         self._rounds.inc()

@@ -40,6 +40,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
 
+from peer.views import reasons
 from peer.views.signing import Authorities, Keyring
 from peer.views.statements import (
     JUMP,
@@ -86,8 +87,6 @@ from peer.views.statements import (
 )
 from peer.views.view import STALENESS_BOUND, Chain, Id, Number, Round, View, played
 
-LONGEST = 300
-"""Characters of a view's reason."""
 Phase = Literal["accept", "commit"]
 NO_EVIDENCE = Evidence()
 
@@ -173,18 +172,17 @@ def next_view(chain: Chain, proposer: str, grounds: Grounds, rules: Rules) -> Vi
     taken_in = tuple((id, kept(id, entrants[id])) for id in _ordered(entrants.keys() & members, rules.ids))
     silent = [id for id in present.members if id not in {*promised, *out}] + [*missing]
     gone = _ordered(lost & promised.keys(), rules.ids)
-    reasons = [_reason_of_expulsion(id, grounds.evidence) for id in _ordered(proved, rules.ids)]
-    reasons += [f"{', '.join(silent)} silent for {rules.absence:g} s"] if silent else []
-    reasons += [f"{', '.join(gone)} without the rounds it had announced"] if gone else []
-    reasons += [f"{proposer} leaves"] if grounds.leaves else []
-    reasons += [f"{', '.join(_ordered(enter, rules.ids))} taken in"] if enter else []
+    news: list[reasons.News] = [([id], _why_expelled(id, grounds.evidence)) for id in _ordered(proved, rules.ids)]
+    news += [(silent, reasons.silent(rules.absence)), (gone, reasons.FORGETFUL)]
+    news += [([proposer] if grounds.leaves else [], reasons.LEAVES), (enter, reasons.TAKEN_IN)]
+    outside = {*rules.ids} - {*present.members} - members
     return View(
         present.number + 1,
         _ordered(members, rules.ids),
         first,
         planned,
         taken_in,
-        "; ".join(reasons)[:LONGEST],
+        reasons.reason(news, present.reason, outside, rules.ids),
         _ordered(out, rules.ids),
     )
 
@@ -230,10 +228,9 @@ def _expelled(evidence: Evidence) -> Iterable[str]:
     return {one.statement.id for one in evidence.consents} | {one.id for one in evidence.guilt}
 
 
-def _reason_of_expulsion(id: str, evidence: Evidence) -> str:
-    if by := [one.signer for one in evidence.consents if one.statement.id == id]:
-        return f"{id} voted out by {', '.join(by)}"
-    return f"{id} expelled: it has signed two votes that contradict each other"
+def _why_expelled(id: str, evidence: Evidence) -> str:
+    by = [one.signer for one in evidence.consents if one.statement.id == id]
+    return reasons.voted_out(by) if by else reasons.LIAR
 
 
 # What is to be believed.

@@ -12,7 +12,8 @@ Round = Annotated[int, Field(ge=-1, le=1_000_001)]
 """-1 is before the first one; nothing goes beyond the longest run."""
 STALENESS_BOUND = 4
 """W of rule R6: nobody starts a round more than so many after the least durable round of all."""
-Reason = Annotated[str, Field(max_length=300, pattern=r"^[ -~]*$")]
+LONGEST_REASON = 300
+Reason = Annotated[str, Field(max_length=LONGEST_REASON, pattern=r"^[ -~]*$")]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,14 @@ class View:
         twice = 2 * len(those)
         half = twice == len(self.members) and f == 0 and self.members[0] in those
         return twice > len(self.members) + f or half
+
+    def needed(self, ids: Collection[str], faulty: int) -> tuple[int, str]:
+        """How many members a quorum takes that has these in it; and the member with which half is enough, empty where
+        it is not, or that one is among these."""
+        n, f, first = len(self.members), self.tolerates(faulty), self.members[0]
+        if n % 2 or f:
+            return (n + f) // 2 + 1, ""
+        return (n // 2, "") if first in ids else (n // 2 + 1, first)
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self)}

@@ -1,5 +1,6 @@
 """`on_loss: bypass` with real processes: members that die for good, come back, sleep for too long, or never came."""
 
+import asyncio
 import shutil
 import signal
 import time
@@ -8,10 +9,12 @@ from collections.abc import Sequence
 import pytest
 from certified import secured
 from healing import ABSENCE, await_view, begin, end, healing, hurry, judge, kill
-from real_peers import Build, digests
+from real_peers import Build, digests, until
 
 from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
+from launcher.commands.status import ask
+from peer.network.transport.asking import PeerStatus
 from peer.views.view import View
 
 pytestmark = pytest.mark.long
@@ -104,6 +107,29 @@ def test_the_other_half_waits(federation: Build) -> None:
     assert not one.events("peer3", "view")
     one.start("peer0", "peer2")
     end(one)
+
+
+def test_three_of_five_die_and_the_rest_says_for_whom_it_waits(federation: Build) -> None:
+    """In the log, as an event, and to whoever asks for its status; and when they are back."""
+    one = healing(federation, 5)
+    begin(one)
+    kill(one, "peer1", "peer2", "peer3")
+    for id in ("peer0", "peer4"):
+        said = one.await_event(id, "waiting", 30, cause="quorum")
+        assert [waited["id"] for waited in said["for"]] == ["peer1", "peer2", "peer3"]
+        assert (said["shortage"]["here"], said["shortage"]["members"], said["shortage"]["needed"]) == (2, 5, 3)
+        until(lambda id=id: "2 of 5 are here, 3 are needed; waiting for peer1" in one.log(id), 10, "the log has it")
+    answers = asyncio.run(ask(one.spec, None))
+    for id in ("peer0", "peer4"):
+        answer = answers[id]
+        assert isinstance(answer, PeerStatus)
+        assert answer.shortage
+        assert (answer.shortage.here, answer.shortage.needed) == (2, 3)
+        assert [waited.id for waited in answer.awaited] == ["peer1", "peer2", "peer3"]
+    assert [len(one.events(id, "view")) for id in ("peer0", "peer4")] == [0, 0]
+    one.start("peer1", "peer2", "peer3")
+    end(one)
+    assert one.events("peer0", "waiting")[-1]["for"] == []
 
 
 def test_a_second_one_dies_while_the_first_is_being_left_out(federation: Build) -> None:

@@ -36,6 +36,7 @@ from peer.telemetry.events import (
     Returning,
     RingOrdered,
     RoundDone,
+    Shortage,
     Started,
     StateChanged,
     Stopped,
@@ -168,6 +169,15 @@ def test_the_names_that_programs_rely_on() -> None:
         "for": [{"id": "b", "address": "b:1", "reason": "slow"}],
         "others": 2,
         "sentence": "s",
+        "shortage": None,
+    }
+    short = Waiting.for_quorum(Shortage(2, 4, 3, "a", 1.5), waiting.awaited)
+    assert json.loads(json.dumps(short.as_json()))["shortage"] == {
+        "here": 2,
+        "members": 4,
+        "needed": 3,
+        "tie_breaker": "a",
+        "seconds": 1.5,
     }
 
 

@@ -7,6 +7,7 @@ import struct
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -30,6 +31,7 @@ from peer.telemetry.events import (
     LinkChanged,
     Refused,
     RoundDone,
+    Shortage,
     Started,
     StateChanged,
     ViewDecided,
@@ -139,6 +141,20 @@ def test_the_figures_of_a_life(lived: Metrics) -> None:
     assert {name: found.get(name) for name in expected} == expected
     assert not [name for name in found if "paper" in name or 'dfl_loss{samples="test"}' in name or "weights" in name]
     assert found["process_resident_memory_bytes"] > 0
+
+
+def test_who_waits_for_a_quorum_tells_of_how_many_and_since_when(lived: Metrics) -> None:
+    short = Waiting.for_quorum(Shortage(2, 5, 3, seconds=60.0), tuple(Awaited(id, None, "gone") for id in "abc"))
+    lived.hear(replace(short, time=1000.0))
+    names = [
+        'dfl_awaited_peers{cause="quorum"}',
+        'dfl_quorum_members{members="here"}',
+        'dfl_quorum_members{members="needed"}',
+        "dfl_quorum_wait_start_seconds",
+    ]
+    assert [told(lived)[name] for name in names] == [3, 2, 3, 940]
+    lived.hear(Waiting(cause="quorum", awaited=(), sentence="over", time=1060.0))
+    assert [told(lived)[name] for name in names] == [0, 0, 0, 0]
 
 
 def test_a_figure_that_is_not_known_now_stays(lived: Metrics) -> None:

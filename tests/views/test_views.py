@@ -36,7 +36,7 @@ from peer.views.view import Chain, View
 
 IDS = ("a", "b", "c", "d", "e")
 ALL = View(0, IDS, 0)
-BEGINNING = View(1, IDS[:4], 2)
+BEGINNING = View(1, IDS[:4], 2, reason="e silent for 30 s")
 """Without e, which has played two rounds."""
 STANDING = {
     id: Standing(*at, -1) for id, at in {"a": (3, 0, 5), "b": (2, 0, 5), "c": (3, 0, 6), "d": (4, 0, 6)}.items()
@@ -75,7 +75,7 @@ def enters(id: str, private: int, number: int = 1) -> tuple[Signed[Entry], ...]:
 
 
 def test_the_rest_go_on_without_one_from_the_last_round_that_all_of_them_have() -> None:
-    assert view_of(attempt(Wish(), lost="c")) == View(2, ("a", "b", "d"), 3, reason="c silent for 30 s")
+    assert view_of(attempt(Wish(), lost="c")) == View(2, ("a", "b", "d"), 3, reason="c, e silent for 30 s")
 
 
 def test_one_is_taken_in_after_the_last_round_that_has_begun() -> None:
@@ -89,7 +89,7 @@ def test_one_is_taken_in_after_the_last_round_that_has_begun() -> None:
 
 def test_one_leaves_and_all_play_their_rounds_to_the_end() -> None:
     left = attempt(Wish(leaves=True), by="b")
-    assert view_of(left) == View(2, ("a", "c", "d"), 7, planned=True, reason="b leaves")
+    assert view_of(left) == View(2, ("a", "c", "d"), 7, planned=True, reason="b leaves; e silent for 30 s")
 
 
 def test_a_false_alarm_changes_nothing() -> None:
@@ -168,14 +168,14 @@ def test_a_member_that_asks_to_be_taken_in_does_not_enter() -> None:
 
 
 def test_all_go_back_where_the_rounds_that_have_begun_cannot_be_finished() -> None:
-    members = Assembly("abcde", faulty=0, signed=False).begin_with(View(1, IDS[:4], 5, planned=True))
+    members = Assembly("abcde", faulty=0, signed=False).begin_with(View(1, IDS[:4], 5, planned=True, reason="e leaves"))
     found = view_of(members.attempt(Wish(missing=("e",)), standing=STANDING))
-    assert found == View(2, IDS[:4], 3, reason="e silent for 30 s")
+    assert found == View(2, IDS[:4], 3, reason="e silent for 30 s; e left")
 
 
 def test_a_planned_view_does_not_begin_before_the_present_one() -> None:
     members = Assembly("ab", faulty=0, signed=False)
-    chain = Chain([View(0, ("a", "b"), 0), View(1, ("a",), 9, planned=True)])
+    chain = Chain([View(0, ("a", "b"), 0), View(1, ("a",), 9, planned=True, reason="b leaves")])
     promise = Signed("a", Promise(2, ONE, 3, 0, 5, -1))
     found = next_view(chain, "a", Grounds((promise,), entries=enters("b", 0)), members.rules)
     assert found == View(2, ("a", "b"), 9, planned=True, entrants=(("b", 0),), reason="b taken in")

@@ -17,7 +17,7 @@ from peer.network.transport.tls import Chain
 from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import SERVICE, Resources, StatusReply
-from peer.telemetry.events import LARGEST_FIGURE
+from peer.telemetry.events import LARGEST_FIGURE, Awaited, Shortage
 
 METHOD = f"/{SERVICE}/Status"
 PATIENCE = 5.0
@@ -28,6 +28,9 @@ MEMBER = 8192
 """Bytes that an answer may have for each member of the federation: its name, address, reason and resources."""
 LONGEST_STATE = 32
 """Characters of a state that are kept."""
+LONGEST_ID = 64
+LONGEST_WAIT = 1e9
+"""Seconds that can be believed."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,9 @@ class PeerStatus:
     first: int = 0
     outside: tuple[str, ...] = ()
     """Members of the spec that are not in that view."""
+    shortage: Shortage | None = None
+    """Where a decision on the next view waits for members; `awaited`: for whom."""
+    awaited: tuple[Awaited, ...] = ()
 
     @classmethod
     def of(cls, reply: StatusReply) -> Self:
@@ -82,6 +88,8 @@ class PeerStatus:
             reply.view,
             reply.first,
             tuple(reply.outside),
+            _shortage(reply.shortage) if reply.HasField("shortage") else None,
+            tuple(Awaited(one.id, one.address or None, one.reason) for one in reply.shortage.awaited),
         )
 
 
@@ -174,6 +182,11 @@ class StatusClient:
             case grpc.StatusCode.UNIMPLEMENTED:
                 return "what answers there is no peer"
         return reason(error.details() or error.code().name, self._chain is not None)
+
+
+def _shortage(said: StatusReply.Shortage) -> Shortage:
+    seconds = said.seconds if 0 <= said.seconds <= LONGEST_WAIT else 0.0
+    return Shortage(said.here, said.members, said.needed, said.tie_breaker[:LONGEST_ID], seconds)
 
 
 def _plain(resources: Resources) -> dict[str, Any]:

@@ -35,14 +35,14 @@ class Questions:
         limits: Limits = Limits(),
         timeouts: Timeouts = Timeouts(),
     ) -> None:
-        self._identity, self._addresses, self.limits, self.timeouts = identity, addresses, limits, timeouts
+        self._identity, self.addresses, self.limits, self.timeouts = identity, addresses, limits, timeouts
         self._foreign = Foreign(limits, len(addresses))
 
     async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
         """DisconnectedError or RefusedError where there is no answer; InvalidError for one that no member gives."""
         question = Question(version=VERSION, id=self._identity.id, to=member, spec=self._identity.spec)
         text = written(asked)
-        pipe = await transport.dial(self._addresses[member], "Views")
+        pipe = await transport.dial(self.addresses[member], "Views")
         try:
             async with asyncio.timeout(self.timeouts.question):
                 await pipe.send(question.SerializeToString())
@@ -64,7 +64,7 @@ class Questions:
             async with asyncio.timeout(self.timeouts.hello):
                 question = self._foreign.question(await pipe.receive())
                 refusal = self._identity.judge_member(question, pipe.identity)
-                if question.id not in self._addresses:
+                if question.id not in self.addresses:
                     refusal = refusal or Refusal(reason=Refusal.IDENTITY, detail=f"`{question.id}` is no member")
                 if refusal is None:
                     pipe.welcome(question.id, neighbour=False)

@@ -5,12 +5,16 @@ Only how long it waits is drawn at random: what is decided never depends on it.
 
 import asyncio
 from collections.abc import Collection, Mapping
+from math import inf
 from random import Random
 
 from peer.errors import FailedError
 from peer.network.transport import Transport
+from peer.runtime.bounds import Reminders
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import MovingSeat
+from peer.runtime.membership.wait_news import WaitNews
+from peer.telemetry.events import Shortage, Waiting
 from peer.views.decision import Attempt, Wish
 from peer.views.statements import (
     Ask,
@@ -41,7 +45,7 @@ class LeftBehindError(FailedError):
 class Proposer:
     """Of one member. `run` is for ever."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, reminders: Reminders) -> None:
         self._membership, self._terms, self._timeouts = membership, membership.terms, membership.timeouts
         self._acceptor, self._order = membership.acceptor, membership.acceptor.rules.ids
         self._clock, self._random = asyncio.get_running_loop().time, Random(membership.id)
@@ -59,6 +63,9 @@ class Proposer:
         """When it may propose again, by the loop's clock."""
         self._told_all = float("-inf")
         """When it last told all that it leaves."""
+        self._short_since: float | None = None
+        """Since when it wants a decision for which too few members are here."""
+        self._shortages = WaitNews(membership.report, reminders)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -67,19 +74,73 @@ class Proposer:
             group.create_task(self._decide())
 
     async def _look_for_the_missing(self) -> None:
-        """Whether those who are missed are there all the same, and what was decided of which this peer has not heard.
+        """Whether those who are missed are there all the same, what was decided of which this peer has not heard, and
+        whether enough are there to decide.
 
         Nobody is asked while nobody is missed. Who answers is not silent: it may be busy, or play the view before.
         """
         membership, random = self._membership, Random(self._membership.id)
         while True:
             await asyncio.sleep(self._timeouts.ask)
-            seat = membership.seat
-            if seat and seat.transport and (missing := seat.missing) and not membership.is_over(seat.view):
-                others = [id for id in self._order if id != membership.id]
-                ask = Ask(membership.chain.current.number)
-                whom = sorted({*missing, random.choice(others)})
-                await asyncio.gather(*(membership.ask(id, ask, seat.transport) for id in whom))
+            if seat := membership.seat:
+                if seat.transport and not membership.is_over(seat.view):
+                    away = self._away(seat) if self._wants_decision(seat) else []
+                    if missing := {*seat.missing, *away}:
+                        others = [id for id in self._order if id != membership.id]
+                        ask = Ask(membership.chain.current.number)
+                        whom = sorted({*missing, random.choice(others)})
+                        await asyncio.gather(*(membership.ask(id, ask, seat.transport) for id in whom))
+                self._look_for_a_quorum(seat)
+
+    def _wants_decision(self, seat: MovingSeat) -> bool:
+        """Whether one is due that somebody's absence can keep from being made."""
+        membership = self._membership
+        if not seat.transport or membership.is_over(seat.view) or not membership.is_member:
+            return False
+        return bool(self._lost(seat) or self.out) or membership.held_for > self._timeouts.decide
+
+    def _away(self, seat: MovingSeat) -> list[str]:
+        """Members that have neither given a sign of life for `absence` nor answered, or do not take part."""
+        membership, out, before = self._membership, self.out, self._clock() - self._acceptor.rules.absence
+
+        def is_here(id: str) -> bool:
+            heard = max(seat.heard(id), membership.answered.get(id, -inf))
+            return id == membership.id or (heard >= before and not membership.is_stubborn(id))
+
+        return [id for id in membership.chain.current.members if id not in out and not is_here(id)]
+
+    def _look_for_a_quorum(self, seat: MovingSeat) -> None:
+        """Says so, in the log and to whoever asks for this peer's status, where a decision waits for members.
+
+        One look is not enough: whoever is busy answers at the next.
+        """
+        begun, self._short_since = self._short_since, None
+        seat.waiting, over = None, "no decision waits for members any more"
+        if self._wants_decision(seat):
+            away, now = self._away(seat), self._clock()
+            if short := self._shortage(seat, away, 0.0 if begun is None else round(now - begun, 1)):
+                self._short_since = now if begun is None else begun
+                if begun is None:
+                    return
+                seat.waiting = Waiting.for_quorum(short, tuple(map(self._membership.awaited, away)))
+            else:
+                over = "enough members are here for a decision"
+        self._shortages.look(seat.waiting or Waiting(cause="quorum", awaited=(), sentence=over))
+
+    def _shortage(self, seat: MovingSeat, away: Collection[str], seconds: float) -> Shortage | None:
+        view, faulty, at_least = self._membership.chain.current, self._acceptor.rules.faulty, self._least(seat)
+        out = self.out
+        here = [id for id in view.members if id not in away and id not in out]
+        if view.is_quorum(here, faulty) and len(here) >= at_least:
+            return None
+        quorum, tie_breaker = view.needed(here, faulty)
+        if at_least >= quorum or tie_breaker in out:
+            tie_breaker = ""
+        return Shortage(len(here), len(view.members), max(quorum, at_least), tie_breaker, seconds)
+
+    def _least(self, seat: MovingSeat) -> int:
+        """Members that the next view must have."""
+        return self._terms.at_least if seat.has_begun or self.out else self._terms.start_with or 0
 
     async def _poll(self) -> None:
         """Who consents that somebody is voted out, and who is proved guilty, as long as there is such a question."""
@@ -187,7 +248,7 @@ class Proposer:
         others = [id for id in lost if id not in out]
         members = self._membership.chain.current.members
         return Wish(
-            at_least=self._terms.at_least if seat.has_begun or out else self._terms.start_with or 0,
+            at_least=self._least(seat),
             stubborn=frozenset(id for id in members if self._membership.is_stubborn(id)),
             unanimous=bool(out) and waits and not others,
             # Who is no member any more, and was to play the last rounds before a view that is decided.

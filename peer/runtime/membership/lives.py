@@ -5,7 +5,7 @@ Who is no member of the next view asks its way back in (`Return`), listening to 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,7 +18,7 @@ from peer.network.streams.handshake import Identity
 from peer.network.transport import StatusHandler, Transport
 from peer.network.views.questions import Questions
 from peer.ownership import make_private
-from peer.runtime.bounds import Bounds
+from peer.runtime.bounds import Bounds, Reminders
 from peer.runtime.checkpoint import Checkpoints
 from peer.runtime.checkpointer import LostError
 from peer.runtime.journal import Journal
@@ -26,11 +26,12 @@ from peer.runtime.membership.deciding import LeftBehindError, Proposer
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.moving_seat import Terms
 from peer.runtime.membership.replay import Replay
+from peer.runtime.membership.wait_news import WaitNews
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.spec.agreement import digests
 from peer.tasks import background, in_thread
-from peer.telemetry.events import Awaited, Departed, Failed, Returning, Waiting
+from peer.telemetry.events import Departed, Failed, Returning, Waiting
 from peer.telemetry.telemetry import Telemetry
 from peer.views.decision import Rules
 from peer.views.signing import CertifiedKeyring, Keyring
@@ -45,10 +46,13 @@ class ExpelledError(FailedError):
 class Return:
     """Asks the members, on connections that it opens itself: it listens to nobody before it is a member again."""
 
-    def __init__(self, membership: Membership, transport: Callable[[StatusHandler], Transport]) -> None:
+    def __init__(
+        self, membership: Membership, transport: Callable[[StatusHandler], Transport], reminders: Reminders
+    ) -> None:
         self._membership, self._make = membership, transport
         self._absence, self._patience = membership.acceptor.rules.absence, membership.terms.patience
         self._random = Random(membership.id)
+        self._reminders = reminders
 
     async def next_view(self, private: int) -> View:
         """That in which this peer is to live next; `private`: the round after which the state stands that it has."""
@@ -81,7 +85,7 @@ class Return:
 
         LeftBehindError when nobody has answered for `patience` seconds.
         """
-        clock, said = asyncio.get_running_loop().time, list[str]()
+        clock, news = asyncio.get_running_loop().time, WaitNews(self._membership.report, self._reminders)
         begun, answered = clock(), dict[str, float]()
         while True:
             # On a machine that is too busy not all answer each time; nor are they lost to each other for that.
@@ -94,9 +98,7 @@ class Return:
                     f"and none of them has answered for {self._patience:g} s: they have finished, or are away; "
                     "start it again if they are not done"
                 )
-            if silent != said:
-                self._membership.report(_waiting(silent))
-            said = silent
+            news.look(self._waiting(silent))
             yield silent
             await asyncio.sleep(self._membership.timeouts.ask)
 
@@ -112,6 +114,11 @@ class Return:
         replies = await asyncio.gather(*(self._membership.ask(id, ask, transport) for id in others))
         return [id for id, reply in zip(others, replies, strict=True) if reply]
 
+    def _waiting(self, silent: Sequence[str]) -> Waiting:
+        awaited = tuple(map(self._membership.awaited, silent))
+        sentence = f"to be taken in: waiting for {', '.join(silent)} to answer" if silent else "all members answer"
+        return Waiting(cause="join", awaited=awaited, sentence=sentence)
+
     @property
     def _others(self) -> list[str]:
         return [id for id in self._membership.chain.current.members if id != self._membership.id]
@@ -123,12 +130,6 @@ class Return:
             yield transport
         finally:
             await transport.close()
-
-
-def _waiting(silent: list[str]) -> Waiting:
-    awaited = tuple(Awaited(id, None, "it does not answer") for id in silent)
-    sentence = f"to be taken in: waiting for {', '.join(silent)} to answer" if silent else "all members answer"
-    return Waiting(cause="join", awaited=awaited, sentence=sentence)
 
 
 async def nothing_to_tell(_request: bytes) -> bytes:
@@ -197,8 +198,8 @@ class Lives:
         rest = self._telemetry.emit, terms
         self._membership = Membership.open(self._setup.out, self._rules(), self._keyring(), questions, rest)
         async with background() as group:
-            group.create_task(Proposer(self._membership).run())
-            await self._live_on(self._membership, Return(self._membership, self._transport))
+            group.create_task(Proposer(self._membership, self._bounds.reminders).run())
+            await self._live_on(self._membership, Return(self._membership, self._transport, self._bounds.reminders))
 
     def leave(self, otherwise: Callable[[], None]) -> bool:
         """Have the others go on without this peer, and `otherwise` if that cannot be; False if it is no member."""

@@ -22,7 +22,7 @@ from peer.runtime.membership.moving_seat import MovingSeat, Terms
 from peer.spec.recorded_views import VIEWS, OldError, read_memory
 from peer.tasks import in_thread, uninterrupted
 from peer.telemetry import events
-from peer.telemetry.events import Leaving, Report, ViewDecided
+from peer.telemetry.events import Awaited, Leaving, Report, ViewDecided
 from peer.views.decision import NOWHERE, Acceptor, Memory, Rules, Standing, is_less
 from peer.views.signing import Keyring
 from peer.views.statements import (
@@ -279,6 +279,13 @@ class Membership:
     def refused(self, member: str) -> bool:
         """Whether nobody listened there when it was asked last."""
         return self._failures.get(member) == REFUSED
+
+    def awaited(self, member: str) -> Awaited:
+        """With the reason why it counts as away."""
+        why = (
+            "it answers, and promises nothing" if self.is_stubborn(member) else self._failures.get(member, "no answer")
+        )
+        return Awaited(member, self.questions.addresses.get(member), why)
 
     def is_stubborn(self, member: str) -> bool:
         """Whether a member has refused this one every promise for so long that no honest one does: for more than

@@ -238,6 +238,11 @@ class MovingSeat(Seat):
         around = [one for one in self._around(self.network) if one.state != "left" and one.id not in gone_on]
         return [one.id for one in around if max(one.heard, answered.get(one.id, 0.0)) < before or one.id in regressed]
 
+    def heard(self, member: str) -> float:
+        """When a neighbour has given its last sign of life, by the loop's clock; of others nothing is known here."""
+        around = self._around(self.network) if self.network else []
+        return next((one.heard for one in around if one.id == member), -inf)
+
     def has_met(self, member: str) -> bool:
         """Whether that neighbour has been there in this view."""
         return self.network is not None and bool(self.network.edges.neighbours[member].introduced)

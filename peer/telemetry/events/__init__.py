@@ -19,12 +19,14 @@ from peer.telemetry.events.base import (
     bounded,
 )
 from peer.telemetry.events.life import (
+    MAX_NAMED,
     Awaited,
     Cause,
     CertificatesChanged,
     Done,
     Failed,
     Resumed,
+    Shortage,
     Started,
     StateChanged,
     Stopped,
@@ -48,6 +50,7 @@ from peer.telemetry.events.views import Departed, Leaving, Returning, ViewConfli
 __all__ = [
     "KINDS",
     "LARGEST_FIGURE",
+    "MAX_NAMED",
     "SCHEMA",
     "Awaited",
     "BytesPassed",
@@ -80,6 +83,7 @@ __all__ = [
     "RingOrdered",
     "RoundDone",
     "Share",
+    "Shortage",
     "Started",
     "StateChanged",
     "Stopped",

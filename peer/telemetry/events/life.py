@@ -2,11 +2,11 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
-from peer.telemetry.events.base import Event, Number, Worded
+from peer.telemetry.events.base import Count, Event, Number, Worded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,13 @@ class StateChanged(Event):
         return f"{self.state} (round {self.round})"
 
 
-Cause = Literal["join", "staleness", "stalled"]
-"""Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent."""
+Cause = Literal["join", "staleness", "stalled", "quorum"]
+"""Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent; for
+enough members to decide on the next view."""
+MAX_NAMED = 8
+"""In a sentence, of a wait for many."""
+LONG = 10.0
+"""Seconds from which on it is said how long a wait for a quorum has lasted."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,26 @@ class Awaited:
         return f"{self.id} at {self.address} ({self.reason})" if self.address else f"{self.id} ({self.reason})"
 
 
+@dataclass(frozen=True)
+class Shortage:
+    """Too few members are here to decide on the next view."""
+
+    here: Count
+    """How many are, the peer itself included."""
+    members: Count
+    """How many there are in the present view."""
+    needed: Count
+    """How many must be here."""
+    tie_breaker: str = ""
+    """The member with which half is enough; empty where it is not, or that member is here."""
+    seconds: FiniteFloat = 0.0
+    """For how long it has been so."""
+
+    def __str__(self) -> str:
+        half = f" ({self.members // 2} with {self.tie_breaker})" if self.tie_breaker else ""
+        return f"too few members for a decision: {self.here} of {self.members} are here, {self.needed} are needed{half}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Waiting(Worded):
     """The peer waits for others for this cause, or the wait is over."""
@@ -80,11 +105,23 @@ class Waiting(Worded):
     name = "waiting"
     cause: Cause
     """`join`: for neighbours at the start; `staleness`: for one too many rounds behind; `stalled`: for one that lives
-    and is silent."""
+    and is silent; `quorum`: for members, of whom too few are here to decide on the next view."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
     """Everybody who is waited for now: nobody, when the wait is over. `{id, address, reason}` each."""
     others: int = 0
     """How many there are besides, where only some are named."""
+    shortage: Shortage | None = None
+    """With `quorum`: `{here, members, needed, tie_breaker, seconds}`, how many members are here and how many must be,
+    and for how long the peer has waited; null when that wait is over."""
+
+    @classmethod
+    def for_quorum(cls, shortage: Shortage, awaited: tuple[Awaited, ...]) -> Self:
+        """awaited: everybody whose return would help."""
+        more = len(awaited) - MAX_NAMED
+        named = ", ".join(map(str, awaited[:MAX_NAMED])) + (f" and {more} more" if more > 0 else "")
+        so_far = f" after {shortage.seconds:.0f} s still" if shortage.seconds >= LONG else ""
+        sentence = f"{shortage};{so_far} waiting for {named}"
+        return cls(cause="quorum", awaited=awaited, sentence=sentence, shortage=shortage)
 
 
 @dataclass(frozen=True, kw_only=True)

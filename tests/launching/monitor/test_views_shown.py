@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from launcher.commands.status import cells
+from launcher.dashboard.now import Now
 from launcher.headline import Headline
 from launcher.monitor.asked_federation import SILENCE, AskedFederation
 from launcher.monitor.federation_view import FederationView, News
 from launcher.monitor.picture import picture
 from peer.network.transport.asking import Link, PeerStatus
+from peer.network.wire.messages import StatusReply
 from peer.telemetry.events import (
     Awaited,
     Departed,
@@ -18,6 +21,7 @@ from peer.telemetry.events import (
     LinkChanged,
     Resumed,
     RoundDone,
+    Shortage,
     StateChanged,
     ViewDecided,
     Waiting,
@@ -123,6 +127,31 @@ def test_that_links_go_down_and_all_go_back_is_no_news_of_its_own() -> None:
     assert seen.take([("a", down)], 3.0) == ["link a - b is down (connection closed)"]
 
 
+def short(seconds: float = 1.0, *awaited: str) -> Waiting:
+    return Waiting.for_quorum(
+        Shortage(1, 3, 2, seconds=seconds), tuple(Awaited(id, f"{id}:1", "gone") for id in awaited)
+    )
+
+
+def test_that_too_few_are_left_to_decide_is_told_once_and_then_ever_more_seldom() -> None:
+    seen = federation()
+    [line] = seen.take(all_tell(short(1.0, "b", "c"), "a"), 2.0)
+    assert line == (
+        "a: too few members for a decision: 1 of 3 are here, 2 are needed; waiting for b at b:1 (gone), c at c:1 (gone)"
+    )
+    told = [
+        seen.take(all_tell(short(at, "b", "c"), "a"), 2.0 + at) for at in (2.0, 59.0, 61.0, 90.0, 119.0, 130.0, 200.0)
+    ]
+    assert [len(lines) for lines in told] == [0, 0, 1, 0, 0, 1, 0]
+    table = drawn(seen)
+    assert "b, c" in next(line for line in table.splitlines() if line.strip().startswith("a"))
+    assert table.rstrip().endswith("too few members for a decision: 1 of 3 are here, 2 are needed")
+    assert Now.of(seen, IDS, 0.0).said.endswith("Too few members for a decision: 1 of 3 are here, 2 are needed.")
+    over = Waiting(cause="quorum", awaited=(), sentence="")
+    assert seen.take(all_tell(over, "a"), 300.0) == ["no decision waits for members any more"]
+    assert "too few" not in drawn(seen)
+
+
 def status(id: str, state: str = "training", round: int = 4, **parts: Any) -> PeerStatus:
     links = tuple(Link(other, f"{other}:1", "up", "", round - 2) for other in IDS if other != id)
     figures = {"accuracy": 0.5, "figure": 0.5, "bytes_sent": 1, "bytes_received": 1, "resources": {}}
@@ -152,3 +181,22 @@ def test_who_is_asked_is_back_when_the_others_say_so(asked: AskedFederation) -> 
     asked.hear({id: status(id, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 2.0)
     assert asked.hear({"a": status("a", view=3, first=6)}, 3.0) == ["from round 6 on: c back; view 3"]
     assert asked.outside == []
+
+
+def test_one_that_is_asked_says_for_whom_a_decision_waits(asked: AskedFederation) -> None:
+    waits = status("a", shortage=Shortage(1, 3, 2, seconds=90.0), awaited=(Awaited("c", "c:1", "gone"),))
+    sentence = "too few members for a decision: 1 of 3 are here, 2 are needed"
+    assert asked.hear({"a": waits}, 2.0) == [f"a: {sentence}; after 90 s still waiting for c at c:1 (gone)"]
+    assert asked.peers["a"].waiting == ["c"]
+    trouble = cells("a:1", "a", waits)[-1]
+    assert trouble.startswith(f"{sentence}; waiting for c since ")
+    assert trouble.endswith(" (1 min 30 s)")
+    assert asked.hear({"a": status("a")}, 3.0) == ["no decision waits for members any more"]
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_wait_that_cannot_be_is_none(seconds: float) -> None:
+    reply = StatusReply(id="a", shortage=StatusReply.Shortage(here=1, members=3, needed=2, seconds=seconds))
+    said = PeerStatus.of(reply)
+    assert said.shortage == Shortage(1, 3, 2)
+    assert cells("a:1", "a", said)[-1]

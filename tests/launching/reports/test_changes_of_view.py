@@ -2,11 +2,13 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.commands.leave import last_left
 from launcher.reports import summary_json
 from launcher.reports.changes import changes
 from launcher.reports.decided import decided
@@ -57,6 +59,12 @@ def test_what_a_change_is_in_words() -> None:
     assert change(ALL, View(1, ("a", "b"), 3)) == "c and d lost"
     assert change(ALL, View(1, ("b", "c", "d"), 3, entrants=(("b", 1),))) == "a lost, b taken in anew"
     assert change(ALL, View(1, IDS, 3)) == ""
+
+
+def test_the_view_with_which_one_left_is_the_first_that_has_been_without_it_ever_since() -> None:
+    views = [LOST, BACK, replace(LOST, number=3), View(4, ("a", "b"), first=8, reason="d silent for 3 s")]
+    assert last_left("c", views) == views[2]
+    assert last_left("c", views[:1]) == LOST
 
 
 def line(view: View, id: str, round: int, **parts: Any) -> dict[str, Any]:

@@ -222,7 +222,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("id", "federation", "state", "round", "rounds", "neighbours", "accuracy", "bytes_sent", "bytes_received", "resources", "figure", "view", "first", "outside")
+    __slots__ = ("id", "federation", "state", "round", "rounds", "neighbours", "accuracy", "bytes_sent", "bytes_received", "resources", "figure", "view", "first", "outside", "shortage")
     class Neighbour(_message.Message):
         __slots__ = ("id", "address", "state", "reason", "durable", "resources")
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +238,30 @@ class StatusReply(_message.Message):
         durable: int
         resources: Resources
         def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., durable: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ...) -> None: ...
+    class Shortage(_message.Message):
+        __slots__ = ("here", "members", "needed", "tie_breaker", "seconds", "awaited")
+        class Awaited(_message.Message):
+            __slots__ = ("id", "address", "reason")
+            ID_FIELD_NUMBER: _ClassVar[int]
+            ADDRESS_FIELD_NUMBER: _ClassVar[int]
+            REASON_FIELD_NUMBER: _ClassVar[int]
+            id: str
+            address: str
+            reason: str
+            def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+        HERE_FIELD_NUMBER: _ClassVar[int]
+        MEMBERS_FIELD_NUMBER: _ClassVar[int]
+        NEEDED_FIELD_NUMBER: _ClassVar[int]
+        TIE_BREAKER_FIELD_NUMBER: _ClassVar[int]
+        SECONDS_FIELD_NUMBER: _ClassVar[int]
+        AWAITED_FIELD_NUMBER: _ClassVar[int]
+        here: int
+        members: int
+        needed: int
+        tie_breaker: str
+        seconds: float
+        awaited: _containers.RepeatedCompositeFieldContainer[StatusReply.Shortage.Awaited]
+        def __init__(self, here: _Optional[int] = ..., members: _Optional[int] = ..., needed: _Optional[int] = ..., tie_breaker: _Optional[str] = ..., seconds: _Optional[float] = ..., awaited: _Optional[_Iterable[_Union[StatusReply.Shortage.Awaited, _Mapping]]] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +276,7 @@ class StatusReply(_message.Message):
     VIEW_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     OUTSIDE_FIELD_NUMBER: _ClassVar[int]
+    SHORTAGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     federation: str
     state: str
@@ -266,4 +291,5 @@ class StatusReply(_message.Message):
     view: int
     first: int
     outside: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., federation: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[StatusReply.Neighbour, _Mapping]]] = ..., accuracy: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., figure: _Optional[float] = ..., view: _Optional[int] = ..., first: _Optional[int] = ..., outside: _Optional[_Iterable[str]] = ...) -> None: ...
+    shortage: StatusReply.Shortage
+    def __init__(self, id: _Optional[str] = ..., federation: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[StatusReply.Neighbour, _Mapping]]] = ..., accuracy: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., figure: _Optional[float] = ..., view: _Optional[int] = ..., first: _Optional[int] = ..., outside: _Optional[_Iterable[str]] = ..., shortage: _Optional[_Union[StatusReply.Shortage, _Mapping]] = ...) -> None: ...

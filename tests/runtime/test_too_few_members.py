@@ -1,0 +1,189 @@
+"""A peer that wants a decision for which too few members are here says so: who is away, how many it takes, how long."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.network.streams.handshake import Identity
+from peer.network.transport import DisconnectedError, Transport
+from peer.network.views.questions import Questions
+from peer.runtime.bounds import Reminders
+from peer.runtime.membership import deciding
+from peer.runtime.membership.deciding import Proposer
+from peer.runtime.membership.membership import Membership, Register
+from peer.runtime.membership.moving_seat import MovingSeat, Terms
+from peer.runtime.membership.wait_news import CHANGE_AGAIN, CHANGES
+from peer.telemetry.events import Event, Shortage, Waiting
+from peer.views.decision import Acceptor, Memory, Rules
+from peer.views.signing import Keyring
+from peer.views.statements import Decided, Reply, Request
+from peer.views.view import View
+
+HOUR = 3600
+
+
+def ids(peers: int) -> tuple[str, ...]:
+    return tuple(f"peer{at}" for at in range(peers))
+
+
+class Left(Questions):
+    """Of these members alone something is heard."""
+
+    def __init__(self, here: Sequence[str], addresses: dict[str, str]) -> None:
+        super().__init__(Identity("peer1", {}, manifest="", settings={}), addresses)
+        self.here = {*here}
+
+    async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+        if member not in self.here:
+            raise DisconnectedError("connection refused")
+        return Decided(())
+
+
+class Waiter:
+    """peer1 of a federation, which waits for a decision; a virtual second passes from one look to the next."""
+
+    def __init__(
+        self, directory: Path, patch: pytest.MonkeyPatch, peers: int = 5, here: Sequence[str] = (), at_least: int = 1
+    ) -> None:
+        self.now, self.told = 1000.0, list[tuple[float, Waiting]]()
+        self._sleep = asyncio.sleep
+        patch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+        patch.setattr(deciding.asyncio, "sleep", self._second)  # type: ignore[attr-defined]
+        acceptor = Acceptor(Memory("peer1"), Rules(ids(peers), rounds=9, absence=4), Keyring("peer1", ""))
+        self.questions = Left(here, {id: f"{id}:7700" for id in ids(peers)})
+        register = Register(directory / "views.json", acceptor.memory)
+        terms = Terms(patience=60.0, at_least=at_least)
+        self.membership = Membership(register, acceptor, self.questions, self._report, terms)
+        self.seat: MovingSeat = self.membership.take_seat()
+        self.seat.transport = object()  # type: ignore[assignment]
+        self.seat.started = 3
+        self.seat.silent = lambda *_: ["peer3"]  # type: ignore[method-assign,assignment]
+
+    async def _second(self, _seconds: float) -> None:
+        self.now += 1
+        await self._sleep(0)
+
+    def _report(self, event: Event) -> None:
+        if isinstance(event, Waiting):
+            self.told.append((self.now - 1000, event))
+
+    async def waits(self, seconds: float) -> list[float]:
+        """When something was told, in seconds from the beginning, until so many have passed."""
+        until = self.now + seconds
+        looking = asyncio.create_task(Proposer(self.membership, Reminders())._look_for_the_missing())
+        while self.now < until:
+            await self._sleep(0)
+        looking.cancel()
+        return [at for at, _ in self.told]
+
+
+async def test_it_says_for_whom_it_waits_at_once_and_then_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter = Waiter(tmp_path, monkeypatch, here=["peer0"])
+    assert await waiter.waits(3 * HOUR) == [2, 62, 182, 422, 902, 1862, 3782, 3782 + HOUR]
+    (_, first), (_, second), *_ = waiter.told
+    away = ", ".join(f"{id} at {id}:7700 (connection refused)" for id in ("peer2", "peer3", "peer4"))
+    assert str(first) == (f"too few members for a decision: 2 of 5 are here, 3 are needed; waiting for {away}")
+    assert str(second) == (
+        f"too few members for a decision: 2 of 5 are here, 3 are needed; after 61 s still waiting for {away}"
+    )
+    assert waiter.seat.waiting
+    assert [one.id for one in waiter.seat.waiting.awaited] == ["peer2", "peer3", "peer4"]
+
+
+async def test_it_says_when_enough_are_here_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiter = Waiter(tmp_path, monkeypatch, here=["peer0"])
+    waits = asyncio.create_task(waiter.waits(30))
+    while not waiter.told:
+        await waiter._sleep(0)
+    waiter.questions.here.add("peer4")
+    await waits
+    [_, (_, over)] = waiter.told
+    assert str(over) == "enough members are here for a decision"
+    assert (over.awaited, waiter.seat.waiting) == ((), None)
+
+
+async def test_who_has_nothing_to_decide_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiter = Waiter(tmp_path, monkeypatch)
+    waiter.seat.silent = lambda *_: []  # type: ignore[method-assign,assignment]
+    assert await waiter.waits(60) == []
+    assert waiter.seat.waiting is None
+
+
+async def test_enough_for_a_quorum_may_be_too_few_for_the_protocol(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter = Waiter(tmp_path, monkeypatch, 4, here=["peer0"], at_least=3)
+    await waiter.waits(3)
+    assert [event.shortage for _, event in waiter.told] == [Shortage(2, 4, 3, "", 1.0)]
+
+
+async def test_half_is_enough_with_the_tie_breaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiter = Waiter(tmp_path, monkeypatch, 4, here=["peer2"])
+    await waiter.waits(3)
+    [(_, event)] = waiter.told
+    assert event.shortage == Shortage(2, 4, 3, "peer0", 1.0)
+    assert str(event).startswith(
+        "too few members for a decision: 2 of 4 are here, 3 are needed (2 with peer0); waiting"
+    )
+    waiter.questions.here.add("peer0")
+    waiter.questions.here.remove("peer2")
+    waiter.told.clear()
+    await waiter.waits(9)
+    assert not waiter.told, "exactly half, and peer0 is among them"
+
+
+async def test_one_that_answers_and_promises_nothing_is_waited_for_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it could keep the others from telling why nothing is decided."""
+    waiter = Waiter(tmp_path, monkeypatch, here=["peer0", "peer4"])
+    monkeypatch.setattr(waiter.membership, "is_stubborn", lambda id: id == "peer4")
+    await waiter.waits(3)
+    [(_, event)] = waiter.told
+    assert "peer4 at peer4:7700 (it answers, and promises nothing)" in str(event)
+
+
+async def test_one_that_comes_and_goes_makes_nobody_talk_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A liar that answers for a while and is silent for a while, for ever."""
+    waiter = Waiter(tmp_path, monkeypatch, here=["peer0"])
+    ask = waiter.questions.ask
+
+    async def now_and_then(transport: Transport, member: str, asked: Request) -> Reply:
+        if member == "peer4" and waiter.now % 20 < 10:
+            return Decided(())
+        return await ask(transport, member, asked)
+
+    monkeypatch.setattr(waiter.questions, "ask", now_and_then)
+    told = await waiter.waits(2 * HOUR)
+    beginnings = [at for at, event in waiter.told if event.awaited]
+    assert len(beginnings) <= CHANGES + 2 * HOUR / CHANGE_AGAIN
+    assert len(told) <= 2 * len(beginnings)
+
+
+async def test_a_sentence_names_some_and_an_event_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiter = Waiter(tmp_path, monkeypatch, 40, here=["peer0"])
+    await waiter.waits(3)
+    [(_, event)] = waiter.told
+    assert str(event).endswith("peer9 at peer9:7700 (connection refused) and 30 more")
+    assert [one.id for one in event.awaited] == [id for id in ids(40) if id not in ("peer0", "peer1")]
+
+
+@given(st.integers(1, 12), st.integers(0, 3), st.data())
+def test_so_many_as_are_needed_are_a_quorum_and_fewer_are_none(size: int, faulty: int, data: st.DataObject) -> None:
+    view = View(0, ids(size), 0)
+    here = data.draw(st.sets(st.sampled_from(view.members), max_size=size))
+    needed, tie_breaker = view.needed(here, faulty)
+    more = [id for id in view.members if id not in {*here, tie_breaker}]
+    grown = [*here, *more[: max(needed - len(here), 0)]]
+    assert len(grown) < needed or view.is_quorum(grown, faulty)
+    assert view.is_quorum(here, faulty) or len(here) < needed
+    if tie_breaker and len(here) == needed - 2:
+        assert view.is_quorum([*here, tie_breaker], faulty)
