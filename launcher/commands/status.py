@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.certificates import any_certificate
-from launcher.formatting import duration, quantity
+from launcher.formatting import quantity
 from launcher.headline import Headline
 from launcher.monitor.status_feed import in_trouble
 from launcher.output import Output
@@ -21,7 +21,7 @@ from peer.network.transport.asking import SHUT_AT_ONCE, Answer, PeerStatus, Stat
 from peer.network.transport.tls import Certificates, Chain
 from peer.spec.federation import Spec
 from peer.telemetry.events import MAX_NAMED
-from peer.text import number, printable
+from peer.text import duration, number, printable
 
 LONG_ID = 32
 """Characters of an id that are kept together, whatever the width of the screen."""
