@@ -8,17 +8,16 @@ from launcher import entry_points
 from launcher.commands.new import KINDS
 from launcher.completion import SHELLS
 from launcher.engines.names import ENGINES
+from peer.arguments import Parser
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="dfl-launch", description="Starts and watches federations of peers.", allow_abbrev=False
-    )
+    top = Parser(prog="dfl-launch", description="Starts and watches federations of peers.")
     top.add_argument("--version", action="version", version=f"dfl {version('dfl')}")
     top.set_defaults(json=False, quiet=False)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="run a federation, here or on other machines", allow_abbrev=False)
+    run = commands.add_parser("run", help="run a federation, here or on other machines")
     spec_arguments(run)
     run.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
     run.add_argument("--fresh", action="store_true", help="discard the run that is in the directory")
@@ -36,31 +35,31 @@ def parser() -> argparse.ArgumentParser:
     dashboard_argument(run)
     run.set_defaults(command=entry_points.run_federation)
 
-    status = commands.add_parser("status", help="ask the peers of a federation what they do", allow_abbrev=False)
+    status = commands.add_parser("status", help="ask the peers of a federation what they do")
     spec_arguments(status)
     certificate_arguments(status)
     status.add_argument("--json", action="store_true", help="as JSON")
     status.set_defaults(command=entry_points.ask_peers)
 
-    watch = commands.add_parser("watch", help="watch peers that run already, to their end", allow_abbrev=False)
+    watch = commands.add_parser("watch", help="watch peers that run already, to their end")
     spec_arguments(watch)
     certificate_arguments(watch)
     quiet_argument(watch)
     watch.set_defaults(command=entry_points.watch_peers)
 
-    dashboard = commands.add_parser("dashboard", help="watch peers that run already on a page", allow_abbrev=False)
+    dashboard = commands.add_parser("dashboard", help="watch peers that run already on a page")
     spec_arguments(dashboard)
     certificate_arguments(dashboard)
     at_argument(dashboard)
     dashboard.set_defaults(command=entry_points.show_peers)
 
-    leave = commands.add_parser("leave", help="have a peer leave, so that nobody waits for it", allow_abbrev=False)
+    leave = commands.add_parser("leave", help="have a peer leave, so that nobody waits for it")
     spec_arguments(leave)
     leave.add_argument("peer", metavar="PEER", help="the id of the one that is to leave")
     certificate_arguments(leave)
     leave.set_defaults(command=entry_points.have_leave)
 
-    expel = commands.add_parser("expel", help="consent that a peer is voted out", allow_abbrev=False)
+    expel = commands.add_parser("expel", help="consent that a peer is voted out")
     spec_arguments(expel)
     expel.add_argument("peer", metavar="PEER", help="the id of the one that is to be voted out")
     whose = "who consents (default: all others whose certificates are there)"
@@ -68,20 +67,20 @@ def parser() -> argparse.ArgumentParser:
     certificate_arguments(expel)
     expel.set_defaults(command=entry_points.vote_out)
 
-    attach = commands.add_parser("attach", help="go on with peers whose launcher is gone", allow_abbrev=False)
+    attach = commands.add_parser("attach", help="go on with peers whose launcher is gone")
     attach.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
     quiet_argument(attach)
     attach.add_argument("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
     dashboard_argument(attach)
     attach.set_defaults(command=entry_points.attach_to_run)
 
-    check = commands.add_parser("check", help="say what a federation needs, without running it", allow_abbrev=False)
+    check = commands.add_parser("check", help="say what a federation needs, without running it")
     spec_arguments(check)
     quiet_argument(check)
     check.add_argument("--json", action="store_true", help="as JSON")
     check.set_defaults(command=entry_points.check_federation)
 
-    compose = commands.add_parser("compose", help="write a federation's docker-compose.yml", allow_abbrev=False)
+    compose = commands.add_parser("compose", help="write a federation's docker-compose.yml")
     spec_arguments(compose)
     compose.add_argument(
         "--out",
@@ -96,33 +95,33 @@ def parser() -> argparse.ArgumentParser:
     option_arguments(compose, f"of every container: {chosen}")
     compose.set_defaults(command=entry_points.compose_federation)
 
-    certs = commands.add_parser("certs", help="make a CA and a certificate for every peer", allow_abbrev=False)
+    certs = commands.add_parser("certs", help="make a CA and a certificate for every peer")
     spec_arguments(certs)
     certs.add_argument("--out", type=Path, default=Path("certs"), metavar="DIR", help="where to (default: certs)")
     certs.add_argument("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
     certs.set_defaults(command=entry_points.make_certs)
 
-    manifests = commands.add_parser("manifests", help="write a federation for Kubernetes", allow_abbrev=False)
+    manifests = commands.add_parser("manifests", help="write a federation for Kubernetes")
     spec_arguments(manifests)
     manifests.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; replaces earlier ones")
     manifests.add_argument("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
     manifests.add_argument("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
     manifests.set_defaults(command=entry_points.write_manifests)
 
-    compare = commands.add_parser("compare", help="what a run gained over the same peers alone", allow_abbrev=False)
+    compare = commands.add_parser("compare", help="what a run gained over the same peers alone")
     compare.add_argument("run", type=Path, metavar="DIR", help="a finished run")
     compare.add_argument("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
     compare.add_argument("--json", action="store_true", help="as JSON")
     compare.set_defaults(command=entry_points.compare_runs)
 
-    summary = commands.add_parser("summary", help="sum up a run from its peers' directories", allow_abbrev=False)
+    summary = commands.add_parser("summary", help="sum up a run from its peers' directories")
     summary.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a peer's, or one that holds peers'")
     summary.add_argument("--json", action="store_true", help="as JSON, like a run's summary.json")
     summary.add_argument("--out", type=Path, metavar="FILE", help="write it there, as JSON")
     summary.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
     summary.set_defaults(command=entry_points.sum_up)
 
-    report = commands.add_parser("report", help="write a page that shows or compares runs", allow_abbrev=False)
+    report = commands.add_parser("report", help="write a page that shows or compares runs")
     report.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds peers'")
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
     for name, what in (("csv", "the tables, for other programs"), ("png", "the figures"), ("svg", "the figures")):
@@ -130,7 +129,7 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
     report.set_defaults(command=entry_points.write_report)
 
-    study = commands.add_parser("study", help="run a grid of federations, and write their tables", allow_abbrev=False)
+    study = commands.add_parser("study", help="run a grid of federations, and write their tables")
     study.add_argument("file", type=Path, metavar="study.yaml", help="the grid; see docs/studies.md")
     study.add_argument("--out", type=Path, metavar="DIR", help="the study's directory (default: studies/<name>)")
     study.add_argument(
@@ -141,17 +140,17 @@ def parser() -> argparse.ArgumentParser:
     quiet_argument(study)
     study.set_defaults(command=entry_points.run_study)
 
-    protocols = commands.add_parser("protocols", help="list the protocols", allow_abbrev=False)
+    protocols = commands.add_parser("protocols", help="list the protocols")
     protocols.add_argument("--json", action="store_true", help="as JSON, with every parameter")
     protocols.set_defaults(command=entry_points.list_protocols)
 
-    new = commands.add_parser("new", help="write a starting file of your own, with its test", allow_abbrev=False)
+    new = commands.add_parser("new", help="write a starting file of your own, with its test")
     new.add_argument("kind", choices=KINDS, help="what it is to be")
     new.add_argument("name", metavar="NAME", help="of the module, such as my_ring")
     new.add_argument("--out", type=Path, default=Path("."), metavar="DIR", help="where to (default: here)")
     new.set_defaults(command=entry_points.write_new)
 
-    completion = commands.add_parser("completion", help="let a shell complete this command line", allow_abbrev=False)
+    completion = commands.add_parser("completion", help="let a shell complete this command line")
     completion.add_argument("shell", choices=SHELLS, help="which; eval what is printed, in its start file")
     completion.set_defaults(command=entry_points.write_completion)
     return top

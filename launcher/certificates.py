@@ -1,27 +1,29 @@
 """`dfl-launch certs`: a CA for the federation and one certificate a peer, made out to its id."""
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from peer.errors import InputError
 from peer.files import write_atomically
-from peer.network.transport.tls import Certificates
+from peer.network.transport.tls import Certificates, fingerprint
 from peer.ownership import others_may_write, unwritable
 from peer.spec.federation import Spec
 
 
 @unwritable()
-def make_certificates(spec: Spec, directory: Path, days: int) -> None:
-    """Write ca.pem, and <id>.pem with <id>.key for every peer. The CA's key is used once and kept nowhere.
+def make_certificates(spec: Spec, directory: Path, days: int) -> str:
+    """Write ca.pem, and <id>.pem with <id>.key for every peer; the fingerprint of the CA.
 
-    So the only way to admit another certificate is a new CA: run this again and copy the new files over the
-    old ones, peer by peer; running peers take them up and from then on refuse the old ones.
+    The CA's key is used once and kept nowhere. So the only way to admit another certificate is a new CA: run this
+    again and copy the new files over the old ones, peer by peer; running peers take them up and from then on refuse
+    the old ones.
     """
     if "ca" in spec.ids:
         raise InputError("no certificate can be made for the id `ca`: its file would be the CA's ca.pem; rename it")
@@ -33,7 +35,7 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> None:
         )
     ca_key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"{spec.name} CA")
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    issuer = x509.AuthorityKeyIdentifier(_identifier(ca_key.public_key()).digest, None, None)
     ca = (
         _builder(name, name, ca_key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -56,6 +58,7 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> None:
         write_atomically(directory / f"{member.id}.key", pem, permissions=0o600)
         write_atomically(directory / f"{member.id}.pem", cert.public_bytes(Encoding.PEM))
     write_atomically(directory / "ca.pem", ca.public_bytes(Encoding.PEM))
+    return fingerprint(ca)
 
 
 def any_certificate(directory: Path) -> Certificates:
@@ -79,8 +82,14 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))  # clocks differ
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(_identifier(key), critical=False)
     )
+
+
+def _identifier(key: ec.EllipticCurvePublicKey) -> x509.SubjectKeyIdentifier:
+    """By SHA-256 (RFC 7093, 2.1): its beginning is what two operators compare."""
+    bits = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    return x509.SubjectKeyIdentifier(sha256(bits).digest()[:20])
 
 
 def _usage(ca: bool) -> x509.KeyUsage:

@@ -136,11 +136,11 @@ def make_certs(arguments: argparse.Namespace, output: "Output") -> int:
     if unwritable := why_unwritable(arguments.out):
         raise InputError(f"{unwritable}; choose another directory with --out")
     try:
-        make_certificates(spec, arguments.out, arguments.days)
+        ca = make_certificates(spec, arguments.out, arguments.days)
     except OSError as error:
         why = error.strerror or str(error)
         raise InputError(f"{arguments.out} cannot be written to ({why}); choose another directory with --out") from None
-    output.say(f"{arguments.out}: ca.pem, and <id>.pem with <id>.key for {', '.join(spec.ids)}")
+    output.say(f"{arguments.out}: ca.pem, and <id>.pem with <id>.key for {', '.join(spec.ids)}; the CA is {ca}")
     where = "as `tls: {ca, cert, key}` in its config"
     output.say(f"Give each peer ca.pem and its own two files, {where}; keep keys secret.")
     return 0

@@ -13,7 +13,15 @@ from peer.errors import InputError
 from peer.learning.data.dataset import Dataset
 from peer.learning.data.held_back import HoldBack
 from peer.learning.data.samples import Indices, Samples
-from peer.learning.data.shard import check_public, class_counts, deal, load_common, open_own, target_mix
+from peer.learning.data.shard import (
+    check_public,
+    class_counts,
+    deal,
+    load_common,
+    open_own,
+    own_data_errors,
+    target_mix,
+)
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.zoo import build
@@ -88,7 +96,10 @@ def plan(spec: Spec) -> Plan:
     """Opens the data, deals what is common and builds the model; InputError where a peer would refuse to start."""
     torch.set_num_threads(1)  # vectors are short here: threads would wait for one another most of the time
     own = {id: source for id in spec.ids if (source := own_data(id, spec))}
-    datasets = {id: open_own(source, spec.data, spec.task) for id, source in own.items()}
+    datasets = dict[str, Dataset]()
+    for id, source in own.items():
+        with own_data_errors(id):
+            datasets[id] = open_own(source, spec.data, spec.task)
     everything = {id: np.arange(len(dataset.train_targets)) for id, dataset in datasets.items()}
     stages, public = [everything], None
     if spec.data.validation or len(own) < len(spec.ids):

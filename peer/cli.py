@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from peer.arguments import Parser
 from peer.errors import FailedError, InputError
 from peer.ownership import private
 from peer.process import leaving_at_once, tune
@@ -58,7 +59,7 @@ def _complain(error: Exception, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dfl-peer", description="One client of a decentralised federation.")
+    parser = Parser(prog="dfl-peer", description="One client of a decentralised federation.")
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--config", type=Path, metavar="PEER.YAML", help="run the peer with these settings")
     task.add_argument("--check", type=Path, metavar="PEER.YAML", help="say what would keep it from starting here now")

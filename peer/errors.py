@@ -13,7 +13,18 @@ class FailedError(Exception):
 
 
 class DivergedError(FailedError):
-    """Its model is not finite any more, by its own training or by what its neighbours sent."""
+    """Its model is not finite any more, by its own training or by what its neighbours sent.
+
+    by_others: False where the model was sound when the training began, and so no neighbour can be the reason.
+    """
+
+    def __init__(self, message: str, *, by_others: bool = True) -> None:
+        super().__init__(message)
+        self.by_others = by_others
+
+
+class OwnLossError(FailedError):
+    """Its model is not finite any more, by a loss of the user's: neither the training nor a neighbour is to blame."""
 
 
 def nearest(word: str, known: Sequence[str], elsewhere: Sequence[str] = ()) -> str:

@@ -6,6 +6,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from inspect import getattr_static, isfunction, signature
 from pathlib import Path
@@ -82,6 +83,12 @@ def takes(function: Any, positional: Sequence[object]) -> bool:
     except ValueError:
         return callable(function)
     return True
+
+
+def reference(function: Any) -> str:
+    """Its name as a file of settings has it, `module:Name`."""
+    inner = function.func if isinstance(function, partial) else function
+    return f"{inner.__module__}:{getattr(inner, '__qualname__', type(inner).__name__)}"
 
 
 class UserCodeError(FailedError):

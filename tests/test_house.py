@@ -18,7 +18,10 @@ FLOORS = (
     {"peer.learning", "peer.network"},
     {"peer.topology", "peer.telemetry", "peer.views"},
     {"peer.overriding"},
-    {"peer.files", "peer.ownership", "peer.peer_paths", "peer.reading", "peer.plugins", "peer.process", "peer.tasks"},
+    {
+        f"peer.{name}"
+        for name in ("arguments", "files", "ownership", "peer_paths", "plugins", "process", "reading", "tasks")
+    },
     {"peer.documented", "peer.errors", "peer.settings", "peer.text"},
 )
 """From the top down; rooms of one floor do not know each other."""

@@ -181,7 +181,8 @@ class PeerCheck:
             allowed = "`plaintext` allows it" if self.spec.plaintext else "all peers are on this machine"
             return f"none: nothing is encrypted; {allowed}"
         self.chain = Certificates(self.config.id, tls.ca, tls.cert, tls.key).read()
-        return f"made out to {self.config.id}, valid until {self.chain.expires:%Y-%m-%d %H:%M} UTC"
+        until = f"valid until {self.chain.expires:%Y-%m-%d %H:%M} UTC"
+        return f"made out to {self.config.id}, {until}, by the CA {self.chain.fingerprint}"
 
     def _metrics(self) -> str | None:
         if (address := watching(self.config, self.spec).metrics) is None:

@@ -119,7 +119,7 @@ class Runtime:
                 self.telemetry.emit(Done())
             return over
         except DivergedError as error:
-            raise self._failed(f"{error}{self._by_others()}") from None
+            raise self._failed(f"{error}{self._by_others() if error.by_others else ''}") from None
         except LostError as error:
             raise error if self._seat.can_be_lost else self._failed(str(error)) from None
         except UserCodeError as error:

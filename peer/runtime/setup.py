@@ -13,7 +13,7 @@ import torch
 from peer.errors import InputError
 from peer.files import sole_use, why_unwritable, write_atomically
 from peer.learning.data.held_back import HoldBack
-from peer.learning.data.shard import Shard, own_shard, take_shard
+from peer.learning.data.shard import Shard, own_data_errors, own_shard, take_shard
 from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Gradient, Model
@@ -134,7 +134,8 @@ def load_shard(config: PeerConfig, spec: Spec, round: int, common: Common | None
         raise InputError(why)
     hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, data.seed, config.id)
     if config.data:
-        shard = own_shard(config.data, data, round, spec.task, hold_back)
+        with own_data_errors(config.id):
+            shard = own_shard(config.data, data, round, spec.task, hold_back)
     elif common:
         shard = common.data.shard(config.id, round, hold_back)
     else:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,12 +27,14 @@ DEEPEST = 100
 
 @dataclass(frozen=True)
 class Document:
-    """The plain content of a settings file, and where in the file each key stands."""
+    """The plain content of a settings file with what the command line puts into it, and where each key stands."""
 
     path: Path
     content: dict[str, Any]
     tree: Any
     """The parser's own containers, which know their lines."""
+    options: dict[Location, str] = field(default_factory=dict, kw_only=True)
+    """Which option of the command line gave a value, by its keys; of several for one key the last counts."""
 
     @classmethod
     def read(cls, path: Path) -> "Document":
@@ -70,7 +72,10 @@ class Document:
         return cls(path, plain(tree), tree)
 
     def where(self, location: Location) -> str:
-        """`file:line` of the deepest part of `location` that stands in the file."""
+        """The option that gave what stands at `location`, or `file:line` of its deepest part in the file."""
+        keys = self._keys(location)
+        if option := next((said for at, said in reversed(self.options.items()) if keys[: len(at)] == at), None):
+            return option
         node: Any = self.tree
         line: int | None = None
         for step in location:
@@ -81,6 +86,18 @@ class Document:
                 continue  # a union's tag or a key given on the command line: not in the file
             line = position[0] + 1
         return f"{self.path}:{line}" if line else str(self.path)
+
+    def _keys(self, location: Location) -> Location:
+        """`location` without a union's tags, which stand nowhere."""
+        node: Any = self.content
+        found: list[int | str] = []
+        for step in location:
+            try:
+                node = node[step]
+            except (KeyError, IndexError, TypeError):
+                continue
+            found.append(step)
+        return tuple(found)
 
 
 def refuse_nul_in(content: Any, document: Document, at: Location = ()) -> None:
@@ -194,7 +211,7 @@ def _sentence(
     error: ErrorDetails, kind: type[Settings], document: Document, components: Mapping[Location, type[Settings]]
 ) -> str:
     location = error["loc"]
-    where = document.where(location)
+    where = document.where((*location, "kind") if error["type"] == "union_tag_invalid" else location)
     name = ".".join(str(step) for step in location)
     if error["type"] == "extra_forbidden":
         key = str(location[-1])

@@ -1,6 +1,7 @@
 """The settings of one peer, and reading both files: what is wrong in them is said with file, line and the way out."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -122,11 +123,15 @@ def resolve(
             f"{path}: is a peer's config, which goes to dfl-peer --config; give the federation's file that it names"
         )
     content.setdefault("name", path.stem)
+    options = dict[Location, str]()
     for override in overrides:
-        _override(content, override)
-    refuse_nul_in(content, document)
+        keys = _override(content, override)
+        options.pop(keys, None)  # the last one that names a key is what counts
+        options[keys] = f"--set {override}"
     if seed is not None:
-        content["seed"] = seed
+        content["seed"], options["seed",] = seed, f"--seed {seed}"
+    document = replace(document, content=content, options=options)
+    refuse_nul_in(content, document)
     if port is not None and (peers is None or content.get("ring")):
         raise InputError(f"--port {port} goes with --peers N where the file has no `ring`; leave it out")
     if peers is not None:
@@ -282,8 +287,8 @@ def _ring(ring: Any, peers: int, port: int) -> Any:
     return ring
 
 
-def _override(content: dict[str, Any], text: str) -> None:
-    """Apply one `--set key.key=value` to the plain content."""
+def _override(content: dict[str, Any], text: str) -> Location:
+    """Apply one `--set key.key=value` to the plain content; the keys that it names."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise InputError(f"--set {text}: write key=value, such as --set protocol.gamma=0.3")
@@ -295,3 +300,4 @@ def _override(content: dict[str, Any], text: str) -> None:
         put(content, name, given)
     except ValueError as error:
         raise InputError(f"--set {text}: {error}, and --set cannot reach into one; edit the file") from None
+    return tuple(name.split("."))

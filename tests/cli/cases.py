@@ -386,7 +386,7 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "more peers than the ring": (["--peers", "5"], "--peers 5 does not fit the 3 peers under `ring`"),
     "no peers": (["--peers", "0"], "--peers 0: give a number from 1 to 10000"),
     "port for a ring": (["--port", "9000"], "--port 9000 goes with --peers N where the file has no `ring`"),
-    "seed": (["--seed", "-1"], "`seed`"),
+    "seed": (["--seed", "-1"], "dfl-launch: --seed -1: `seed`: input should be greater than or equal to 0"),
     "set without a value": (["--set", "rounds"], "write key=value"),
     "set without a key": (["--set", "=3"], "write key=value"),
     "set to a word": (["--set", "rounds=abc"], "valid integer"),
@@ -394,6 +394,30 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "set to no YAML either": (["--set", "name=@"], "not valid YAML"),
     "set below a name": (["--set", "protocol.name.x=1"], "`protocol` wants a `name`"),
     "set unknown": (["--set", "a.b.c=1"], "unknown key `a`"),
+    "set misspelt": (
+        ["--set", "protocol.gama=3"],
+        "dfl-launch: --set protocol.gama=3: unknown key `gama`; did you mean `gamma`?",
+    ),
+    "set misspelt in a union": (
+        ["--set", "data.partition={kind: dirichlet, alpha: 1}", "--set", "data.partition.alpa=2"],
+        "dfl-launch: --set data.partition.alpa=2: unknown key `alpa`; did you mean `alpha`?",
+    ),
+    "set to an unknown kind": (
+        ["--set", "data.partition.kind=dirichlett"],
+        "dfl-launch: --set data.partition.kind=dirichlett: unknown partition `dirichlett`",
+    ),
+    "set twice": (
+        ["--set", "protocol.gamma=2", "--set", "protocol.gamma=3"],
+        "dfl-launch: --set protocol.gamma=3: `protocol.gamma`: input should be",
+    ),
+    "set beside a mistake in the file": (
+        ["--set", "protocol.gamma=0.3", "--set", "ring=3"],
+        "dfl-launch: --set ring=3:",
+    ),
+    "set to no list": (
+        ["--set", "data.transforms=abc"],
+        "dfl-launch: --set data.transforms=abc: `data.transforms` wants a list of transforms",
+    ),
     "set in no block": (["--set", "head_epochs=1"], "unknown key `head_epochs`; did you mean `protocol.head_epochs`?"),
     "set in the wrong block": (["--set", "protocol.rounds=1"], "did you mean `rounds` outside of all blocks?"),
     "set two blocks too high": (["--set", "alpha=1"], "did you mean `data.partition.alpha`?"),

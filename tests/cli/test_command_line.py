@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,6 +28,29 @@ def test_the_version_is_the_packages(main: object, capsys: pytest.CaptureFixture
         main(["--version"])  # type: ignore[operator]
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"dfl {version('dfl')}\n"
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "message"),
+    [
+        (launch, ["rum", "fed.yaml"], "dfl-launch: error: unknown command `rum`; did you mean `run`?"),
+        (launch, ["--versoin"], "dfl-launch: error: unknown option `--versoin`; did you mean `--version`?"),
+        (launch, ["run", "--pers", "3"], "dfl-launch run: error: unknown option `--pers`; did you mean `--peers`?"),
+        (launch, ["check", "fed.yaml", "--peer=3"], "unknown option `--peer`; did you mean `--peers`?"),
+        (launch, ["run", "fed.yaml", "--on", "dokcer"], "unknown --on `dokcer`; did you mean `docker`?"),
+        (launch, ["new", "protocl", "mine"], "unknown kind `protocl`; did you mean `protocol`?"),
+        (peer, ["--confg", "peer.yaml"], "dfl-peer: error: unknown option `--confg`; did you mean `--config`?"),
+    ],
+)
+def test_what_is_misspelt_is_named_with_what_was_meant(
+    main: Callable[[list[str]], int], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.out == ""
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["run", "--help"], ["completion", "bash"]])

@@ -95,6 +95,11 @@ def test_the_line_of_the_mistake_is_named(place: Place) -> None:
     place.everyone_refuses("fed.yaml:4: unknown key `gama`")
 
 
+def test_an_option_is_not_blamed_for_what_stands_in_the_file(place: Place) -> None:
+    (place.path / "fed.yaml").write_text("rounds: 2\nprotocol:\n  name: fibfl\n  gama: 0.3\nring: []\n")
+    place.refuses(launch, ["check", "fed.yaml", "--set", "protocol.gamma=0.3"], "fed.yaml:4: unknown key `gama`")
+
+
 def test_each_block_is_validated_once_and_all_mistakes_are_told_together(place: Place) -> None:
     (place.path / "fed.yaml").write_text(json.dumps(protocol("counting:Counted")))
     load_peer(place.path / "peer.yaml")

@@ -1,5 +1,7 @@
 """A map-style `torch.utils.data.Dataset` of the user's: how many samples it has, and of which classes."""
 
+import sys
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -23,27 +25,29 @@ class Items:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise InputError(f"{name} returned a data set without a length; give it `__len__` and `__getitem__`")
         self.dataset, self.name = dataset, name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
+        self.shape = (_length(dataset, name),)
         """Of how many there are; of one input nothing is known before it is read."""
-        return (len(self.dataset),)
 
     def __getitem__(self, indices: Indices, /) -> Array:
         raise TypeError("samples of a torch data set are read one by one")
 
     def targets(self, task: Task) -> Targets:
         """Every class, int64 (n,), where the task has classes; else those of a few samples, (few, ...)."""
-        few = np.unique(np.linspace(0, self.shape[0] - 1, LOOKED_AT).astype(np.int64))
-        if not self.shape[0]:
-            raise InputError(f"{self.name} returned a data set without samples")
+        count = self.shape[0]
+        few = np.unique(np.linspace(0, count - 1, LOOKED_AT).astype(np.int64))
+        found = self._read(few, task)  # the last one among them: there must be as many as the data set says
         if not task.has_classes:
-            return self._read(few, task)
+            return found
         listed = _listed(self.dataset)
         if listed is None:
-            return self._read(np.arange(self.shape[0]), task)
+            return self._read(np.arange(count), task)
         labels = task.read_targets(listed, self.name, "`targets`")
-        wrong = few[labels[few] != self._read(few, task)] if len(labels) == self.shape[0] else few
+        if len(labels) != count:
+            raise InputError(
+                f"{self.name}: its data set says by `__len__` that it has {count} samples, and its `targets` are "
+                f"{len(labels)}; make them agree"
+            )
+        wrong = few[labels[few] != found]
         if len(wrong):
             raise InputError(
                 f"{self.name}: `targets` of its data set has not the class that sample {wrong[0]} has; make them agree"
@@ -53,8 +57,22 @@ class Items:
     def _read(self, rows: Indices, task: Task) -> Targets:
         reading = Reading(self.name, {"train": Part(self.dataset)}, task)
         return task.read_targets(
-            reading.targets(BatchRequest("train", rows, rows, 0, drawn=False)), self.name, "a target"
+            reading.targets(BatchRequest("train", rows, rows, 0, drawn=False)), self.name, "the array of its targets"
         )
+
+
+def _length(dataset: Any, name: str) -> int:
+    """How many samples it says that it has, from 1; asked as it is, since `len` names nobody for what is no length."""
+    try:
+        count: object = dataset.__len__()
+    except Exception as error:  # it is the user's code
+        raise InputError(f"{name}: `__len__` of its data set fails: {in_words(error)}") from error
+    try:
+        if 1 <= index(count) <= sys.maxsize:  # type: ignore[arg-type]
+            return index(count)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise InputError(f"{name}: its data set says by `__len__` that it has {count!r} samples; return how many, from 1")
 
 
 def _listed(dataset: Any) -> NDArray[Any] | None:

@@ -121,40 +121,43 @@ class Reading(Dataset[Any]):
         part, transform = self.parts[wanted.part], (self.transforms or {}).get(wanted.drawn)
         rows = part.at(wanted.rows)
         if isinstance(part.inputs, Dataset):
-            return self._collated([*self._samples(part.inputs.__getitem__, rows, transform, wanted)])
+            return self._collated(self._samples(part.inputs, rows, transform, wanted), rows)
         x = torch.from_numpy(taken(part.inputs, rows, self.task.inputs, self.scale))
         y = None if part.targets is None else torch.from_numpy(part.targets[wanted.rows])
         if transform is None:
             return Read(x, y)
         pairs = [*zip(x, [None] * len(x) if y is None else y, strict=True)]
-        changed = self._samples(pairs.__getitem__, np.arange(len(x)), transform, wanted)
+        changed = self._samples(pairs, np.arange(len(x)), transform, wanted)
         inputs, targets = zip(*changed, strict=True)
-        return Read(self._stacked(inputs), None if y is None else torch.stack(targets))
+        return Read(self._stacked(inputs, rows), None if y is None else torch.stack(targets))
 
     def targets(self, wanted: BatchRequest) -> Array:
         """What a torch Dataset's samples have for targets, (n, ...), as they come."""
         part = self.parts[wanted.part]
-        found = [y for _, y in self._samples(part.inputs.__getitem__, part.at(wanted.rows), None, wanted)]
+        rows = part.at(wanted.rows)
+        found = [y for _, y in self._samples(part.inputs, rows, None, wanted)]
         try:
             return np.stack([np.asarray(y) for y in found])
         except (ValueError, TypeError) as error:
-            raise InputError(f"{self.name}: its targets are not of one shape: {in_words(error)}") from error
+            why = _unlike(found, rows, "target") or in_words(error)
+            raise InputError(f"{self.name}: its targets are not of one shape: {why}") from error
 
     def _samples(
-        self, sample: Callable[[Any], Any], rows: Indices, transform: Transform | None, wanted: BatchRequest
+        self, samples: Any, rows: Indices, transform: Transform | None, wanted: BatchRequest
     ) -> list[tuple[Any, Any]]:
         found = []
         with sample_streams():
             for row, number in zip(rows.tolist(), wanted.numbers.tolist(), strict=True):
                 draw_from(derive(wanted.seed, number))
-                found.append(self._sample(sample, row, transform))
+                found.append(self._sample(samples, row, transform))
         return found
 
-    def _sample(self, sample: Callable[[Any], Any], row: int, transform: Transform | None) -> tuple[Any, Any]:
+    def _sample(self, samples: Any, row: int, transform: Transform | None) -> tuple[Any, Any]:
         try:
-            given = sample(row)
+            given = samples[row]
         except Exception as error:  # it is the user's code
-            raise InputError(f"{self.name} fails at sample {row}: {in_words(error)}") from error
+            most = f"; its `__len__` says that it has {len(samples)}" if isinstance(error, IndexError) else ""
+            raise InputError(f"{self.name} fails at sample {row}: {in_words(error)}{most}") from error
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise InputError(f"{self.name} must give (input, target) for a sample, not a {type(given).__name__}")
         try:
@@ -162,12 +165,15 @@ class Reading(Dataset[Any]):
         except Exception as error:  # and here it may be
             raise InputError(f"{self.name}: a transform fails at sample {row}: {in_words(error)}") from error
 
-    def _collated(self, samples: list[tuple[Any, Any]]) -> Read:
+    def _collated(self, samples: list[tuple[Any, Any]], rows: Indices) -> Read:
         try:
             inputs, targets = (self.collate or default_collate)(samples)
         except Exception as error:  # the user's, or torch's own for what cannot be put together
             way_out = "" if self.collate else "; give tensors of one shape, or a `collate` of your own"
-            raise InputError(f"{self.name}: its samples make no batch: {in_words(error)}{way_out}") from error
+            parts = [] if self.collate else zip(("input", "target"), zip(*samples, strict=True), strict=True)
+            unlike = (_unlike(values, rows, what) for what, values in parts)
+            why = next(filter(None, unlike), in_words(error))
+            raise InputError(f"{self.name}: its samples make no batch: {why}{way_out}") from error
         return Read(tree_map(self._as_input, inputs), None if self.task.has_classes else self._as_targets(targets))
 
     def _as_input(self, x: Any) -> Tensor:
@@ -182,13 +188,25 @@ class Reading(Dataset[Any]):
         )
 
     def _as_targets(self, targets: Any) -> Tensor:
-        return torch.from_numpy(self.task.read_targets(np.asarray(targets), self.name, "a target"))
+        return torch.from_numpy(self.task.read_targets(np.asarray(targets), self.name, "the array of its targets"))
 
-    def _stacked(self, inputs: Sequence[Tensor]) -> Tensor:
+    def _stacked(self, inputs: Sequence[Tensor], rows: Indices) -> Tensor:
         try:
             return torch.stack([*inputs]).float() if self.task.inputs == "float32" else torch.stack([*inputs])
         except (RuntimeError, TypeError) as error:
-            raise InputError(f"{self.name}: the transforms make inputs that are no batch: {in_words(error)}") from error
+            why = _unlike(inputs, rows, "input") or in_words(error)
+            raise InputError(f"{self.name}: the transforms make inputs that are no batch: {why}") from error
+
+
+def _unlike(values: Sequence[Any], rows: Indices, what: str) -> str:
+    """Of the first two values of other shapes which samples have them; empty where shapes are not the reason."""
+    try:
+        shapes = [tuple(np.shape(value)) for value in values]
+    except (ValueError, TypeError):
+        return ""
+    if (other := next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)) is None:
+        return ""
+    return f"the {what} of sample {rows[0]} is {shapes[0]}, and that of sample {rows[other]} {shapes[other]}"
 
 
 def taken(inputs: Inputs, indices: Indices, dtype: str, scale: float) -> Array:

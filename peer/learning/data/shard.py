@@ -1,6 +1,7 @@
 """One peer's part of the data: what it trains on, and what it is tested on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -124,6 +125,15 @@ def deal(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list
             raise InputError(f"{stage}: {error}" if stage.since > 1 else str(error)) from None
         dealt[stage.since] = parts
     return dealt
+
+
+@contextmanager
+def own_data_errors(peer: str) -> Iterator[None]:
+    """What is wrong with data of a peer's own, told with the peer's name."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(f"the data of {peer}: {error}") from error
 
 
 def own_shard(

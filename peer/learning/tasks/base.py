@@ -72,8 +72,8 @@ class Task(Settings):
             made = self.targets(y, where, name)
         if not isinstance(made, np.ndarray) or made.dtype not in (np.float32, np.int64) or len(made) != len(y):
             raise InputError(
-                f"the task `{self.name}`: its `targets` must return a NumPy array of float32 or int64 with an entry "
-                f"for each sample, not {_kind(made)}"
+                f"the task `{self.name}`: its `targets` must return a NumPy array of float32 or int64 of shape "
+                f"({len(y)}, ...), an entry for each sample of {where}, not {_kind(made)}"
             )
         return made
 

@@ -28,7 +28,7 @@ class Classification(Task):
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
         if y.ndim != 1:
-            raise InputError(f"{where}: {name} must hold one label a sample, but its shape is {y.shape}")
+            raise InputError(f"{where}: {name} must be of shape (n,), one label a sample, not {y.shape}")
         if y.dtype.kind not in "biu":
             raise InputError(f"{where}: the labels in {name} must be integers from 0, but they are {y.dtype}")
         labels = y.astype(np.int64)

@@ -35,7 +35,9 @@ class LanguageModel(Task):
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         if y.dtype.kind not in "biu" or y.ndim != 2:
-            raise InputError(f"{where}: {name} must hold a token for each of (n, T), not {y.shape} of {y.dtype}")
+            raise InputError(
+                f"{where}: {name} must be of shape (n, T), a whole number for each token, not {y.shape} of {y.dtype}"
+            )
         tokens = y.astype(np.int64)
         wrong = ((tokens < 0) | (tokens >= self.vocabulary)) & (tokens != self.ignore)
         if wrong.any():

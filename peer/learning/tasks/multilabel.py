@@ -31,7 +31,7 @@ class Multilabel(Task):
         if labels.ndim == 1:
             labels = labels[:, None]
         if labels.ndim != 2:
-            raise InputError(f"{where}: {name} must hold a row of labels a sample, but its shape is {y.shape}")
+            raise InputError(f"{where}: {name} must be of shape (n, k), a row of labels a sample, not {y.shape}")
         wrong = np.flatnonzero(((labels != 0) & (labels != 1)).any(1))
         if len(wrong):
             raise InputError(f"{where}: the labels in {name} must be 0 or 1, but sample {wrong[0]} has another number")

@@ -50,7 +50,9 @@ class Regression(Task):
         if numbers.ndim == 1:
             numbers = numbers[:, None]
         if numbers.ndim != 2:
-            raise InputError(f"{where}: {name} must hold a number or a row of them a sample; its shape is {y.shape}")
+            raise InputError(
+                f"{where}: {name} must be of shape (n,) or (n, k), a number or a row of them a sample, not {y.shape}"
+            )
         wrong = np.flatnonzero(~np.isfinite(numbers).all(1))
         if len(wrong):
             raise InputError(f"{where}: {name} has a value that is not a finite float32 in sample {wrong[0]}")

@@ -42,7 +42,7 @@ class Segmentation(Task):
         if y.ndim == 4 and 1 in (y.shape[1], y.shape[3]):
             y = y[:, 0] if y.shape[1] == 1 else y[..., 0]
         if y.ndim != 3:
-            raise InputError(f"{where}: {name} must hold a class for each pixel, (n, H, W), but its shape is {y.shape}")
+            raise InputError(f"{where}: {name} must be of shape (n, H, W), a class for each pixel, not {y.shape}")
         if y.dtype.kind not in "biu":
             raise InputError(f"{where}: the classes in {name} must be integers from 0, but they are {y.dtype}")
         masks = y.astype(np.int64)

@@ -32,11 +32,16 @@ def judged(task: Task, outputs: object, targets: Tensor) -> str | None:
     except WRONG as error:
         return f"what the task {task.name} can judge, not {described(outputs)} ({in_words(error)})"
     if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
-        raise InputError(f"the task `{task.name}`: its `loss` must be a floating-point tensor of shape ()")
+        raise InputError(
+            f"the task `{task.name}`: its `loss` must be a floating-point tensor of shape (), not {described(loss, '')}"
+        )
     if not loss.requires_grad:
         raise InputError(f"the task `{task.name}`: its `loss` must be calculated by torch, without detaching")
     if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(targets):
-        raise InputError(f"the task `{task.name}`: its `tally` must have a row for each sample")
+        raise InputError(
+            f"the task `{task.name}`: its `tally` must be of shape ({len(targets)}, k), a row for each sample, "
+            f"not {described(rows, '')}"
+        )
     _check_figures(task, rows)
     return None
 
@@ -76,11 +81,11 @@ def _leaf(output: Any) -> Any:
     return output.detach().requires_grad_() if floating else output
 
 
-def described(outputs: object) -> str:
-    """What a model gave, in words."""
-    if not isinstance(outputs, Tensor):
-        return f"a {type(outputs).__name__}"
-    return f"outputs {tuple(outputs.shape)} of {in_short(outputs.dtype)}"
+def described(given: object, what: str = "outputs ") -> str:
+    """What a model, or a task, gave, in words."""
+    if not isinstance(given, Tensor):
+        return f"a {type(given).__name__}"
+    return f"{what}{tuple(given.shape)} of {in_short(given.dtype)}"
 
 
 def in_short(dtype: torch.dtype) -> str:

@@ -1,7 +1,6 @@
 """A training step of the user's own: what its function is given."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -11,9 +10,9 @@ from peer.learning.data.samples import Batch
 from peer.learning.device import memory_errors
 from peer.learning.kept import Kept
 from peer.learning.model.model import Model
-from peer.learning.training.phase import Phase, StepFunction
+from peer.learning.training.phase import Phase
 from peer.learning.training.precision import MixedPrecision
-from peer.plugins import user_code_errors
+from peer.plugins import reference, user_code_errors
 
 
 class StepState(Kept):
@@ -64,7 +63,7 @@ class TrainingStep:
         """
         function = self.phase.step
         assert function is not None
-        with user_code_errors(_name(function)), memory_errors():
+        with user_code_errors(reference(function)), memory_errors():
             loss = function(self, batch)
             if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
                 given = f"{tuple(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -76,9 +75,3 @@ class TrainingStep:
             elif not bool(self.gradient.any()):
                 raise ValueError("it left no gradient: return the loss without detaching it, or call `backward()`")
             return loss.detach()
-
-
-def _name(function: StepFunction) -> str:
-    """As a file of settings names it."""
-    inner = function.func if isinstance(function, partial) else function
-    return f"{inner.__module__}:{getattr(inner, '__qualname__', type(inner).__name__)}"

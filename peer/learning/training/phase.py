@@ -13,7 +13,7 @@ from peer.learning.model.model import Part
 from peer.learning.tasks import Task
 from peer.learning.training.optimiser import AnyOptimiser
 from peer.learning.training.scheduler import Scheduler
-from peer.plugins import takes, user_code_errors
+from peer.plugins import reference, takes, user_code_errors
 
 GradientHook = Callable[[Tensor, Tensor], None]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -62,6 +62,12 @@ class Phase:
         ):
             if function is not None and not takes(function, given):
                 raise ValueError(f"`{name}` of a phase is called as {name}({', '.join(given)})")
+
+    def own_loss(self, task: Task) -> str | None:
+        """The user's code that gives the loss, as `module:Name`; None where the loss is one of ours."""
+        function = self.step or self.loss
+        name = reference(function) if function else task.name
+        return name if ":" in name and not name.startswith("peer.") else None
 
     def mean_loss(self, task: Task, outputs: Tensor, batch: Batch) -> Tensor:
         """The batch's loss, of shape (); ValueError if the phase's own gives something else, UserCodeError where a task

@@ -10,7 +10,7 @@ from itertools import chain, islice
 import torch
 from torch import Tensor, nn
 
-from peer.errors import DivergedError, InputError
+from peer.errors import DivergedError, InputError, OwnLossError
 from peer.learning.data.samples import Batch, InMemory, Samples
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, global_stream, torch_generator
@@ -23,11 +23,16 @@ from peer.learning.training.phase import GradientHook, Phase
 from peer.learning.training.precision import MixedPrecision
 from peer.learning.training.scheduler import Schedule, Scheduler, Schedules, key_of
 from peer.learning.training.settings import AS_IT_IS, Training
-from peer.learning.training.step import Steps
+from peer.learning.training.step import NotFinite, Steps, largest
 from peer.learning.training.stopping import StoppingCriterion
 from peer.learning.transfer import copies
 
 __all__ = ["SGD", "Adam", "GradientHook", "Optimiser", "Phase", "Scheduler", "Stopped", "Trainer"]
+
+
+ORDINARY = 80.0
+"""Outputs and weights of up to this size are no sign of divergence: even the exponential of such a number is a finite
+float32."""
 
 
 class Stopped(Exception):
@@ -65,18 +70,20 @@ class Trainer:
         """Run a phase (blocking); its mean loss over all batches, each before its step.
 
         `steps`: as many as a budget in seconds came to before. Raises Stopped after `stop()`, DivergedError if the
-        model or the phase's own loss is not finite. A part without trainable parameters, or no epochs: nothing changes,
-        and the loss is that of the model as it is.
+        model or the phase's own loss is not finite, OwnLossError if a loss of the user's made it so. A part without
+        trainable parameters, or no epochs: nothing changes, and the loss is that of the model as it is.
         """
         phase, number, self.steps = self.how.applied(phase), self._number(round, "phase"), 0
+        first, began = None, largest(self.model.vector)
         seed = derive(self._seed, self._peer, round, f"layers {number}")
         draws = self.model.draws or phase.loss is not None or phase.step is not None
         with global_stream(seed, self.model.device) if draws else nullcontext():
             if phase.epochs > 0 and self.model.trainable(phase.part):
-                loss = self._epochs(phase, StoppingCriterion(phase, self.how, steps), round, number)
+                taken = self._epochs(phase, StoppingCriterion(phase, self.how, steps), round, number)
+                loss, first = taken.loss, taken.watch.first if taken.watch else None
             else:
                 loss = self._loss_as_it_is(phase)
-        self._check_finite(phase, round, loss)
+        self._check_finite(phase, round, loss, first, began)
         return loss
 
     def batches(self, size: int, round: int, epochs: int = 1) -> Iterator[Tensor]:
@@ -146,7 +153,7 @@ class Trainer:
         """The seed of what the transforms of a phase draw."""
         return derive(self._seed, self._peer, round, f"samples {phase}")
 
-    def _epochs(self, phase: Phase, stopping: StoppingCriterion, round: int, number: int) -> float:
+    def _epochs(self, phase: Phase, stopping: StoppingCriterion, round: int, number: int) -> Steps:
         model = self.model
         check_batches(model, (phase,), len(self.samples), self._peer)
         optimiser = self._optimisers.get(phase.part, phase.optimiser, phase.keep)
@@ -175,7 +182,7 @@ class Trainer:
         self.steps = stopping.steps
         if schedule:
             schedule.ended(steps.loss)
-        return steps.loss
+        return steps
 
     def _schedule(self, phase: Phase, round: int, optimiser: torch.optim.Optimizer) -> Schedule | None:
         if phase.scheduler is None:
@@ -208,16 +215,26 @@ class Trainer:
                 seen += len(batch.positions)
         return float(total) / seen
 
-    def _check_finite(self, phase: Phase, round: int, loss: float) -> None:
+    def _check_finite(self, phase: Phase, round: int, loss: float, first: NotFinite | None, began: Tensor) -> None:
+        """`began`: the size of the model's largest value before the phase."""
+        # A sum is not finite if any element is not, and costs an eightieth of looking at each.
+        model_is = bool(torch.isfinite(self.model.vector[self.model.part(phase.part)].sum()))
+        if model_is and (phase.loss is None or math.isfinite(loss)):
+            return
         lr = phase.optimiser.lr
         way_out = "lower the learning rate" + (f", now {lr}" if lr is not None else "")
-        if phase.loss is not None and not math.isfinite(loss):
-            raise DivergedError(f"{self._peer}: the phase's own loss is {loss} in round {round}; mend it, or {way_out}")
-        # A sum is not finite if any element is not, and costs an eightieth of looking at each.
-        if not bool(torch.isfinite(self.model.vector[self.model.part(phase.part)].sum())):
-            raise DivergedError(
-                f"{self._peer}: training diverged in round {round} (the {phase.part} is not finite); {way_out}"
-            )
+        what = f"training diverged in round {round} (the {phase.part} is not finite); {way_out}"
+        if model_is:
+            what = f"the phase's own loss is {loss} in round {round}; mend it, or {way_out}"
+        if first and math.isfinite(first.largest) and (name := phase.own_loss(self.model.task)):
+            its, of = f"the gradient of the loss of `{name}` is not finite", "weights" if phase.step else "outputs"
+            if not math.isfinite(first.loss):
+                its = f"the loss of `{name}` is {first.loss:g}"
+            what = f"{its} in round {round}, though the model's {of} are finite, {first.largest:.3g} at most"
+            if first.largest <= ORDINARY:
+                raise OwnLossError(f"{self._peer}: {what}; correct that loss")
+            what = f"{what}; {way_out}, or correct that loss"
+        raise DivergedError(f"{self._peer}: {what}", by_others=not began <= ORDINARY)
 
     def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:
         """What to train, on what: a frozen extractor's features of samples in memory stay the same, computed once."""

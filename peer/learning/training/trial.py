@@ -4,7 +4,7 @@ from fnmatch import fnmatchcase
 
 import torch
 
-from peer.errors import DivergedError, FailedError, InputError
+from peer.errors import DivergedError, FailedError, InputError, OwnLossError
 from peer.learning.data.samples import Samples
 from peer.learning.model.model import Model
 from peer.learning.training.optimisers import Optimisers
@@ -27,7 +27,7 @@ def try_training(model: Model, few: Samples, phases: tuple[Phase, ...], how: Tra
     try:
         for phase in phases:
             _try(model, few, phase, how, rounds)
-    except DivergedError:
+    except (DivergedError, OwnLossError):
         pass  # of two samples; what the loss or the rate is worth only all of them can say
     except FailedError as error:
         raise InputError(str(error)) from error

@@ -10,8 +10,8 @@ import grpc.aio
 
 from peer.network.limits import Limits
 from peer.network.transport.base import DisconnectedError
+from peer.network.transport.dialled import ABOUT_CERTIFICATES, reason
 from peer.network.transport.dialled import SHUT_AT_ONCE as SHUT_AT_ONCE
-from peer.network.transport.dialled import reason
 from peer.network.transport.grpc import CLIENT
 from peer.network.transport.tls import Chain
 from peer.network.wire.foreign import Foreign
@@ -136,7 +136,10 @@ class StatusClient:
             return self._read(id, await question(b"", timeout=self._patience))
         except grpc.aio.AioRpcError as error:
             await self._hang_up(id)  # the next question finds its own way, without waiting for this one's next attempt
-            raise DisconnectedError(self._why(error)) from None
+            why = self._why(error)
+            if self._chain and why in ABOUT_CERTIFICATES:
+                why = await self._chain.compared(why, address, id)
+            raise DisconnectedError(why) from None
         except BadFrameError as error:
             raise DisconnectedError(str(error)) from None
 

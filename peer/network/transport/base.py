@@ -18,6 +18,8 @@ REFUSED = "connection refused"
 TIMED_OUT = "timed out"
 NO_ROUTE = "no route"
 FORBIDDEN = "forbidden by a firewall"
+UNTRUSTED = "its certificate is not from the federation's CA, has expired or names another peer"
+"""What TLS says of a certificate, without a word of which it is."""
 
 
 class DisconnectedError(Exception):

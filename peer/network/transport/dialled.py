@@ -1,15 +1,15 @@
 """The dialling end of streams, and why it ended in words."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
 from peer.network.limits import Limits
-from peer.network.transport.base import NO_ROUTE, REFUSED, TIMED_OUT, DisconnectedError, GivenUpError, Pipe
+from peer.network.transport.base import NO_ROUTE, REFUSED, TIMED_OUT, UNTRUSTED, DisconnectedError, GivenUpError, Pipe
 from peer.network.wire.foreign import plain
 
 REASONS = {
@@ -34,49 +34,55 @@ SHUT_OUT = "it does not take this peer's certificate, or is no dfl-peer"
 TLS_REASONS = {
     "Hostname Verification": "its certificate is made out to another peer",
     "WRONG_VERSION_NUMBER": "it has no certificates, and this peer has",
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not from the federation's CA, has expired or names another peer",
+    "CERTIFICATE_VERIFY_FAILED": UNTRUSTED,
     "SSL": "TLS handshake failed",
     "handshak": "TLS handshake failed",
 }
+ABOUT_CERTIFICATES = {SHUT_OUT, *TLS_REASONS.values()} - {TLS_REASONS["WRONG_VERSION_NUMBER"]}
+"""Reasons that the two ends' certificates may explain."""
 if TYPE_CHECKING:
+    from peer.network.transport.tls import Security
+
     Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
 class ClientPipe(Pipe):
     """The dialling end."""
 
-    def __init__(self, call: "Call", origin: str, secure: bool, stands: Callable[[], bool]) -> None:
-        self._call, self.origin, self._secure = call, origin, secure
+    def __init__(self, call: "Call", origin: str, security: "Security | None", stands: Callable[[], bool]) -> None:
+        self._call, self.origin, self._security = call, origin, security
         self._stands = stands
         """Whether this peer has not given up the connection."""
 
     async def send(self, data: bytes) -> None:
-        with self._disconnections():
+        async with self._disconnections():
             await self._call.write(data)
 
     async def receive(self) -> bytes:
-        with self._disconnections():
+        async with self._disconnections():
             data = await self._call.read()
         if not isinstance(data, bytes):
             raise DisconnectedError("closed by the other end")
         return data
 
     async def finish(self) -> None:
-        with self._disconnections():
+        async with self._disconnections():
             await self._call.done_writing()
             await self._call.code()
 
     def abort(self) -> None:
         self._call.cancel()
 
-    @contextmanager
-    def _disconnections(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _disconnections(self) -> AsyncIterator[None]:
         try:
             yield
         except grpc.aio.AioRpcError as error:
             if not self._stands():
                 raise _unless_cancelled(GivenUpError("the connection was made anew")) from None
-            why = reason(error.details() or error.code().name, self._secure)
+            why = reason(error.details() or error.code().name, self._security is not None)
+            if self._security and why in ABOUT_CERTIFICATES:
+                why = await self._security.compared(why, self.origin)
             raise _unless_cancelled(DisconnectedError(why)) from None
         except asyncio.InvalidStateError:
             raise _unless_cancelled(DisconnectedError("connection closed")) from None

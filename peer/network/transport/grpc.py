@@ -176,7 +176,7 @@ class GrpcTransport(Transport):
             self._channels[key] = self._channel(address)
         channel = self._channels[key]
         call: Call = channel.stream_stream(f"/{SERVICE}/{service}")()
-        return ClientPipe(call, address, self._security is not None, lambda: self._channels.get(key) is channel)
+        return ClientPipe(call, address, self._security, lambda: self._channels.get(key) is channel)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if self._security:

@@ -5,6 +5,7 @@ replaced while the peer runs: from then on the old ones are refused.
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,10 +19,19 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from peer.errors import InputError
+from peer.network.transport.addresses import split
+from peer.network.transport.base import UNTRUSTED
+from peer.network.wire.foreign import plain
 from peer.telemetry.events import CertificatesChanged, Report
 
 SHOWN = 300
 """Characters of names in another's certificate that are shown; an id has 64 at most."""
+LOOK_TIMEOUT_S = 3.0
+"""Within which a server shows its certificate."""
+LOOKED_FOR_S = 10.0
+"""What was found is good for so long: a peer dials again and again."""
+DIGITS = 16
+"""Of a fingerprint that are shown: as many as can be read out on the phone."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,39 @@ class Chain:
     cert: bytes
     key: bytes
     expires: datetime
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its CA, short enough for the phone."""
+        return fingerprint(x509.load_pem_x509_certificate(self.ca))
+
+    async def compared(self, why: str, address: str, id: str) -> str:
+        """Why the connection to `id` there failed, with its certificate's CA and dates beside those of this one; `why`
+        alone where it shows none."""
+        if (theirs := await shown(address, id)) is None:
+            return why
+        try:
+            said, valid = self._what_is_wrong(theirs) if why == UNTRUSTED else why, validity(theirs)
+        except ValueError:  # dates, or a CA's identifier, that are none
+            return why
+        ca, owner = fingerprint_of_issuer(theirs), plain(holder(theirs) or "nobody", 64)
+        ours = validity(x509.load_pem_x509_certificate(self.cert))
+        return (
+            f"{said}: made out to `{owner}`, {valid}, by the CA {ca}; this peer's is {ours}, by the CA "
+            f"{self.fingerprint}; compare them with its operator"
+        )
+
+    def _what_is_wrong(self, theirs: x509.Certificate) -> str:
+        now, ca = datetime.now(UTC), x509.load_pem_x509_certificate(self.ca)
+        try:
+            theirs.verify_directly_issued_by(ca)
+        except (InvalidSignature, ValueError, TypeError):
+            return "its certificate is of another CA"
+        if now > theirs.not_valid_after_utc:
+            return "its certificate has expired by this peer's clock"
+        if now < theirs.not_valid_before_utc:
+            return "its certificate is not valid yet by this peer's clock"
+        return UNTRUSTED
 
     @property
     def server(self) -> grpc.ServerCredentials:
@@ -91,7 +134,8 @@ class Certificates:
             cert.verify_directly_issued_by(ca)
         except (InvalidSignature, ValueError, TypeError):
             raise InputError(
-                f"{self.cert}: was not issued by the CA in {self.ca}; take both from one federation"
+                f"{self.cert}: was issued by the CA {fingerprint_of_issuer(cert)}, and that in {self.ca} is "
+                f"{fingerprint(ca)}; take both from one federation"
             ) from None
 
     def _check_key(self, cert: x509.Certificate, pem: bytes) -> None:
@@ -118,6 +162,8 @@ class Security:
         """Whose certificate is expected at each address."""
         self._version = certificates.version
         self._chain = certificates.read()
+        self._compared: dict[str, tuple[float, Chain, str, str]] = {}
+        """By address when a failure was looked into last, with which certificates, and what came of it."""
 
     @property
     def server(self) -> grpc.ServerCredentials:
@@ -127,6 +173,16 @@ class Security:
     @property
     def channel(self) -> grpc.ChannelCredentials:
         return self._chain.channel
+
+    async def compared(self, why: str, address: str) -> str:
+        """As `Chain.compared`, looked up again after a while."""
+        now = asyncio.get_running_loop().time()
+        at, chain, known, said = self._compared.get(address, (0.0, None, "", ""))
+        if chain is not self._chain or known != why or now - at > LOOKED_FOR_S:
+            chain = self._chain
+            said = await chain.compared(why, address, self.names[address])
+            self._compared[address] = now, chain, why, said
+        return said
 
     def holder(self, pem: bytes = b"") -> str:
         """Whom a caller's certificate, checked by TLS, is made out to; "" is nobody, not anybody."""
@@ -167,6 +223,51 @@ def holder(cert: x509.Certificate) -> str:
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
         return ""
     return ", ".join(names.get_values_for_type(x509.DNSName))[:SHOWN]
+
+
+def fingerprint(ca: x509.Certificate) -> str:
+    """Of a CA's key: the identifier that the certificates which it issues name, too."""
+    try:
+        known = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
+        known = x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
+    return _in_groups(known.digest)
+
+
+def fingerprint_of_issuer(cert: x509.Certificate) -> str:
+    """Of the CA's key that the certificate names, whoever signed it."""
+    try:
+        named = cert.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
+        named = None
+    return _in_groups(named) if named else f"`{plain(cert.issuer.rfc4514_string(), 64)}`, which names no key"
+
+
+def _in_groups(digest: bytes) -> str:
+    digits = digest.hex()[:DIGITS]
+    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
+
+
+def validity(cert: x509.Certificate) -> str:
+    return f"valid {cert.not_valid_before_utc:%Y-%m-%d %H:%M} to {cert.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+
+
+async def shown(address: str, id: str) -> x509.Certificate | None:
+    """The certificate that a server shows whoever calls, unchecked; None where there is none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(*split(address), ssl=context, server_hostname=id)
+    except (OSError, TimeoutError, ValueError):
+        return None
+    der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    try:
+        return x509.load_der_x509_certificate(der or b"")
+    except ValueError:
+        return None
 
 
 def _both_ways(cert: x509.Certificate) -> bool:

@@ -102,7 +102,7 @@ def test_with_certificates_any_of_the_federations_will_do_and_no_others(
     (tmp_path / "strange" / "ca.pem").write_bytes(stranger.shown)
     code, told = ask(made, capfd, "--certs", tmp_path / "strange")
     assert code == 1
-    assert told["peer0"]["reason"].startswith("its certificate is not from the federation's CA")
+    assert told["peer0"]["reason"].startswith("its certificate is of another CA: made out to `peer0`, valid ")
     for wrong, sentence in (
         (("--certs", tmp_path), "holds no certificate"),
         (("--tls", one / "ca.pem", one / "peer2.pem", certs / "peer0.key"), "is not the key of"),

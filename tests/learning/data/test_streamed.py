@@ -15,7 +15,7 @@ from torch import nn
 from peer.errors import FailedError, InputError
 from peer.learning.data.dataset import Dataset
 from peer.learning.data.samples import Batch, InMemory, Samples
-from peer.learning.data.shard import take_shard
+from peer.learning.data.shard import open_own, own_data_errors, take_shard
 from peer.learning.data.streamed import Streamed
 from peer.learning.data.transforms import Transform
 from peer.learning.model.dry_pass import Example
@@ -77,6 +77,26 @@ class Liar(Noisy):
     def __getitem__(self, number):
         return torch.ones(4), 1
 
+class Says(Noisy):
+    def __init__(self, says, listed=False):
+        super().__init__(listed=listed)
+        self.says = says
+    def __len__(self):
+        if self.says is None:
+            raise OSError("no index")
+        return self.says
+    def __getitem__(self, number):
+        if number >= 24:
+            raise IndexError("beyond the last")
+        return super().__getitem__(number)
+
+class Odd(Noisy):
+    def __getitem__(self, number):
+        x, y = super().__getitem__(number)
+        return x, torch.zeros(1 + number % 2)
+
+def says(count, listed=False): return Says(count, listed)
+def odd(): return Odd()
 def noisy(**options): return Noisy(**options)
 def two(): return Subset(Noisy(), range(0, 24, 2)), Noisy(6, listed=False)
 def several(): return Several()
@@ -283,7 +303,10 @@ def test_inputs_of_several_sizes_are_put_together_by_collate() -> None:
     samples = everything(load("own_sets:ragged", collate="own_sets:padded"))
     for batch in samples.in_order(4):
         assert batch.inputs.shape[0] == len(batch.targets)
-    with pytest.raises(InputError, match=r"make no batch: .*give tensors of one shape, or a `collate`"):
+    with pytest.raises(
+        InputError,
+        match=r"the input of sample \d+ is \(\d,\), .*; give tensors of one shape, or a `collate`",
+    ):
         load("own_sets:ragged")
 
 
@@ -349,11 +372,40 @@ def test_wrong_settings_are_told(settings: dict[str, Any], message: str) -> None
     [
         ("breaks", r"own_sets:breaks fails at sample 5: ValueError: no such picture"),
         ("liar", "`targets` of its data set has not the class that sample 0 has"),
+        ("odd", r"not of one shape: the target of sample 0 is \(1,\), and that of sample 3 \(2,\)"),
     ],
 )
 def test_wrong_data_sets_are_told(function: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         drawn(everything(load(f"own_sets:{function}")))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": -3}, "its data set says by `__len__` that it has -3 samples; return how many, from 1$"),
+        ({"count": 0}, "that it has 0 samples; return how many, from 1$"),
+        ({"count": "many"}, "that it has 'many' samples; return how many, from 1$"),
+        ({"count": 3.5}, r"that it has 3\.5 samples; return how many, from 1$"),
+        ({"count": 10**30}, "that it has 10+ samples; return how many, from 1$"),
+        ({"count": None}, r"`__len__` of its data set fails: OSError: no index \(.*own_sets.py:\d+\)$"),
+        ({"count": 30}, "fails at sample 2[4-9]: IndexError: .*; its `__len__` says that it has 30$"),
+        ({"count": 10**9}, "fails at sample .*: IndexError: .*; its `__len__` says that it has 1000000000$"),
+        ({"count": 20, "listed": True}, "says by `__len__` that it has 20 samples, and its `targets` are 24; make"),
+    ],
+)
+def test_a_length_that_is_none_is_told(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^own_sets:says.*{message}"):
+        load("own_sets:says", options=options)
+
+
+def test_whose_own_data_are_wrong_is_told() -> None:
+    federation = source("own_sets:noisy")
+    with (
+        pytest.raises(InputError, match=r"^the data of clinic: own_sets:says: its data set"),
+        own_data_errors("clinic"),
+    ):
+        open_own(source("own_sets:says", options={"count": -3}), federation)
 
 
 def test_what_cannot_be_given_to_workers_is_told() -> None:

@@ -35,15 +35,15 @@ MASKS, TOKENS = Segmentation(name="segmentation", ignore=255), LanguageModel(nam
     ("task", "y", "said"),
     [
         (LABELS, np.array([[0, 1], [2, 0]]), "must be 0 or 1, but sample 1"),
-        (LABELS, np.zeros((2, 3, 4)), "a row of labels a sample, but its shape is"),
+        (LABELS, np.zeros((2, 3, 4)), "\\(n, k\\), a row of labels a sample, not \\(2, 3, 4\\)"),
         (LABELS, np.array(["a"]), "must hold numbers"),
         (NUMBERS, np.array([1.0, np.nan]), "not a finite float32 in sample 1"),
         (NUMBERS, np.array([1e300]), "not a finite float32 in sample 0"),
         (NUMBERS, np.zeros((2, 3, 4)), "a number or a row of them"),
-        (MASKS, np.zeros((2, 3)), "a class for each pixel, \\(n, H, W\\)"),
+        (MASKS, np.zeros((2, 3)), "\\(n, H, W\\), a class for each pixel, not \\(2, 3\\)"),
         (MASKS, np.zeros((2, 3, 3)), "must be integers from 0"),
         (MASKS, np.full((2, 3, 3), -1), "must not be negative, but sample 0"),
-        (TOKENS, np.zeros((2, 3)), "a token for each of \\(n, T\\)"),
+        (TOKENS, np.zeros((2, 3)), "\\(n, T\\), a whole number for each token, not \\(2, 3\\) of float64"),
         (TOKENS, np.full((2, 3), 5), "has the token 5, and `vocabulary` is 5"),
     ],
 )
@@ -309,3 +309,25 @@ def test_figures_that_cannot_stand_beside_others_are_refused(name: str, said: st
     with pytest.raises(InputError, match=rf"^`test_named_tasks:{name}` {said}"):
         task_class(f"test_named_tasks:{name}")
     assert task_class("test_named_tasks:Untaken") is Untaken
+
+
+class Unreduced(Regression):
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).square()
+
+
+class Summed(Regression):
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().tally(outputs, targets).sum(0)
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (Unreduced, r"its `loss` must be a floating-point tensor of shape \(\), not \(2, 3\) of float32$"),
+        (Summed, r"its `tally` must be of shape \(2, k\), a row for each sample, not \(12,\) of float64$"),
+    ],
+)
+def test_a_shape_that_is_wrong_is_told_with_the_one_that_is_right(task: type[Regression], said: str) -> None:
+    with pytest.raises(InputError, match=f"^the task `regression`: {said}"):
+        judged(task(name="regression"), torch.zeros(2, 3), torch.zeros(2, 3))

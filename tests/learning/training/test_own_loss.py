@@ -9,8 +9,10 @@ from small_models import model, recorded, run, samples
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peer.errors import FailedError
+from peer.errors import DivergedError, OwnLossError
+from peer.learning.data.samples import Batch
 from peer.learning.model.model import Model, Part
+from peer.learning.training.own_step import TrainingStep
 from peer.learning.training.trainer import SGD, Phase, Trainer
 
 
@@ -96,7 +98,22 @@ def test_without_steps_the_loss_is_ones_own_of_the_model_as_it_is() -> None:
         (lambda logits, *_: float(logits.detach().sum()), ValueError, r"tensor of shape \(\), not float"),
         (lambda logits, *_: logits.argmax(), ValueError, r"floating-point tensor .*, not \(\) of torch.int64"),
         (lambda logits, *_: logits.detach().mean(), ValueError, "without detaching"),
-        (lambda logits, *_: logits.sum() / 0, FailedError, r"peer3: the phase's own loss is (nan|-?inf) in round 4"),
+        (
+            lambda logits, *_: logits.sum() / 0,
+            OwnLossError,
+            r"peer3: the loss of `test_own_loss:<lambda>` is -?inf in round 4, though the model's outputs are finite, "
+            r"[\d.]+ at most; correct that loss$",
+        ),
+        (
+            lambda logits, *_: (logits * 0).square().sum().sqrt(),
+            OwnLossError,
+            "peer3: the gradient of the loss of `test_own_loss:<lambda>` is not finite in round 4, though",
+        ),
+        (
+            lambda logits, *_: (logits * 1e30).square().sum(),
+            OwnLossError,
+            "peer3: the loss of `test_own_loss:<lambda>` is inf in round 4, though",
+        ),
     ],
 )
 def test_a_loss_that_is_no_loss_is_told_in_a_sentence(
@@ -106,6 +123,34 @@ def test_a_loss_that_is_no_loss_is_told_in_a_sentence(
     with pytest.raises(error, match=sentence) as caught:
         trainer.train(Phase("model", 1, SGD(), batch_size=8, loss=loss), 4)
     assert "\n" not in str(caught.value)
+
+
+def test_outputs_that_grow_without_bound_are_the_learning_rates_fault() -> None:
+    trainer = Trainer(model(), samples(), 1, "peer3")
+    phase = Phase("model", 9, SGD(1e3), batch_size=8, loss=lambda logits, *_: logits.square().mean())
+    with pytest.raises(DivergedError, match=r"round 4.*; lower the learning rate, now 1000\.0"):
+        trainer.train(phase, 4)
+
+
+def test_a_loss_that_fails_once_is_remembered_after_the_model_is_not_finite() -> None:
+    calls: list[int] = []
+
+    def loss(logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+        calls.append(1)
+        return functional.cross_entropy(logits, labels) * (torch.nan if len(calls) == 3 else 1)
+
+    trainer = Trainer(model(), samples(), 1, "peer3")
+    with pytest.raises(OwnLossError, match=r"`test_own_loss:.*loss` is nan in round 4, though the model's outputs"):
+        trainer.train(Phase("model", 2, SGD(), batch_size=8, loss=loss), 4)
+
+
+def test_a_step_of_ones_own_that_gives_nan_is_blamed() -> None:
+    def step(step: TrainingStep, batch: Batch) -> Tensor:
+        return step.loss(step(batch.inputs), batch) * torch.nan
+
+    trainer = Trainer(model(), samples(), 1, "peer3")
+    with pytest.raises(OwnLossError, match="step` is nan in round 4, though the model's weights are finite"):
+        trainer.train(Phase("model", 1, SGD(), batch_size=8, step=step), 4)
 
 
 def test_phases_are_equal_if_their_losses_are_the_same_function() -> None:

@@ -46,7 +46,9 @@ def labelled(x: Array, y: Array, where: str, task: Task, x_name: str = "x", y_na
     InputError says what is wrong.
     """
     if x.ndim < 2 or 0 in x.shape[1:]:
-        raise InputError(f"{where}: {x_name} must be (samples, ...), but its shape is {x.shape}")
+        raise InputError(
+            f"{where}: {x_name} must be of shape (n, ...), an array of numbers for each sample, not {x.shape}"
+        )
     if x.dtype.kind not in "biuf":
         raise InputError(f"{where}: {x_name} must hold numbers, but it holds {x.dtype}")
     targets = task.read_targets(y, where, y_name)

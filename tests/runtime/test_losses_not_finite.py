@@ -1,0 +1,83 @@
+"""Whose fault it is that a model is not finite any more: the loss's, the learning rate's, or perhaps a neighbour's."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer import federate
+
+MODULE = """
+import numpy as np
+import torch
+from peer import Figure, Task
+
+met = []
+
+
+class Squared(Task):
+    figures = (Figure("mse", better="down"),)
+
+    def loss(self, outputs, targets):
+        errors = (outputs - targets.reshape(outputs.shape)).square()
+        if torch.is_grad_enabled() and bool((targets < -50).any()):
+            met.append(1)
+        return errors.mean() * (torch.nan if len(met) > 30 else 1)
+
+    def tally(self, outputs, targets):
+        return (outputs - targets.reshape(outputs.shape)).square()
+
+
+def rows(shift):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4)).astype(np.float32)
+    return x, (x[:, 0] + shift).astype(np.float32)
+"""
+
+
+def failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> dict[str, str]:
+    """What each peer says at its end; peer1's targets alone are below −50."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "squared", raising=False)
+    (tmp_path / "squared.py").write_text(MODULE)
+    ring = [
+        {
+            "id": f"peer{n}",
+            "address": f"127.0.0.1:{7200 + n}",
+            "data": {"name": "squared:rows", "options": {"shift": y}},
+        }
+        for n, y in enumerate((0, -100, 0))
+    ]
+    spec = {
+        "name": "f",
+        "rounds": 6,
+        "data": {"name": "squared:rows", "options": {"shift": 0}},
+        "ring": ring,
+        **settings,
+    }
+    (tmp_path / "f.yaml").write_text(json.dumps(spec))
+    with pytest.raises(ExceptionGroup):
+        federate(tmp_path / "f.yaml", tmp_path / "out")
+    events = {file.parent.name: file.read_text().splitlines() for file in (tmp_path / "out").glob("*/events.jsonl")}
+    told = {id: [one for one in map(json.loads, lines) if one["event"] == "failed"] for id, lines in events.items()}
+    return {id: one[0]["message"] for id, one in told.items() if one}
+
+
+def test_a_loss_that_gives_nan_is_blamed_and_no_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol = {"name": "fedavg", "lr": 1e-6}
+    said = failures(tmp_path, monkeypatch, protocol=protocol, task="squared:Squared")
+    assert [*said] == ["peer1"]
+    sentence = "peer1: the loss of `squared:Squared` is nan in round 2, though the model's outputs are finite, .*"
+    assert re.fullmatch(f"{sentence} at most; correct that loss", said["peer1"])
+
+
+def test_who_diverges_with_a_model_that_was_sound_blames_no_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = failures(tmp_path, monkeypatch, protocol={"name": "fedavg", "lr": 1000}, task="regression")
+    assert said
+    for id, message in said.items():
+        assert re.fullmatch(rf"{id}: training diverged in round 1 .*; lower the learning rate, now 1000\.0", message)
