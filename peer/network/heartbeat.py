@@ -73,8 +73,20 @@ class Heartbeats:
             await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
 
     def _parted(self, neighbour: Neighbour) -> bool:
+        """One of the two has taken its leave: from now on this peer does not dial."""
+        if self._edges.neighbours.get(neighbour.id) is not neighbour:
+            return True
         gone = neighbour.id in self._told or neighbour.gone_on or neighbour.state == "left"
         return self._leaving.is_set() and gone
+
+    async def part_with(self, other: str) -> None:
+        """Tell a former neighbour the last news, and wait until it has ended its streams: then it knows them."""
+        self._node.durability.stir()  # each conversation waits there for its next beat
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeouts.leave):
+                while self._conversations[other]:
+                    self._ended.clear()
+                    await self._ended.wait()
 
     async def watch(self) -> None:
         """Who is silent."""
@@ -83,8 +95,7 @@ class Heartbeats:
     async def run(self, neighbour: Neighbour) -> None:
         """Keep a heartbeat stream to a neighbour open, as far as that is for this peer to do."""
         retries, sayings = Retries(self._timeouts), Sayings(self._node.limits, self._timeouts)
-        while not self._parted(neighbour):
-            await self._turn(neighbour)
+        while await self._turn(neighbour):
             try:
                 await self._dial(neighbour, retries)
                 pause = self._timeouts.retry[-1]  # it has said farewell: should it come back, that is not now
@@ -99,23 +110,25 @@ class Heartbeats:
             except RefusedError as error:
                 self._broken(neighbour.id, sayings.hear(str(error)))
                 pause = retries.refused(error)
-            self._dialled.pop(neighbour.id, None)
             if not self._parted(neighbour):
+                self._dialled.pop(neighbour.id, None)
                 await asyncio.sleep(pause)
 
-    async def _turn(self, neighbour: Neighbour) -> None:
+    async def _turn(self, neighbour: Neighbour) -> bool:
         """Wait until this peer is to dial: of two that can be dialled the one with the smaller id is the first.
 
-        The other one does it when nothing comes: the way may be free in its direction only.
+        The other one does it when nothing comes: the way may be free in its direction only. False if it is to dial no
+        more, as the two have parted.
         """
         while self._accepted.present(neighbour.id) or not self._first(neighbour.id):
             wait = neighbour.heard + self._timeouts.suspect + self._timeouts.probe - self._clock()
             if wait <= 0 or self._parted(neighbour):
-                return
+                break
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     self._ended.clear()
                     await self._ended.wait()
+        return not self._parted(neighbour)
 
     def _first(self, other: str) -> bool:
         return self._node.id < other or not self._edges.can_be_dialled(self._node.id)

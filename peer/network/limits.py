@@ -88,6 +88,8 @@ class Limits:
     """Reasons of one neighbour's not to go together, one after the other, that are told at once."""
     accidents: int = 3
     """Frames in a row of which a neighbour says that they arrived damaged, before it is told."""
+    belated: int = 4
+    """Calls of one that was a neighbour, and may not have heard yet that it is none any more, that are not told."""
     candidates: int = 4
     """Streams of one caller beside the one in use that have not said anything of use yet."""
     successions: int = 8

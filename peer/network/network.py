@@ -334,12 +334,24 @@ class Network:
             for peer in self.edges.retire(self.durability.first_hand, self.durability.own):
                 self.links.pop(peer, None)
                 self._node.deliveries.ended(peer)
-                for incoming in (self._receiver, self._heartbeats, self._fetching):
-                    incoming.end(peer)
-                for service in SERVICES:
-                    if stream := self._streams.pop((peer, service), None):
-                        stream.cancel()
+                kept = {name: stream for name in SERVICES if (stream := self._streams.pop((peer, name), None))}
+                self._tasks.create_task(self._part_with(peer, kept))
             await self.durability.beyond(version)
+
+    async def _part_with(self, peer: str, kept: Mapping[Service, asyncio.Task[None]]) -> None:
+        """End all streams with a former neighbour: those that it would open again, once it has forgotten the edge, too.
+
+        Were they cut before, it would wait for repeats on that edge, and dial.
+        """
+        for service, stream in kept.items():
+            if service != "Heartbeat":
+                stream.cancel()
+        await self._heartbeats.part_with(peer)
+        if dialling := kept.get("Heartbeat"):
+            dialling.cancel()
+        if peer not in self.edges.neighbours:  # it may have become one again
+            for incoming in (self._receiver, self._heartbeats, self._fetching):
+                incoming.end(peer)
 
 
 def _what(length: int, offset: int, scalars: int) -> str:

@@ -167,7 +167,7 @@ async def test_words_that_come_late_are_no_loss() -> None:
 
 def test_a_peer_that_lost_its_disk_is_named_and_waits(federation: Build) -> None:
     """Nobody has the messages of the rounds that it had announced: its neighbours say so, and nothing is given up."""
-    run = federation({"name": "fibfl", **ONE}, 3, rounds=ROUNDS, patience=5)
+    run = federation({"name": "fibfl", **ONE}, 3, rounds=ROUNDS, patience=10)
     expected = run.undisturbed()
     run.start()
     until(lambda: len(run.events("peer1", "round")) >= 3 or None, 30, "three rounds")
@@ -180,7 +180,7 @@ def test_a_peer_that_lost_its_disk_is_named_and_waits(federation: Build) -> None
         lost = run.await_event(neighbour, "regressed", neighbour="peer1")
         assert "put a copy of its checkpoint/ back" in lost["sentence"]
     assert run.peers["peer1"].wait() == 1
-    assert "gave up after 5 s of waiting for" in run.log("peer1")
+    assert "gave up after 10 s of waiting for" in run.log("peer1")
     assert "put a copy of its checkpoint/ back" in run.log("peer1")
     if checkpoints.exists():
         checkpoints.rename(run.directory / "begun anew")

@@ -76,8 +76,11 @@ def _of_change(run: "Simulation", before: View, after: View) -> Iterator[str]:
 
 def of_events(run: "Simulation", id: str) -> Iterator[str]:
     """Nobody sends two contents for one step, turns an honest peer away, or has lost what no fault took."""
+    harmed = run.struck or run.wires.lies or run.wires.weather.traitors
     for event in run.heard[id]:
-        refused = isinstance(event, Refused) and "no neighbour" not in event.reason and not _lies(run, event.caller)
+        refused = isinstance(event, Refused) and not _lies(run, event.caller)
+        if refused and harmed and "no neighbour" in event.reason:
+            continue  # who was away may not know who sits where
         if refused and any(f"made out to `{liar}`" in event.reason for liar in run.wires.weather.traitors):
             continue
         returns = isinstance(event, Returning) and id not in run.robbed

@@ -40,6 +40,27 @@ def test_random_faults(name: str) -> None:
     assert not in_peace(name, quick_or_slow), (name, quick_or_slow)
 
 
+def refusals(name: str, seeds: range, cut: float = 0.0) -> dict[tuple[float, int], list[str]]:
+    """What is wrong by speed of the network and seed, and that anybody was refused is: nobody is away, nobody lies."""
+    runs = {(slowest, seed): Weather(slowest, cut) for slowest in (0.002, 0.02, 0.2) for seed in seeds}
+    faults = {run: simulate(name, run[1], [], weather).faults for run, weather in runs.items()}
+    return {run: found for run, found in faults.items() if found}
+
+
+@pytest.mark.parametrize("name", ["fibfl++", "fibfl++ reordering"])
+def test_nobody_is_refused_where_the_ring_is_reordered(name: str) -> None:
+    """The demo's protocol. Neighbours that part both know it: none of them waits for repeats, and dials."""
+    assert not refusals(name, range(3))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cut", [0.0, 0.02])
+@pytest.mark.parametrize("name", ["fibfl++", "fibfl++ reordering", "restless", "dialling out, restless"])
+def test_nobody_is_refused_whenever_the_ring_is_reordered(name: str, cut: float) -> None:
+    """Also where streams break, so that a last word may be lost with its stream."""
+    assert not refusals(name, range(8), cut)
+
+
 @pytest.mark.parametrize(
     ("name", "seed"),
     [

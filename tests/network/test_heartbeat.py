@@ -146,6 +146,30 @@ async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], state: 
     await conversation
 
 
+async def test_a_former_neighbour_is_told_the_last_news_and_never_dialled_again() -> None:
+    """By them it forgets the edge, too; and only then do its streams end."""
+    transport = Answering()
+    one, node = heart(transport)
+    left = node.edges.neighbours["left"]
+    running = asyncio.create_task(one.run(left))
+    theirs = await asyncio.wait_for(transport.dialled.get(), 5)
+    await theirs.receive()
+    await theirs.send(Reply(welcome=Welcome()).SerializeToString())
+    assert Beat.FromString(await theirs.receive()).durable == -1
+    node.edges.use(0, [], [])
+    node.durability.announce(1)
+    node.durability.said("left", 1)
+    left.has_heard = 0
+    assert node.edges.retire(node.durability.first_hand, node.durability.own) == ["left"]
+    parting = asyncio.create_task(one.part_with("left"))
+    last = Beat.FromString(await asyncio.wait_for(theirs.receive(), 5))
+    assert (last.durable, last.heard) == (1, 1)
+    assert not parting.done()
+    theirs.abort()
+    await asyncio.wait_for(asyncio.gather(parting, running), 5)
+    assert transport.dialled.empty()
+
+
 async def test_who_comes_back_beside_one_is_minded_again() -> None:
     """Its old farewell must not hide that it is lost."""
     edges = Edges({"left": "left:1"})

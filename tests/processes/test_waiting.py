@@ -69,7 +69,7 @@ def test_gives_up_on_a_name_that_is_none(federation: Build, ports: Ports) -> Non
 @pytest.mark.parametrize("lost", ["peer0", "peer2"])
 def test_who_cannot_be_reached_is_told_so(lost: str, federation: Build, ports: Ports) -> None:
     """Its address is wrong everywhere: both ends say so, each in its words, with the reason of the one."""
-    made = federation(QUICK, patience=6)
+    made = federation(QUICK, patience=15)
     made.configure(lost, listen=f"127.0.0.1:{ports(1)[0]}")
     made.start(lost)
     made.await_event(lost, "waiting")
@@ -99,7 +99,7 @@ def reasons(made: SmallFederation, who: str, other: str) -> set[str]:
     ("key", "value"), [("seed", 7), ("protocol", QUICK | {"gamma": 0.4}), ("data", {"name": "digits", "limit": 200})]
 )
 def test_gives_up_on_another_federation(key: str, value: object, federation: Build) -> None:
-    made = federation(QUICK, patience=2)
+    made = federation(QUICK, patience=8)
     content = json.loads((made.directory / "federation.yaml").read_text())
     (made.directory / "other.yaml").write_text(json.dumps({**content, key: value}))
     made.configure("peer1", federation="other.yaml")
@@ -112,11 +112,13 @@ def test_gives_up_on_another_federation(key: str, value: object, federation: Bui
 
 
 def test_a_refusal_is_not_forgotten_when_the_other_one_leaves(federation: Build) -> None:
-    made = federation(QUICK, patience=4)
+    made = federation(QUICK, patience=15)
     content = json.loads((made.directory / "federation.yaml").read_text())
-    (made.directory / "other.yaml").write_text(json.dumps({**content, "seed": 7, "patience": 1}))
+    (made.directory / "other.yaml").write_text(json.dumps({**content, "seed": 7, "patience": 3}))
     made.configure("peer1", federation="other.yaml")
-    made.start("peer0", "peer1")
+    made.start("peer0")
+    made.await_event("peer0", "waiting")
+    made.start("peer1")
     assert set(made.wait().values()) == {1}
     said = made.log("peer0").splitlines()[-1]
     assert "connection refused (before that: " in said

@@ -168,7 +168,7 @@ def as_client(certs: Path, id: str) -> ssl.SSLContext:
 
 def test_the_certificate_decides_who_one_is(federation: Build, tmp_path: Path) -> None:
     """peer2 shows its own valid certificate while saying it is peer1: refused, and the reason is said."""
-    run = federation("fibfl", patience=3)
+    run = federation("fibfl", patience=60)
     certs = tmp_path / "certs"
     make_certificates(run.spec, certs, days=2)
     secure(run, certs)
@@ -193,7 +193,7 @@ def refusal(run: SmallFederation, certs: Path, shown: str, claimed: str) -> str 
 
 def test_only_dns_names_say_who_one_is(federation: Build, tmp_path: Path) -> None:
     """With a CA of one's own: a certificate for something else has no DNS name, and so it is nobody's."""
-    run = federation("fibfl", patience=3)
+    run = federation("fibfl", patience=60)
     certs = tmp_path / "certs"
     certs.mkdir()
     ca, address = authority(), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))

@@ -178,6 +178,8 @@ class Edges:
         self._addresses = addresses
         self._spans: dict[tuple[Direction, str], Span] = {}
         self.neighbours: dict[str, Neighbour] = {}
+        self.former: dict[str, int] = {}
+        """Who was one, and how often it has been told since then that it is none any more."""
         self.changed = asyncio.Event()
         """Set by every change: of an edge, or of what is known about one."""
 
@@ -216,6 +218,7 @@ class Edges:
         gone = [peer for peer in self.neighbours if not any(peer == other for _, other in self._spans)]
         for peer in gone:
             del self.neighbours[peer]
+            self.former[peer] = 0
         self.changed.set()
         return gone
 

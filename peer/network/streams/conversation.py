@@ -59,7 +59,7 @@ class Accepted(Beats):
 
 
 class Conversation:
-    """A stream of signs of life, from its welcome to a farewell."""
+    """A stream of signs of life, from its welcome to a farewell, or until the two are no neighbours any more."""
 
     def __init__(
         self,
@@ -76,7 +76,8 @@ class Conversation:
         """That it arrived cannot be known of a stream that broke then."""
 
     async def run(self) -> None:
-        """Until the other end says farewell; DisconnectedError once it has heard this end's, or is cut off."""
+        """Until the other end says farewell; DisconnectedError once it has heard this end's last word, or is cut
+        off."""
         async with background() as group:
             group.create_task(self._speak())
             # Who has read the last beat ends the stream. Were it ended here, a beat that comes from there would fail,
@@ -84,14 +85,16 @@ class Conversation:
             await self._listen()
 
     async def _speak(self) -> None:
-        """Beat after beat, the last of which is the farewell."""
+        """Beat after beat, the last of which is the farewell, or tells a former neighbour all that it lacks to forget
+        the edge, too (rule R7)."""
         told: dict[str, int] = {}
         shown: dict[str, Signed[Announcement]] = {}
         clock = asyncio.get_running_loop().time
         advertised = -inf
-        while not self.farewell_said:
+        while True:
             version, listener = self._durability.version, self._beats.pipe.peer
             last = self._leaving.is_set() and self._is_up_to_date(listener)
+            parted = listener not in self._node.edges.neighbours
             known = self._durability.known(listener)
             state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
@@ -111,8 +114,9 @@ class Conversation:
                 beat.heard = heard
             await self._beats.send(beat)
             self.farewell_said = last
-            if not last:
-                await self._until_news(version)
+            if last or parted:
+                break
+            await self._until_news(version)
         await self._beats.pipe.finish()
 
     def _announce(self, beat: Beat, shown: dict[str, Signed[Announcement]]) -> None:

@@ -16,7 +16,7 @@ from peer.network.transport import DisconnectedError, Pipe
 from peer.network.wire.foreign import plain
 from peer.network.wire.frames import BadFrameError, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
-from peer.network.wire.messages import Position, Refusal, Reply, Welcome
+from peer.network.wire.messages import Hello, Position, Refusal, Reply, Welcome
 from peer.telemetry.events import Conflict, Refused, Report
 from peer.views.view import STALENESS_BOUND
 
@@ -50,7 +50,7 @@ class Receiver:
             why = str(error) or f"said nothing for {patience:.0f} s"
             self.refusals.add(Refused(caller="a stranger", origin=pipe.origin, kind="stranger", reason=why))
             raise DisconnectedError(why) from None
-        refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello.id, directions)
+        refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello, directions)
         if refusal is None and (lost := self._node.durability.lost(hello.id, hello)):
             refusal = Refusal(reason=Refusal.LOST, detail=lost)
         known = hello.id in self._edges.neighbours
@@ -63,10 +63,15 @@ class Receiver:
         await self._refuse(counted or pipe, hello.id or "a stranger", refusal, told)
         return None
 
-    async def _stranger(self, caller: str, directions: tuple[Direction, ...]) -> Refusal | None:
-        """Of two peers that become neighbours one learns it first: it waits a while until the other has, too."""
+    async def _stranger(self, hello: Hello, directions: tuple[Direction, ...]) -> Refusal | None:
+        """Of two peers that become neighbours one learns it first: it waits a while until the other has, too.
+
+        Who is in an earlier round than this peer knows of no order of the ring that this peer does not know.
+        """
+        caller = hello.id
+        becomes = self._edges.knows(caller) and hello.round >= self._node.round
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._node.timeouts.newcomer if self._edges.knows(caller) else 0):
+            async with asyncio.timeout(self._node.timeouts.newcomer if becomes else 0):
                 while not any(self._edges.has(direction, caller) for direction in directions):
                     await self._edges.change()
                 return None
@@ -84,10 +89,19 @@ class Receiver:
         unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.refusal
         if known and (unsaid or refusal.reason == Refusal.VERSION):
             known.refused(self._sayings[caller].hear(f"it was refused: {why}"))
-        if refusal.reason != Refusal.VIEW:  # two that hear of a new view one after the other, which is nothing wrong
+        # Two that hear of a new view, or of another order of the ring, one after the other: nothing is wrong.
+        late = refusal.reason == Refusal.VIEW or (refusal.reason == Refusal.STRANGER and self._is_belated(caller))
+        if not late:
             kind = Refusal.Reason.Name(refusal.reason).lower()
             self.refusals.add(Refused(caller=caller, origin=pipe.origin, kind=kind, reason=why))
         await pipe.tell(Reply(refusal=told or refusal).SerializeToString(), self._node.timeouts.read)
+
+    def _is_belated(self, caller: str) -> bool:
+        """Whether it was a neighbour and may not have heard yet that it is none any more."""
+        if (told := self._edges.former.get(caller)) is None:
+            return False
+        self._edges.former[caller] += 1
+        return told < self._node.limits.belated
 
     async def tensors(self, pipe: Pipe) -> None:
         """One incoming tensor stream, from hello to break."""

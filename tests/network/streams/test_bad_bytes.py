@@ -208,6 +208,32 @@ async def test_who_is_in_another_view_is_refused_and_nothing_is_wrong() -> None:
     assert not door.reported
 
 
+async def test_a_former_neighbour_that_calls_is_no_news_and_one_that_goes_on_calling_is() -> None:
+    """It may not have heard yet that it is none any more."""
+    door = Door(timeouts=Timeouts(newcomer=0.01))
+    door.edges.neighbours["left"].has_heard = 2
+    door.edges.use(2, ["right"], [])
+    assert door.edges.retire({"left": 3}, 3) == ["left"]
+    for told in [0] * LIMITS.belated + [1] * 3:
+        caller, pipe = pipes()
+        await caller.send(hello())
+        await door.receiver.tensors(pipe)
+        refusal = (await answer(caller)).refusal
+        assert (refusal.reason, refusal.HasField("durable")) == (Refusal.STRANGER, True)
+        assert len(door.reported) == told
+
+
+async def test_who_is_behind_does_not_wait_to_become_a_neighbour() -> None:
+    """It knows of no order of the ring that is not known here."""
+    door = Door(timeouts=Timeouts(newcomer=1e9))
+    door.node.round = 3
+    caller, pipe = pipes()
+    await caller.send(hello("far", round=2))
+    await door.receiver.tensors(pipe)
+    assert (await answer(caller)).refusal.reason == Refusal.STRANGER
+    assert len(door.reported) == 1
+
+
 def test_who_is_in_an_earlier_view_is_told_how_far_the_other_is() -> None:
     """Its last word there may be lost on the way, and there is no other; more than one view may lie between."""
     there = Identity("me", SPEC, MANIFEST.digest, view=3, passed={2: 9, 1: 8})
