@@ -132,11 +132,12 @@ def _message(error: BaseException) -> str:
 def _place(error: BaseException) -> str:
     """file:line, the innermost of the user's."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f"{frame.filename}:{frame.lineno}" for frame in frames if not _is_installed(frame.filename)]
+    own = [f"{frame.filename}:{frame.lineno}" for frame in frames if not is_installed(frame.filename)]
     return own[-1] if own else ""
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
+    """Whether code lies where none is the user's: with Python, its packages or these."""
     return file.startswith("<") or any(Path(file).is_relative_to(place) for place in _INSTALLED)
 
 

@@ -1,11 +1,14 @@
 """What a protocol declares, which may be the user's own: asked for once, before anything is created."""
 
-from collections.abc import Mapping
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 from peer.learning.model.model import Part
 from peer.learning.training.phase import Phase
-from peer.plugins import in_words
+from peer.plugins import in_words, is_installed
 from peer.protocols.base import Init, Protocol, Record, ResourceSource, Share
 from peer.topology.graphs import Graph
 
@@ -16,6 +19,8 @@ CHOICES = {
     "common": (*get_args(Part), None),
     "passed_on": (*get_args(Part), None),
 }
+READ_ALL = {"model_dump", "model_dump_json", "model_copy", "model_fields", "__dict__", "vars", "getattr", "dict"}
+"""Names in code that may read any field."""
 WHY = [name for name in vars(Protocol) if name.startswith("why_")]
 
 
@@ -37,6 +42,11 @@ def check_declared(protocol: Protocol, rounds: int) -> None:
                 f"`{field}` of `{protocol.name}` is a hyperparameter, which nothing reads; write "
                 f"`{field}: ClassVar = ...`, or a property"
             )
+    if unread := _never_read(type(protocol)):
+        raise ValueError(
+            f"`{unread}` of `{protocol.name}` is a hyperparameter that its code never reads, so that it changes "
+            f"nothing; use it, as `self.{unread}`, or take it out"
+        )
     for name, known in CHOICES.items():
         if (chosen := getattr(protocol, name)) not in known:
             listed = ", ".join(map(str, known))
@@ -46,6 +56,45 @@ def check_declared(protocol: Protocol, rounds: int) -> None:
     for name in WHY:
         if not isinstance(said := getattr(protocol, name)(), str | None):
             raise ValueError(f"`{name}` of `{protocol.name}` returned {said!r}; return the reason as text, or None")
+
+
+def _never_read(kind: type[Protocol]) -> str | None:
+    """A field of the user's own classes that none of the user's code reads; None where that cannot be known."""
+    own = [one for one in kind.__mro__ if issubclass(one, Protocol) and not one.__module__.startswith("peer.")]
+    if not own:
+        return None
+    inherited = next(one for one in kind.__mro__ if issubclass(one, Protocol) and one not in own).model_fields
+    read: set[str] = set()
+    for file in _files_beside(own):
+        try:
+            read |= {*_read_in(ast.parse(file.read_bytes()))}
+        except (OSError, SyntaxError, ValueError):
+            return None
+    declared = [field for field in kind.model_fields if field not in inherited]
+    return None if read & READ_ALL else next((field for field in declared if field not in read), None)
+
+
+def _files_beside(classes: list[type[Protocol]]) -> Iterator[Path]:
+    """Of all imported modules those of the classes' own packages, and those of the user's that lie beside them."""
+    packages = {one.__module__.partition(".")[0] for one in classes}
+    homes = {Path(file).parent for one in classes if (file := getattr(sys.modules[one.__module__], "__file__", None))}
+    for name, module in [*sys.modules.items()]:
+        if not (file := getattr(module, "__file__", None)):
+            continue
+        beside = not is_installed(file) and any(Path(file).is_relative_to(home) for home in homes)
+        if beside or name.partition(".")[0] in packages:
+            yield Path(file)
+
+
+def _read_in(tree: ast.AST) -> Iterator[str]:
+    """The names of attributes that are read, and texts, as `getattr` takes them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield node.attr
+        elif isinstance(node, ast.Name) and node.id in READ_ALL:
+            yield node.id
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _check_kinds(told: str, declared: Any, kind: type) -> None:

@@ -165,6 +165,7 @@ async def test_words_that_come_late_are_no_loss() -> None:
     assert "back in round 3" in (durability.lost("left", Welcome(life=3, durable=1, round=3)) or ""), "and still is"
 
 
+@pytest.mark.long
 def test_a_peer_that_lost_its_disk_is_named_and_waits(federation: Build) -> None:
     """Nobody has the messages of the rounds that it had announced: its neighbours say so, and nothing is given up."""
     run = federation({"name": "fibfl", **ONE}, 3, rounds=ROUNDS, patience=10)

@@ -12,6 +12,7 @@ from launcher.cli import main
 HOUSE = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["protocol", "model", "data"])
 def test_what_is_written_stands(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_files_that_are_no_checkpoints(stopped: Checkpoints, tmp_path: Path) -> 
     assert not names & {*left, "round-0001.safetensors"}
 
 
-@pytest.mark.parametrize("kind", ["round", "messages"])
+@pytest.mark.parametrize("kind", ["round", pytest.param("messages", marks=pytest.mark.long)])
 def test_an_older_file_at_any_moment(kind: str) -> None:
     """Whichever of its older files is damaged when peer1 starts again: never other bits, never a wait for ever."""
 

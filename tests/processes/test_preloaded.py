@@ -15,7 +15,7 @@ from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 built = [one.__pydantic_complete__ for one in (Spec, PeerConfig)]
 before = {*sys.modules}
-code = importlib.import_module("peer.cli").main(["--config", sys.argv[1]])
+code = importlib.import_module("peer.cli").main(["--config", sys.argv[1], "--quiet"])
 late = [name for name in sys.modules if name not in before and name.startswith("peer.")]
 print(json.dumps([code, built, late]))
 """

@@ -287,6 +287,7 @@ def test_what_a_run_would_not_tell_is_found_by_check(
             "is a hyperparameter, which nothing reads; write `graph: ClassVar = ...`",
             marks=pytest.mark.filterwarnings("ignore:Field name"),
         ),
+        ("gamma: float = 0.5", "is a hyperparameter that its code never reads, so that it changes nothing; use it, as"),
         ("def records(self): return ()", "; write it as a value of the class, such as `records = (Record("),
         ("shares = (Share('model'),)", "`shares` is a method; write `def shares(self, rounds): return ...`"),
         ("graph = 'complete'", "has no type; write `graph: ClassVar = ...`, as it is no hyperparameter"),

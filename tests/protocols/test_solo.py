@@ -50,10 +50,10 @@ def test_the_block_of_the_compared_protocol_gives_its_settings(tmp_path: Path) -
 
 
 def test_a_protocol_of_ones_own_can_be_compared_with(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "alongside.py").write_text(
         "from peer.protocols.rdfl import RDFL\nclass Mine(RDFL):\n    name: str\n    lr: float = 0.7\n"
     )
-    spec = resolve(tmp_path, {"name": "solo", "like": {"name": "mine:Mine", "epochs": 2}}, 2, code=str(tmp_path))
+    spec = resolve(tmp_path, {"name": "solo", "like": {"name": "alongside:Mine", "epochs": 2}}, 2, code=str(tmp_path))
     (phase,) = spec.protocol.local()
     assert (phase.epochs, phase.optimiser.lr) == (2, 0.7)  # type: ignore[union-attr]
-    assert "mine:Mine" in spec.own_code
+    assert "alongside:Mine" in spec.own_code

@@ -7,9 +7,7 @@ import pytest
 from safetensors.torch import save_file
 
 from launcher.cli import main
-from launcher.reports.summary import head_size
 from peer.errors import InputError
-from peer.learning.export import save_model
 from peer.learning.model.dry_pass import Example
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import build
@@ -82,18 +80,3 @@ def test_nothing_left_to_learn_is_refused() -> None:
         InputError, match="has nothing left to learn, as all of its parameters are frozen; freeze fewer"
     ):
         build(ModelSettings(name="mlp", freeze=("*",)), Example.zeros((4,), 3), seed=1)
-
-
-def test_the_size_of_a_head_is_that_of_what_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launcher holds against it what code of a user's own sends; a frozen half of it hides nothing."""
-    (tmp_path / "sized_model.py").write_text(OWN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    cases: dict[int, ModelSettings] = {
-        129 * 3: ModelSettings(name="mlp"),
-        3: ModelSettings(name="mlp", freeze=("head.weight",)),
-        18: ModelSettings(name="sized_model:Net", head=("1.*",)),
-        0: ModelSettings(name="sized_model:Net", head=()),
-    }
-    for size, settings in cases.items():
-        save_model(build(settings, Example.zeros((4,), 3), seed=1), tmp_path / "m")
-        assert head_size(tmp_path / "m") == size
