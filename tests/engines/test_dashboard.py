@@ -137,9 +137,10 @@ def test_a_peer_is_killed_and_comes_back(
     assert {one.split(" ", 1)[1] for id in ("peer0", "peer2", "peer3") for one in seen(page, id)[-1:]} == {
         "has finished"
     }
-    page.wait_for_selector("#privacy li.kept")
+    page.wait_for_selector("#privacy li.open")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert page.locator("#privacy li.kept").count() == 3
+    assert summary["privacy"]["definitions"] == {"3.1": None, "3.2": True, "3.3": True}, "own code has sent numbers"
+    assert [page.locator(f"#privacy li.{how}").count() for how in ("kept", "open", "broken")] == [2, 1, 0]
     mean = page.locator('.card[data-key="mean"]').get_attribute("data-value")
     assert float(mean or "") == summary["mean_accuracy"]["matched"]
     rows = page.locator("#peers tr").all_inner_texts()[1:]
