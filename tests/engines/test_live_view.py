@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("tmux"), reason="no tmux here"),
     pytest.mark.timeout(300),
 ]
-LINES = 24
+LINES = 40
 OUTER = ("LC_", "LANG", "TMUX", "COLUMNS", "LINES", "NO_COLOR", "PYTHONIOENCODING")
 """What the environment says of the terminal of whoever runs the tests."""
 UTF8 = {"LC_ALL": "C.UTF-8"}
