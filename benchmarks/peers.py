@@ -59,7 +59,10 @@ def write(directory: Path, peers: int, device: str = "cpu", secured: bool = Fals
 
 
 async def start(server: ForkServer, directory: Path, ids: Sequence[str]) -> list[Child]:
-    return [await server.start(["--config", str(directory / f"{id}.yaml")], directory / f"{id}.log") for id in ids]
+    return [
+        await server.start(["--config", str(directory / f"{id}.yaml"), "--quiet"], directory / f"{id}.log")
+        for id in ids
+    ]
 
 
 async def run(server: ForkServer, directory: Path, ids: Sequence[str]) -> None:
