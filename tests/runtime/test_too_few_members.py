@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from peer.runtime.membership.membership import Membership, Register
 from peer.runtime.membership.moving_seat import MovingSeat, Terms
 from peer.runtime.membership.wait_news import CHANGE_AGAIN, CHANGES
 from peer.telemetry.events import Event, Shortage, Waiting
-from peer.views.decision import Acceptor, Memory, Rules
+from peer.views.decision import Acceptor, Memory, Rules, Wish
 from peer.views.signing import Keyring
 from peer.views.statements import Decided, Reply, Request
 from peer.views.view import View
@@ -33,8 +34,8 @@ def ids(peers: int) -> tuple[str, ...]:
 class Left(Questions):
     """Of these members alone something is heard."""
 
-    def __init__(self, here: Sequence[str], addresses: dict[str, str]) -> None:
-        super().__init__(Identity("peer1", {}, manifest="", settings={}), addresses)
+    def __init__(self, id: str, here: Sequence[str], addresses: dict[str, str]) -> None:
+        super().__init__(Identity(id, {}, manifest="", settings={}), addresses)
         self.here = {*here}
 
     async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
@@ -44,17 +45,23 @@ class Left(Questions):
 
 
 class Waiter:
-    """peer1 of a federation, which waits for a decision; a virtual second passes from one look to the next."""
+    """A peer that waits for a decision, as peer3 is silent; a virtual second passes from one look to the next."""
 
     def __init__(
-        self, directory: Path, patch: pytest.MonkeyPatch, peers: int = 5, here: Sequence[str] = (), at_least: int = 1
+        self,
+        directory: Path,
+        patch: pytest.MonkeyPatch,
+        peers: int = 5,
+        here: Sequence[str] = (),
+        at_least: int = 1,
+        id: str = "peer1",
     ) -> None:
         self.now, self.told = 1000.0, list[tuple[float, Waiting]]()
-        self._sleep = asyncio.sleep
+        self._sleep, self._patch = asyncio.sleep, patch
         patch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
         patch.setattr(deciding.asyncio, "sleep", self._second)  # type: ignore[attr-defined]
-        acceptor = Acceptor(Memory("peer1"), Rules(ids(peers), rounds=9, absence=4), Keyring("peer1", ""))
-        self.questions = Left(here, {id: f"{id}:7700" for id in ids(peers)})
+        acceptor = Acceptor(Memory(id), Rules(ids(peers), rounds=9, absence=4), Keyring(id, ""))
+        self.questions = Left(id, here, {id: f"{id}:7700" for id in ids(peers)})
         register = Register(directory / "views.json", acceptor.memory)
         terms = Terms(patience=60.0, at_least=at_least)
         self.membership = Membership(register, acceptor, self.questions, self._report, terms)
@@ -62,6 +69,7 @@ class Waiter:
         self.seat.transport = object()  # type: ignore[assignment]
         self.seat.started = 3
         self.seat.silent = lambda *_: ["peer3"]  # type: ignore[method-assign,assignment]
+        self.seat.has_met = lambda _: True  # type: ignore[method-assign,assignment]
 
     async def _second(self, _seconds: float) -> None:
         self.now += 1
@@ -79,6 +87,23 @@ class Waiter:
             await self._sleep(0)
         looking.cancel()
         return [at for at, _ in self.told]
+
+    async def begins(self) -> float:
+        """How many seconds it leaves to other members before it proposes."""
+        proposed = asyncio.get_running_loop().create_future()
+
+        async def propose(self: Proposer, wish: Wish, seat: MovingSeat, transport: Transport) -> None:
+            if not proposed.done():
+                proposed.set_result((self._clock(), [*wish.suspects]))
+
+        self._patch.setattr(Proposer, "_propose", propose)
+        # As long as a virtual second: it has not stood still.
+        self.membership.timeouts = replace(self.membership.timeouts, poll=1.0)
+        first, deciding = self.now + 1, asyncio.create_task(Proposer(self.membership, Reminders())._decide())
+        at, suspects = await proposed
+        deciding.cancel()
+        assert suspects == ["peer3"]
+        return float(at - first)
 
 
 async def test_it_says_for_whom_it_waits_at_once_and_then_ever_more_seldom(
@@ -187,3 +212,12 @@ def test_so_many_as_are_needed_are_a_quorum_and_fewer_are_none(size: int, faulty
     assert view.is_quorum(here, faulty) or len(here) < needed
     if tie_breaker and len(here) == needed - 2:
         assert view.is_quorum([*here, tie_breaker], faulty)
+
+
+@pytest.mark.parametrize(("id", "seconds"), [("peer0", 0), ("peer2", 20), ("peer4", 30), ("peer8", 60)])
+async def test_members_that_see_the_same_loss_begin_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id: str, seconds: float
+) -> None:
+    """Nobody waits for the one that is lost, nor for more than six."""
+    monkeypatch.setattr(deciding, "RANK", 10)
+    assert await Waiter(tmp_path, monkeypatch, peers=9, id=id).begins() == seconds
