@@ -1,20 +1,37 @@
 """The command line of dfl-launch: every command, its arguments, and what is called for it."""
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from launcher import entry_points
 from launcher.commands.new import KINDS
 from launcher.completion import SHELLS
 from launcher.engines.names import ENGINES
+from launcher.entry_points import attach_to_run, run_federation, run_study, write_completion
+from launcher.output import Output
 from peer.arguments import Parser
+
+Command = Callable[[argparse.Namespace, Output], int]
+
+
+def lazily(command: str) -> Command:
+    """The function `module:name`, imported when it is called: `--help` and a wrong argument answer at once."""
+    return partial(_imported, command)
+
+
+def _imported(command: str, arguments: argparse.Namespace, output: Output) -> int:
+    module, _, name = command.partition(":")
+    code: int = getattr(import_module(module), name)(arguments, output)
+    return code
 
 
 def parser() -> argparse.ArgumentParser:
     top = Parser(prog="dfl-launch", description="Starts and watches federations of peers.")
     top.add_argument("--version", action="version", version=f"dfl {version('dfl')}")
-    top.set_defaults(json=False, quiet=False)
+    top.set_defaults(json=False, quiet=False, resumes=False)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="run a federation, here or on other machines")
@@ -33,31 +50,31 @@ def parser() -> argparse.ArgumentParser:
     quiet_argument(run)
     run.add_argument("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
     dashboard_argument(run)
-    run.set_defaults(command=entry_points.run_federation)
+    run.set_defaults(command=run_federation, resumes=True)
 
     status = commands.add_parser("status", help="ask the peers of a federation what they do")
     spec_arguments(status)
     certificate_arguments(status)
     status.add_argument("--json", action="store_true", help="as JSON")
-    status.set_defaults(command=entry_points.ask_peers)
+    status.set_defaults(command=lazily("launcher.entry_points:ask_peers"))
 
     watch = commands.add_parser("watch", help="watch peers that run already, to their end")
     spec_arguments(watch)
     certificate_arguments(watch)
     quiet_argument(watch)
-    watch.set_defaults(command=entry_points.watch_peers)
+    watch.set_defaults(command=lazily("launcher.entry_points:watch_peers"))
 
     dashboard = commands.add_parser("dashboard", help="watch peers that run already on a page")
     spec_arguments(dashboard)
     certificate_arguments(dashboard)
     at_argument(dashboard)
-    dashboard.set_defaults(command=entry_points.show_peers)
+    dashboard.set_defaults(command=lazily("launcher.entry_points:show_peers"))
 
     leave = commands.add_parser("leave", help="have a peer leave, so that nobody waits for it")
     spec_arguments(leave)
     leave.add_argument("peer", metavar="PEER", help="the id of the one that is to leave")
     certificate_arguments(leave)
-    leave.set_defaults(command=entry_points.have_leave)
+    leave.set_defaults(command=lazily("launcher.entry_points:have_leave"))
 
     expel = commands.add_parser("expel", help="consent that a peer is voted out")
     spec_arguments(expel)
@@ -65,20 +82,20 @@ def parser() -> argparse.ArgumentParser:
     whose = "who consents (default: all others whose certificates are there)"
     expel.add_argument("--by", nargs="+", default=[], metavar="ID", help=whose)
     certificate_arguments(expel)
-    expel.set_defaults(command=entry_points.vote_out)
+    expel.set_defaults(command=lazily("launcher.entry_points:vote_out"))
 
     attach = commands.add_parser("attach", help="go on with peers whose launcher is gone")
     attach.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
     quiet_argument(attach)
     attach.add_argument("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
     dashboard_argument(attach)
-    attach.set_defaults(command=entry_points.attach_to_run)
+    attach.set_defaults(command=attach_to_run, resumes=True)
 
     check = commands.add_parser("check", help="say what a federation needs, without running it")
     spec_arguments(check)
     quiet_argument(check)
     check.add_argument("--json", action="store_true", help="as JSON")
-    check.set_defaults(command=entry_points.check_federation)
+    check.set_defaults(command=lazily("launcher.entry_points:check_federation"))
 
     compose = commands.add_parser("compose", help="write a federation's docker-compose.yml")
     spec_arguments(compose)
@@ -93,33 +110,33 @@ def parser() -> argparse.ArgumentParser:
     compose.add_argument("--build", type=Path, metavar="DIR", help="let Compose build the image from this checkout")
     chosen = "image (default: dfl), memory (2g), cpus (all), gpus (none), pids (512) or restarts (5)"
     option_arguments(compose, f"of every container: {chosen}")
-    compose.set_defaults(command=entry_points.compose_federation)
+    compose.set_defaults(command=lazily("launcher.entry_points:compose_federation"))
 
     certs = commands.add_parser("certs", help="make a CA and a certificate for every peer")
     spec_arguments(certs)
     certs.add_argument("--out", type=Path, default=Path("certs"), metavar="DIR", help="where to (default: certs)")
     certs.add_argument("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
-    certs.set_defaults(command=entry_points.make_certs)
+    certs.set_defaults(command=lazily("launcher.entry_points:make_certs"))
 
     manifests = commands.add_parser("manifests", help="write a federation for Kubernetes")
     spec_arguments(manifests)
     manifests.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; replaces earlier ones")
     manifests.add_argument("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
     manifests.add_argument("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
-    manifests.set_defaults(command=entry_points.write_manifests)
+    manifests.set_defaults(command=lazily("launcher.entry_points:write_manifests"))
 
     compare = commands.add_parser("compare", help="what a run gained over the same peers alone")
     compare.add_argument("run", type=Path, metavar="DIR", help="a finished run")
     compare.add_argument("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
     compare.add_argument("--json", action="store_true", help="as JSON")
-    compare.set_defaults(command=entry_points.compare_runs)
+    compare.set_defaults(command=lazily("launcher.entry_points:compare_runs"))
 
     summary = commands.add_parser("summary", help="sum up a run from its peers' directories")
     summary.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a peer's, or one that holds peers'")
     summary.add_argument("--json", action="store_true", help="as JSON, like a run's summary.json")
     summary.add_argument("--out", type=Path, metavar="FILE", help="write it there, as JSON")
     summary.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
-    summary.set_defaults(command=entry_points.sum_up)
+    summary.set_defaults(command=lazily("launcher.entry_points:sum_up"))
 
     report = commands.add_parser("report", help="write a page that shows or compares runs")
     report.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds peers'")
@@ -127,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
     for name, what in (("csv", "the tables, for other programs"), ("png", "the figures"), ("svg", "the figures")):
         report.add_argument(f"--{name}", action="store_true", help=f"{what}, as {name.upper()} beside it, in a folder")
     report.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
-    report.set_defaults(command=entry_points.write_report)
+    report.set_defaults(command=lazily("launcher.entry_points:write_report"))
 
     study = commands.add_parser("study", help="run a grid of federations, and write their tables")
     study.add_argument("file", type=Path, metavar="study.yaml", help="the grid; see docs/studies.md")
@@ -138,21 +155,21 @@ def parser() -> argparse.ArgumentParser:
     study.add_argument("--port", type=int, metavar="P", help="the first port, with `network: grpc` (default: 7700)")
     study.add_argument("--dask", metavar="ADDRESS", help="compute the cells on the workers of this Dask scheduler")
     quiet_argument(study)
-    study.set_defaults(command=entry_points.run_study)
+    study.set_defaults(command=run_study, resumes=True)
 
     protocols = commands.add_parser("protocols", help="list the protocols")
     protocols.add_argument("--json", action="store_true", help="as JSON, with every parameter")
-    protocols.set_defaults(command=entry_points.list_protocols)
+    protocols.set_defaults(command=lazily("launcher.entry_points:list_protocols"))
 
     new = commands.add_parser("new", help="write a starting file of your own, with its test")
     new.add_argument("kind", choices=KINDS, help="what it is to be")
     new.add_argument("name", metavar="NAME", help="of the module, such as my_ring")
     new.add_argument("--out", type=Path, default=Path("."), metavar="DIR", help="where to (default: here)")
-    new.set_defaults(command=entry_points.write_new)
+    new.set_defaults(command=lazily("launcher.entry_points:write_new"))
 
     completion = commands.add_parser("completion", help="let a shell complete this command line")
     completion.add_argument("shell", choices=SHELLS, help="which; eval what is printed, in its start file")
-    completion.set_defaults(command=entry_points.write_completion)
+    completion.set_defaults(command=write_completion)
     return top
 
 

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from launcher import entry_points
 from launcher.arguments import parser
 from launcher.legible import make_legible
 from launcher.output import Output
@@ -40,8 +39,7 @@ def outcome(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         # Or the interpreter writes what is left into the pipe at its end, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        goes_on = arguments.command in RESUMED
-        way_out = "; the same command resumes the run" if goes_on else ""
+        way_out = "; the same command resumes the run" if arguments.resumes else ""
         return failed(output, f"stopped, as nobody reads its output any more (`| head`?){way_out}", 1)
     except FailedError as error:
         return failed(output, str(error), 1)
@@ -50,9 +48,6 @@ def outcome(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     return code
-
-
-RESUMED = entry_points.run_federation, entry_points.attach_to_run, entry_points.run_study
 
 
 def failed(output: Output, message: str, code: int) -> int:

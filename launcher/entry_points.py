@@ -8,26 +8,10 @@ from peer.files import why_unwritable
 
 if TYPE_CHECKING:
     from launcher.output import Output
-    from peer.spec.document import Document
-    from peer.spec.federation import Spec
-
-
-def resolved(arguments: argparse.Namespace, document: "Document | None" = None) -> "Spec":
-    """The spec that `spec_arguments` stand for; `document`: its file, if it is read already."""
-    from peer.spec.document import Document
-    from peer.spec.peer import resolve
-
-    return resolve(
-        document or Document.read(arguments.federation),
-        peers=arguments.peers,
-        port=arguments.port,
-        seed=arguments.seed,
-        overrides=arguments.overrides,
-    )
 
 
 def run_federation(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.header import header
+    from launcher.header import header, resolved
     from peer.spec.document import Document
 
     for name in ("hosts", "install"):
@@ -58,6 +42,7 @@ def run_federation(arguments: argparse.Namespace, output: "Output") -> int:
 
 def ask_peers(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.status import certificates, status
+    from launcher.header import resolved
 
     spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
     return status(spec, chain, output)
@@ -66,6 +51,7 @@ def ask_peers(arguments: argparse.Namespace, output: "Output") -> int:
 def watch_peers(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.status import certificates
     from launcher.commands.watch import watch
+    from launcher.header import resolved
 
     return watch(resolved(arguments), certificates(arguments.certs, arguments.tls), output)
 
@@ -75,6 +61,7 @@ def show_peers(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.watch import watch
     from launcher.dashboard.address import Address
     from launcher.dashboard.dashboard import opened
+    from launcher.header import resolved
 
     at = Address.read(arguments.at)
     spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
@@ -84,12 +71,14 @@ def show_peers(arguments: argparse.Namespace, output: "Output") -> int:
 
 def have_leave(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.leave import leave
+    from launcher.header import resolved
 
     return leave(resolved(arguments), arguments.peer, arguments.certs, arguments.tls, output)
 
 
 def vote_out(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.expel import expel
+    from launcher.header import resolved
 
     return expel(resolved(arguments), arguments.peer, arguments.by, arguments.certs, arguments.tls, output)
 
@@ -111,6 +100,7 @@ def attach_to_run(arguments: argparse.Namespace, output: "Output") -> int:
 
 def check_federation(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.check import check
+    from launcher.header import resolved
 
     check(resolved(arguments), output)
     return 0
@@ -120,6 +110,7 @@ def compose_federation(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.compose import ComposeOptions, compose
     from launcher.engines.chosen import checked, settings
     from launcher.engines.docker.settings import DockerSettings
+    from launcher.header import resolved
 
     chosen = checked(DockerSettings, settings(arguments.options), "--option")
     compose(resolved(arguments), ComposeOptions(arguments.out, chosen, arguments.certs, arguments.build))
@@ -129,6 +120,7 @@ def compose_federation(arguments: argparse.Namespace, output: "Output") -> int:
 
 def make_certs(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.certificates import make_certificates
+    from launcher.header import resolved
 
     if not 1 <= arguments.days <= 36_500:
         raise InputError(f"--days {arguments.days}: give a number from 1 to 36500")
@@ -148,6 +140,7 @@ def make_certs(arguments: argparse.Namespace, output: "Output") -> int:
 
 def write_manifests(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.commands.manifests import ManifestOptions, write
+    from launcher.header import resolved
 
     write(resolved(arguments), ManifestOptions(arguments.out, arguments.image, arguments.certs))
     overlay = "overlays/certificates" if arguments.certs else "base"

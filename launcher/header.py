@@ -1,11 +1,15 @@
 """The first line of a run, by what stands in its file: it is told before anything is imported that takes seconds."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from peer.spec.document import Document, put, scalar
 from peer.text import plural, printable
+
+if TYPE_CHECKING:
+    from peer.spec.federation import Spec
 
 
 def header(
@@ -38,3 +42,16 @@ def changed(document: Document, overrides: Sequence[str]) -> dict[str, Any]:
 def default_directory(name: str) -> Path | None:
     """Where a run of that name is without `--out`; None for a name that cannot name a directory."""
     return Path("runs") / name if name.strip(".") else None
+
+
+def resolved(arguments: argparse.Namespace, document: Document | None = None) -> "Spec":
+    """The spec that `spec_arguments` stand for; `document`: its file, if it is read already."""
+    from peer.spec.peer import resolve  # which takes seconds
+
+    return resolve(
+        document or Document.read(arguments.federation),
+        peers=arguments.peers,
+        port=arguments.port,
+        seed=arguments.seed,
+        overrides=arguments.overrides,
+    )

@@ -2,11 +2,11 @@
 
 import asyncio
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from socket import socket
 from typing import TYPE_CHECKING
 
 from launcher.dashboard.address import Address
@@ -37,7 +37,7 @@ class Dashboard:
     """An address that is taken, from `opened` to the end. charts: the script that draws them."""
 
     address: Address
-    listening: socket
+    listening: socket.socket
     token: str
     charts: str
 
@@ -84,13 +84,13 @@ def opened(address: Address | None) -> Iterator[Dashboard | None]:
 def _server(app: "ASGIApp") -> "uvicorn.Server":
     import uvicorn
 
-    class Server(uvicorn.Server):
+    class SignalFreeServer(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             """None: they are the launcher's."""
             yield
 
-    return Server(
+    return SignalFreeServer(
         uvicorn.Config(
             app,
             http=patient_for_a_while(),
@@ -113,7 +113,7 @@ def patient_for_a_while() -> "type[asyncio.Protocol]":
 
     from launcher.dashboard.site import WATCHES
 
-    class Protocol(H11Protocol):
+    class ImpatientProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > MOST:
@@ -133,7 +133,7 @@ def patient_for_a_while() -> "type[asyncio.Protocol]":
             """Whether it is one of those who were let in to the events."""
             return bool(self.cycle and self.cycle.scope["state"].get(WATCHES))
 
-    return Protocol
+    return ImpatientProtocol
 
 
 def _account(task: "asyncio.Task[None]", feed: "Feed", say: Callable[[str], None]) -> None:
