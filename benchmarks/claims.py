@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from benchmarks.hearth_table import COLUMNS
 from peer.learning.data.partition import AnyPartition, Partition
 from peer.learning.data.samples import Labels
-from peer.learning.data.sources.digits import Digits
-from peer.topology.graphs import ring_cost, similarity, two_opt
+from peer.learning.data.sources.image_sets import Digits
+from peer.topology import ring_cost, similarity, two_opt
 
 SEED, DRAWS = 42, 400_000
 RULES: TypeAdapter[Partition] = TypeAdapter(AnyPartition)

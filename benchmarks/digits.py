@@ -9,7 +9,7 @@ from typing import Any
 
 from peer.runtime.in_process import run_in_process
 from peer.runtime.runtime import Runtime
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 PEERS, ROUNDS = 5, 10
 

@@ -25,19 +25,20 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from peer.errors import InputError
-from peer.learning.data import reading
+from peer.learning.data import batch_reader
+from peer.learning.data.batch_loader import BatchLoader, StreamedSamples
 from peer.learning.data.samples import InMemory
-from peer.learning.data.stream import Stream
-from peer.learning.data.streamed import Streamed
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Part
+from peer.learning.model.layout import ModelPart
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.learning.tasks import Classification
-from peer.learning.training.trainer import Adam, Phase, Trainer
+from peer.learning.training.optimiser import Adam
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer
 from peer.learning.vision import torchvision
 
 SAMPLES, BATCH = 6000, 64
-PARTS: tuple[Part, ...] = ("model", "extractor")
+PARTS: tuple[ModelPart, ...] = ("model", "extractor")
 Epoch = Callable[[], object]
 
 
@@ -79,14 +80,14 @@ def floor(module: nn.Module, samples: InMemory) -> Epoch:
     return epoch
 
 
-def streamed(pixels: Tensor, labels: Tensor) -> Streamed:
+def streamed(pixels: Tensor, labels: Tensor) -> StreamedSamples:
     """The same samples, that are turned into float32 when they are needed."""
-    part = reading.Part(pixels.numpy())
-    stream = Stream(reading.Reading("images", {"train": part}, Classification(), 255.0))
-    return Streamed(stream, "train", np.arange(SAMPLES), labels)
+    part = batch_reader.DataPart(pixels.numpy())
+    stream = BatchLoader(batch_reader.BatchReader("images", {"train": part}, Classification(), 255.0))
+    return StreamedSamples(stream, "train", np.arange(SAMPLES), labels)
 
 
-def contestants(shape: tuple[int, ...], part: Part) -> dict[str, Epoch]:
+def contestants(shape: tuple[int, ...], part: ModelPart) -> dict[str, Epoch]:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (SAMPLES, *shape), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 10, (SAMPLES,), generator=generator)

@@ -28,9 +28,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks import peers
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
 from peer.learning.data.samples import InMemory
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.training.trainer import Adam, Phase, Trainer
+from peer.learning.training.optimiser import Adam
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer
 
 PEERS, SHARD, ROUNDS, HEAD, EXTRACTOR, BATCH, LR = 10, 300, 4, 1, 20, 64, 0.01
 

@@ -29,14 +29,16 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import peers
 from benchmarks.measure import Cost, in_turns, machine, median, ratio
-from launcher.engines.local.fork_server import ForkServer
+from launcher.engines.local import ForkServer
 from peer.errors import InputError
 from peer.learning.data.samples import InMemory
 from peer.learning.device import choose_device
-from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.training.trainer import SGD, Phase, Trainer
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer
 
 MODEL, SHAPE, CLASSES, ROUNDS, PEERS = "resnet18", (3, 32, 32), 10, 4, 4
 LR, MOMENTUM = 0.05, 0.9

@@ -19,7 +19,7 @@ from torch import nn
 
 from benchmarks.hearth_table import Outcome, measured
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 ROWS: dict[str, dict[str, Any]] = {
     "solo": {"name": "solo", "like": "hearth"},

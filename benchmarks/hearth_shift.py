@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from peer.learning.data.samples import InMemory
 from peer.learning.data.sources import Source, source_type
-from peer.learning.data.sources.digits import Digits
+from peer.learning.data.sources.image_sets import Digits
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 PEERS, ROUNDS, CLASSES = 5, 10, 10
 NOISY = (1, 3)

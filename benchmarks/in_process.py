@@ -24,9 +24,9 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.measure import machine, verdict
-from peer.learning.model.zoo.perceptron import mlp
+from peer.learning.model.zoo import mlp
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 SHARD, TEST, PIXELS, CLASSES, EPOCHS, LR = 20, 360, (8, 8), 10, 20, 0.01
 ALONE = 50

@@ -23,15 +23,15 @@ from torch import Tensor
 
 from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
 from benchmarks.peers import free_ports
-from peer.network.collectives.collectives import Collectives, Neighbourhood
+from peer.network.collectives import Collectives, Neighbourhood
 from peer.network.limits import Limits
 from peer.network.network import Network
-from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
-from peer.network.transport import Pipe, Place, Service
+from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.transport import ListenConfig, Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.wire.frames import vector_bytes
-from peer.network.wire.manifest import Manifest, Payload
+from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.network.wire.messages import Resources
 from peer.process import tune
 
@@ -45,9 +45,13 @@ async def status(_request: bytes) -> bytes:
 
 
 def network(id: str, addresses: dict[str, str], floats: int) -> Network:
-    manifest = Manifest((Payload("model", floats, 0, 0, 1_000_000),))
-    node = Node(Identity(id, {}, manifest.digest), addresses, GrpcTransport(Place(addresses[id]), status))
-    return Network(node, manifest, Callbacks(lambda event, **fields: None, lambda: ("communicating", 0), Resources))
+    manifest = Manifest((PayloadSpec("model", floats, 0, 0, 1_000_000),))
+    node = NetworkState(
+        Identity(id, {}, manifest.digest), addresses, GrpcTransport(ListenConfig(addresses[id]), status)
+    )
+    return Network(
+        node, manifest, NetworkCallbacks(lambda event, **fields: None, lambda: ("communicating", 0), Resources)
+    )
 
 
 class LinkEnd:
@@ -88,7 +92,7 @@ class StreamEnd:
     def __init__(self, addresses: dict[str, str], floats: int, sends: bool) -> None:
         self._addresses, self._sends = addresses, sends
         self._frames = [bytes(min(FRAME, 4 * floats - start)) for start in range(0, 4 * floats, FRAME)]
-        self._transport = GrpcTransport(Place(addresses["left" if sends else "right"]), status)
+        self._transport = GrpcTransport(ListenConfig(addresses["left" if sends else "right"]), status)
         self._accepted: asyncio.Queue[Pipe] = asyncio.Queue()
         self._over = asyncio.Event()
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import peers
 from benchmarks.measure import machine
-from launcher.engines.local.fork_server import Child, ForkServer
+from launcher.engines.local import Child, ForkServer
 
 PATIENCE = 180.0
 SPEC: dict[str, Any] = {

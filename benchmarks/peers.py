@@ -12,11 +12,11 @@ import numpy as np
 import psutil
 
 from benchmarks.measure import Cost
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
-from launcher.engines.local.fork_server import Child, ForkServer
+from launcher.engines.local import Child, ForkServer
+from launcher.run_files import certificate_files
 from peer.spec.document import dump_yaml
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 PIXELS, CLASSES = (28, 28), 10
 

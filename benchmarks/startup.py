@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks import peers
 from benchmarks.measure import machine, verdict
-from launcher.engines.local.fork_server import ForkServer
+from launcher.engines.local import ForkServer
 
 GIB = 1 << 30
 PATIENCE = 120.0

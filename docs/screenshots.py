@@ -12,10 +12,10 @@ from rich.console import Console
 
 from launcher.cli import main
 from launcher.headline import Headline
-from launcher.monitor.federation_view import FederationView
-from launcher.monitor.picture import picture
+from launcher.monitor.federation import FederationView
+from launcher.monitor.live_table import render
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 from peer.telemetry.events import RoundDone, read_event
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +50,7 @@ def live_view(run: Path, spec: Spec) -> None:
         if isinstance(event, RoundDone) and event.round == SHOWN_ROUND:
             break
     console = Console(record=True, width=100, height=24, file=io.StringIO(), force_terminal=True)
-    console.print(picture(federation, console))
+    console.print(render(federation, console))
     drawn = console.export_svg(title=f"dfl-launch run {DEMO.relative_to(ROOT)}", unique_id="live")
     (IMAGES / "live.svg").write_text(FONTS.sub("", drawn), encoding="utf-8")
 

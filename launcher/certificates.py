@@ -11,9 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from peer.errors import InputError
-from peer.files import write_atomically
-from peer.network.transport.tls import Certificates, fingerprint
-from peer.ownership import others_may_write, unwritable
+from peer.files import others_may_write, unwritable, write_atomically
+from peer.network.transport.tls import fingerprint
 from peer.spec.federation import Spec
 
 
@@ -59,15 +58,6 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> str:
         write_atomically(directory / f"{member.id}.pem", cert.public_bytes(Encoding.PEM))
     write_atomically(directory / "ca.pem", ca.public_bytes(Encoding.PEM))
     return fingerprint(ca)
-
-
-def any_certificate(directory: Path) -> Certificates:
-    """One that lies there as `make_certificates` writes them, whosever it is; InputError if there is none."""
-    base = directory.resolve()
-    for key in sorted(base.glob("*.key")):
-        if (cert := key.with_suffix(".pem")).exists():
-            return Certificates.of_anybody(base / "ca.pem", cert, key)
-    raise InputError(f"{directory}: holds no certificate; give the directory of ca.pem, and one <id>.pem with <id>.key")
 
 
 def _builder(

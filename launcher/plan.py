@@ -1,9 +1,9 @@
-"""A federation laid out but not run: the data dealt, the model built, the traffic counted."""
+"""A federation laid out but not run: the data dealt, the model built, and whatever would make a peer refuse to
+start."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -11,35 +11,29 @@ from numpy.typing import NDArray
 
 from peer.errors import InputError
 from peer.learning.data.dataset import Dataset
-from peer.learning.data.held_back import HoldBack
 from peer.learning.data.samples import Indices, Samples
 from peer.learning.data.shard import (
+    HoldBack,
     check_public,
     class_counts,
-    deal,
     load_common,
     open_own,
     own_data_errors,
+    split_samples,
     target_mix,
 )
-from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.training.batches import check_batches
-from peer.learning.training.length import check_length
-from peer.learning.training.settings import Training
-from peer.learning.training.trial import try_training
-from peer.plugins import in_words
-from peer.protocols.base import Protocol
-from peer.runtime.disk import FLOAT32
-from peer.runtime.dry_run import FLOAT64, KNOWN, DryRun
-from peer.runtime.rehearsal import SAMPLES, Rehearsal
-from peer.spec.federation import Spec
-from peer.spec.learnt import check_learnt, check_mix
-from peer.spec.own_data import own_data
+from peer.learning.training.checks import check_length, try_training
+from peer.learning.training.phase import Training
+from peer.learning.training.trainer import check_batches
+from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput
+from peer.spec.federation import Spec, check_learnt, check_mix
+from peer.spec.peer import peer_data
 
 Counts = NDArray[np.int64]
-Calls = list[tuple[int | str, ...]]
+
 ROUNDS = 6, 200
 """At least and at most so many rounds of a run are counted, evenly spread."""
 WORK = 2 << 30
@@ -77,13 +71,13 @@ class Plan:
         """float32 values of "extractor", "head" and "model"."""
         return self.model.sizes
 
-    def rehearsal(self, id: str) -> Rehearsal:
+    def rehearsal(self, id: str) -> DryRunInput:
         """What a dry run of that peer stands on."""
         proportions = {other: torch.from_numpy(mix) for other, mix in self.mixes.items()}
         shard = self.shards[id]
-        few = shard[np.linspace(0, len(shard) - 1, min(SAMPLES, len(shard))).astype(np.int64)]
+        few = shard[np.linspace(0, len(shard) - 1, min(DRY_RUN_SAMPLES, len(shard))).astype(np.int64)]
         data, spec = self.datasets[id].train(few), self.spec
-        return Rehearsal(self.model, data, proportions, spec.rounds, spec.seed, self.public, spec.wire)
+        return DryRunInput(self.model, data, proportions, spec.rounds, spec.seed, self.public, spec.wire)
 
     def rounds(self, peers: int) -> list[int]:
         """The rounds that are counted for so many peers."""
@@ -95,7 +89,7 @@ class Plan:
 def plan(spec: Spec) -> Plan:
     """Opens the data, deals what is common and builds the model; InputError where a peer would refuse to start."""
     torch.set_num_threads(1)  # vectors are short here: threads would wait for one another most of the time
-    own = {id: source for id in spec.ids if (source := own_data(id, spec))}
+    own = {id: source for id in spec.ids if (source := peer_data(id, spec))}
     datasets = dict[str, Dataset]()
     for id, source in own.items():
         with own_data_errors(id):
@@ -109,7 +103,7 @@ def plan(spec: Spec) -> Plan:
             check_public(common, dataset)
         datasets = {id: datasets.get(id, common) for id in spec.ids}
         if len(own) < len(spec.ids):
-            dealt = deal(spec.data, common, spec.ids).values()
+            dealt = split_samples(spec.data, common, spec.ids).values()
             stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
     stages = [{id: _trained(spec, id, shard) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
@@ -173,76 +167,3 @@ def classes(dataset: Dataset) -> str:
 
 def in_brackets(values: Sequence[object]) -> str:
     return f"({', '.join(map(str, values))})"
-
-
-async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
-    """Bytes of tensors and numbers that each of `ids` sends: in the set-up, then in each round counted."""
-    spec, rounds = made.spec, made.rounds(len(ids))
-    figures = [FLOAT64 * (len(spec.ids) - 1) * spec.may_end_after(number) for number in rounds]
-    found, calls = {}, dict[str, Calls]()
-    for id in ids:
-        dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
-        try:
-            setup = await dry_run.set_up(spec.init) + standardising(made)
-            found[id] = [
-                setup,
-                *[await dry_run.count(number) + more for number, more in zip(rounds, figures, strict=True)],
-            ]
-        except InputError:
-            raise
-        except (Exception, SystemExit) as error:
-            _check_awaited(spec.protocol.name, dry_run)
-            if ":" not in spec.protocol.name:
-                raise
-            raise InputError(
-                f"`{spec.protocol.name}` fails in a dry run, in round {dry_run.round}: {in_words(error)}"
-            ) from error
-        _check_awaited(spec.protocol.name, dry_run)
-        calls[id] = dry_run.calls
-        if ":" in spec.protocol.name and len(rounds) == spec.rounds:
-            _check_kept(spec.protocol, dry_run)
-    _check_alike(spec.protocol.name, calls)
-    return found
-
-
-def standardising(made: Plan) -> int:
-    """Bytes that a peer sends so that columns can be standardised together."""
-    spec, peers = made.spec, len(made.spec.ids)
-    if spec.data.standardize != "federation":
-        return 0
-    (columns,) = made.datasets[spec.ids[0]].shape
-    return 2 * (2 * (peers - 1) * 2 * int(columns) * FLOAT32 // peers)
-
-
-def _check_awaited(protocol: str, dry_run: DryRun) -> None:
-    """InputError when a protocol calls `peer.exchange` or its like without `await`: it would send nothing."""
-    for called in dry_run.never_awaited():
-        raise InputError(f"`{protocol}` calls `{called}` and does not wait for it; write `await` before the call")
-
-
-def _check_kept(protocol: Protocol, dry_run: DryRun) -> None:
-    """InputError where a protocol says of a name that it never changes and keeps nothing under it, as if misspelt."""
-    for name in protocol.never_kept(dry_run.state):
-        raise InputError(
-            f"`{protocol.name}` declares {name!r} as unchanging and keeps nothing under that name; write "
-            f"peer.state[{name!r}] = ... or take it out of `unchanging`"
-        )
-
-
-def _check_alike(protocol: str, calls: Mapping[str, Calls]) -> None:
-    """InputError unless all make the same collective calls: who makes one more would wait for ever.
-
-    As far as it can be known: what peers do after a `gather` may rest on what the others told.
-    """
-    (first, reference), *others = calls.items()
-    for id, made in others:
-        for ours, theirs in zip_longest(reference, made):
-            if ours != theirs:
-                said = " and ".join(f"{who} calls {_call(call)}" for who, call in ((first, ours), (id, theirs)))
-                raise InputError(f"`{protocol}`: {said}; every peer must make the same calls in the same order")
-            if ours and ours[1] == "gather" and ours[2] not in KNOWN:
-                break
-
-
-def _call(call: tuple[int | str, ...] | None) -> str:
-    return "nothing more" if call is None else f"{call[1]}({', '.join(map(repr, call[2:]))}) in round {call[0]}"

@@ -1,4 +1,6 @@
-"""Tables of peers that fit the screen: rather fewer columns than names cut short."""
+"""Tables of peers that fit the screen: rather fewer columns than names cut short. Sizes in them as a person reads them;
+what is unknown is a dash.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,11 +11,23 @@ from rich.text import Text
 
 from peer.text import printable
 
+
+def quantity(size: float | None) -> str:
+    """Bytes with a decimal unit."""
+    if size is None:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
 Row = Mapping[str, str | Text]
 """A cell for each column, by the column's name."""
 TEXTS = ("peer", "state", "waits for")
 """Columns that begin at the left; the others hold numbers."""
-WHOLE = "peer"
+NEVER_CUT = "peer"
 """The column that is never cut: where there is no room at all, it goes on in a next line."""
 UNBOUNDED = 10_000
 
@@ -51,7 +65,7 @@ def _table(rows: Sequence[Row], names: Sequence[str], elastic: str | None) -> Ta
     for name in names:
         width = max(len(name), *(len(_first(row[name])) for row in rows)) if name == elastic else None
         justify: JustifyMethod = "left" if name in TEXTS else "right"
-        if name == WHOLE:
+        if name == NEVER_CUT:
             table.add_column(name, justify=justify, overflow="fold")
         else:
             table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", max_width=width)

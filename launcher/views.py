@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from peer.telemetry.events import ViewDecided
-from peer.views.view import Span, View, spans
+from peer.views.view import View, ViewRounds, view_rounds
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Views:
         return {view.number: view for view in (View(0, self.ids, first=0), *self.later)}
 
     @cached_property
-    def spans(self) -> Sequence[Span]:
-        return spans([*self.by_number.values()], self.rounds)
+    def spans(self) -> Sequence[ViewRounds]:
+        return view_rounds([*self.by_number.values()], self.rounds)
 
     @cached_property
     def exact(self) -> bool:
@@ -44,7 +44,7 @@ class Views:
     def members(self, round: int) -> tuple[str, ...]:
         return next((span.view.members for span in self.spans if round in span.rounds), ())
 
-    def lost_after(self, span: Span) -> set[str]:
+    def lost_after(self, span: ViewRounds) -> set[str]:
         """Members that were lost, or had forgotten, at the end of a span: before the next of which a round counts."""
         views, members, lost = [*self.by_number.values()], set(span.view.members), set[str]()
         counting = {one.view.number for one in self.spans}
@@ -68,21 +68,23 @@ class Views:
         """The rounds from which on others took part, and who."""
         everybody = View(0, self.ids, first=0)
         befores = [everybody, *(span.view for span in self.spans)]
-        told = [(span.first, change(before, span.view)) for before, span in zip(befores, self.spans, strict=False)]
+        told = [
+            (span.first, describe_change(before, span.view)) for before, span in zip(befores, self.spans, strict=False)
+        ]
         return [(round, words) for round, words in told if words]
 
 
-def told(event: ViewDecided) -> View:
+def view_of_event(event: ViewDecided) -> View:
     """The view of which an event tells."""
     return View(event.number, event.members, event.first, event.planned, event.entrants, event.reason, event.expelled)
 
 
-def told_in_a_line(view: View) -> str:
+def view_as_log_line(view: View) -> str:
     """As a peer's log has it."""
     return str(ViewDecided(**view.as_json()))
 
 
-def change(before: View, after: View) -> str:
+def describe_change(before: View, after: View) -> str:
     """Who was lost and who is back, in a few words; empty if nobody is."""
     gone = [id for id in before.members if id not in after.members]
     out = [id for id in after.expelled if id not in before.expelled]
@@ -94,6 +96,6 @@ def change(before: View, after: View) -> str:
     return ", ".join(f"{' and '.join(ids)} {what}" for ids, what in said if ids)
 
 
-def in_order(views: Iterable[View]) -> tuple[View, ...]:
+def sorted_views(views: Iterable[View]) -> tuple[View, ...]:
     """By their numbers."""
     return tuple(sorted(views, key=lambda view: view.number))

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from peer.learning.training.optimiser import SGD, Adam, Optimiser
     from peer.learning.training.phase import Phase
     from peer.learning.training.scheduler import Scheduler
-    from peer.protocols.base import Peer, Protocol, Received, Record, Share
-    from peer.runtime.federate import federate
+    from peer.protocols.base import Peer, Protocol, Received
+    from peer.protocols.declarations import Record, Share
+    from peer.runtime.in_process import federate
 
 __all__ = [
     "SGD",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "federate": "peer.runtime.federate",
+    "federate": "peer.runtime.in_process",
     "load_model": "peer.learning.export",
     "SGD": "peer.learning.training.optimiser",
     "Adam": "peer.learning.training.optimiser",

@@ -12,22 +12,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peer.arguments import Parser
 from peer.errors import FailedError, InputError
-from peer.ownership import private
-from peer.process import leaving_at_once, tune
+from peer.files import private
+from peer.process import Parser, leaving_at_once, tune
 from peer.telemetry.logs import start_logging
 from peer.text import one_line
 
 if TYPE_CHECKING:
-    from peer.network.transport.base import Place
-    from peer.network.transport.tls import Security
+    from peer.network.transport.base import ListenConfig
+    from peer.network.transport.tls import TlsCredentials
     from peer.runtime.setup import Setup
     from peer.spec.federation import Spec
     from peer.spec.peer import PeerConfig
-    from peer.telemetry.listener import Subscriber
     from peer.telemetry.operator_log import OperatorLog
-    from peer.telemetry.telemetry import Telemetry
+    from peer.telemetry.telemetry import Subscriber, Telemetry
 
 # What takes seconds to import is imported where it is used: by then Ctrl-C ends this process in order.
 
@@ -98,7 +96,7 @@ def _run(path: Path, quiet: bool) -> int:
     from peer.runtime.resources import whole_cores
     from peer.runtime.setup import prepare
     from peer.runtime.subscribers import subscribers
-    from peer.spec.peer import load_peer
+    from peer.spec.loading import load_peer
     from peer.telemetry.telemetry import Telemetry
 
     with memory_errors():
@@ -149,7 +147,7 @@ async def _live_watched(
 
 async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
     from peer.network.transport.grpc import GrpcTransport
-    from peer.runtime.membership.lives import Lives
+    from peer.runtime.membership.view_runner import ViewRunner
     from peer.telemetry.events import Stopped
 
     caught: list[signal.Signals] = []
@@ -168,7 +166,7 @@ async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
     security = _security(setup, telemetry)
     with ThreadPoolExecutor(1, "train") as executor:
         transport = partial(GrpcTransport, _place(setup), security=security, report=telemetry.emit)
-        lives = Lives(setup, transport, executor, telemetry)
+        lives = ViewRunner(setup, transport, executor, telemetry)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop, number)
         try:
@@ -183,24 +181,24 @@ async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
     return DONE
 
 
-def _place(setup: "Setup") -> "Place":
-    from peer.network.transport.base import Place
-    from peer.topology.graphs import neighbours
+def _place(setup: "Setup") -> "ListenConfig":
+    from peer.network.transport.base import ListenConfig
+    from peer.topology import neighbours
 
     config, spec = setup.config, setup.spec
     around = neighbours(spec.protocol.graph, spec.ids, config.id)
     ring = tuple(address for address in spec.addresses.values() if address)
-    return Place(config.listen or spec.addresses[config.id], config.health, ring, len(around))
+    return ListenConfig(config.listen or spec.addresses[config.id], config.health, ring, len(around))
 
 
-def _security(setup: "Setup", telemetry: "Telemetry") -> "Security | None":
-    from peer.network.transport.tls import Certificates, Security
+def _security(setup: "Setup", telemetry: "Telemetry") -> "TlsCredentials | None":
+    from peer.network.transport.tls import CertificatePaths, TlsCredentials
 
     tls = setup.config.tls
     if tls is None:
         return None
     names = {address: id for id, address in setup.spec.addresses.items() if address}
-    return Security(Certificates(setup.config.id, tls.ca, tls.cert, tls.key), names, telemetry.emit)
+    return TlsCredentials(CertificatePaths(setup.config.id, tls.ca, tls.cert, tls.key), names, telemetry.emit)
 
 
 if __name__ == "__main__":

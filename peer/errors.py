@@ -27,7 +27,7 @@ class OwnLossError(FailedError):
     """Its model is not finite any more, by a loss of the user's: neither the training nor a neighbour is to blame."""
 
 
-def nearest(word: str, known: Sequence[str], elsewhere: Sequence[str] = ()) -> str:
+def suggest(word: str, known: Sequence[str], elsewhere: Sequence[str] = ()) -> str:
     """A hint for a misspelt word, or for one that has its meaning elsewhere."""
     by_lower_case = {one.lower(): one for one in known}
     close = difflib.get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.5)

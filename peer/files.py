@@ -1,21 +1,36 @@
-"""Files that are either whole or not there, also after a power cut."""
+"""Files on disk: whole or not there, read with a limit, and nobody else's.
+
+Four promises that several packages rest on.
+
+A file that a peer writes is either whole or not there, also after a power cut: `write_atomically`. When the process or
+the machine has no descriptor left, it waits for one instead of failing.
+
+A file of lines stays open, so that to write the next line takes no further descriptor: `LineFile`.
+
+A file that somebody else may have made is read only if it is a plain file (for a pipe one would wait, and a device may
+have no end), and no more of it than is expected: `read_plain`, `lines`.
+
+A peer's directory is its alone: other users of the machine cannot look into it, and no link leads out of it:
+`make_private`, `refuse_links`.
+"""
 
 import fcntl
 import os
+import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from errno import EBADF, EDQUOT, EMFILE, ENFILE, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
+from errno import EBADF, EDQUOT, EFBIG, EINVAL, EMFILE, ENFILE, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import BinaryIO, ParamSpec, TypeVar, cast
 
 from peer.errors import FailedError, InputError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-PATIENCE, PAUSE = 60.0, 0.1
+DESCRIPTOR_WAIT_S, DESCRIPTOR_RETRY_S = 60.0, 0.1
 """Seconds for which a descriptor is waited for, and between two attempts."""
 
 
@@ -35,7 +50,7 @@ def write_atomically(
         if over:
             with suppress(FileNotFoundError):
                 over.replace(beside)
-        descriptor = patiently(os.open, beside, os.O_WRONLY | os.O_CREAT, permissions)
+        descriptor = retry_without_descriptors(os.open, beside, os.O_WRONLY | os.O_CREAT, permissions)
         with open(descriptor, "wb") as file:
             file.write(content)
             file.truncate()
@@ -44,26 +59,26 @@ def write_atomically(
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise FailedError(cannot_write(path, error)) from None
+        raise FailedError(write_failure(path, error)) from None
 
 
 def read(path: Path) -> bytes:
     """All that is in a file."""
-    return patiently(path.read_bytes)
+    return retry_without_descriptors(path.read_bytes)
 
 
-def patiently(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+def retry_without_descriptors(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """What a function returns that opens a file; while the process or the machine has no descriptor for it, wait.
 
     Who holds them gives some back, as a rule: strangers who connect are shown out. OSError after a minute.
     """
-    for _ in range(round(PATIENCE / PAUSE)):
+    for _ in range(round(DESCRIPTOR_WAIT_S / DESCRIPTOR_RETRY_S)):
         try:
             return function(*arguments, **named)
         except OSError as error:
             if error.errno not in (EMFILE, ENFILE):
                 raise
-        time.sleep(PAUSE)  # nothing tells when one is free
+        time.sleep(DESCRIPTOR_RETRY_S)  # nothing tells when one is free
     return function(*arguments, **named)
 
 
@@ -94,7 +109,7 @@ def _wait_for(descriptor: int, patience: float) -> bool:
 @contextmanager
 def sole_use(directory: Path) -> Iterator[None]:
     """Keep others out of the directory inside the block, which ends with the process too; InputError if taken."""
-    descriptor = patiently(os.open, directory, os.O_RDONLY)
+    descriptor = retry_without_descriptors(os.open, directory, os.O_RDONLY)
     try:
         if not lock(descriptor):
             raise InputError(f"{directory}: this peer is running already; end that process first")
@@ -103,7 +118,7 @@ def sole_use(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def why_unwritable(directory: Path) -> str | None:
+def unwritable_reason(directory: Path) -> str | None:
     """Why nothing can be written in a directory that is there or is yet to be made; None if something can."""
     try:
         there = next(place for place in (directory, *directory.parents) if place.exists())
@@ -118,7 +133,7 @@ def why_unwritable(directory: Path) -> str | None:
     return None
 
 
-def cannot_write(path: Path | str, error: OSError) -> str:
+def write_failure(path: Path | str, error: OSError) -> str:
     """What went wrong in words, with the way out."""
     full = error.errno in (ENOSPC, EDQUOT)
     return f"cannot write {path}: {error.strerror}; {'make room' if full else 'mend that'} and start again"
@@ -126,8 +141,158 @@ def cannot_write(path: Path | str, error: OSError) -> str:
 
 def sync(path: Path) -> None:
     """Make a file's content, or the renames in a directory, survive a power cut."""
-    descriptor = patiently(os.open, path, os.O_RDONLY)
+    descriptor = retry_without_descriptors(os.open, path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class LineFile:
+    """Appends whole lines; one that was moved or deleted meanwhile is begun anew under its name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+
+    def append(self, line: str) -> None:
+        """OSError when it cannot be written, as on a full disk."""
+        if not self._is_there():
+            self.close()
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        data = f"{line}\n".encode()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def _is_there(self) -> bool:
+        if self._descriptor < 0:
+            return False
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(self._descriptor))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+MAX_SETTINGS_BYTES = 1 << 20
+"""Bytes of a file of settings; that of 10,000 peers has 0.5 MB."""
+MAX_RECORDS_BYTES = 256 << 20
+"""Bytes of a summary or a result: a peer writes 0.75 kB a round, so these are 300,000 rounds."""
+MAX_LINE_BYTES = 16 << 20
+"""Bytes of a line of events.jsonl or audit.jsonl: an edge takes 0.2 kB, and a peer has at most 10,000."""
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """OSError for what is no plain file: for a pipe one would wait, and a device may have no end."""
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)
+
+    file = cast(BinaryIO, open(path, "rb", opener=opened))  # noqa: SIM115 (the caller closes it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(EINVAL, "it is no plain file", str(path))
+    return file
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """The content of a plain file; OSError when it has more bytes than `most`."""
+    with open_plain(path) as file:
+        return read_up_to(file, most)
+
+
+def read_up_to(file: BinaryIO, most: int) -> bytes:
+    """All that is left of a file; OSError when it is more bytes than `most`."""
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(EFBIG, f"it has more than {most:,} bytes", str(file.name))
+    return content
+
+
+def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """The lines from here on that are whole, without their ends; one that is longer than anybody writes is left out.
+
+    A last line that has no end yet stays unread: it may still be written.
+    """
+    too_long = False
+    while line := file.readline(longest):
+        if line.endswith(b"\n"):
+            if not too_long:
+                yield line[:-1]
+            too_long = False
+        elif len(line) < longest:
+            file.seek(-len(line), os.SEEK_CUR)
+            return
+        else:
+            too_long = True
+
+
+PEER_FILES = (
+    *("audit.jsonl", "events.jsonl", "log.txt", "log.txt.1", "model.safetensors", "model.best.safetensors"),
+    *("result.json", "checkpoint", "complete", "journal", "pid", "run.json", "trace"),
+)
+"""What a peer writes; anything else in its directory is left as it is."""
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """What this process makes inside the block, nobody else can read. It goes for the whole process."""
+    former = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(former)
+
+
+@contextmanager
+def unwritable() -> Iterator[None]:
+    """Nobody else can write what this process makes inside the block, whatever the umask. It goes for all threads."""
+    former = os.umask(0o022)
+    os.umask(former | 0o022)
+    try:
+        yield
+    finally:
+        os.umask(former)
+
+
+def others_may_write(directory: Path) -> bool:
+    """Whether other users could put a file in the place of one that is there; in /tmp and its like they cannot."""
+    mode = directory.stat().st_mode
+    return bool(mode & 0o022) and not mode & stat.S_ISVTX
+
+
+def make_private(directory: Path) -> None:
+    """Make the directory if need be; it and what an earlier run has left in it are its owner's alone from now on."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _close(directory, 0o700)  # first: then nobody else can put a link there
+    refuse_links(directory)
+    for path in _peer_files(directory):
+        _close(path, 0o700 if path.is_dir() else 0o600)
+
+
+def refuse_links(directory: Path) -> None:
+    """InputError when what would be written or read as a peer's own lies elsewhere, or is a pipe or a device."""
+    for path in _peer_files(directory):
+        if not (stat.S_ISREG(mode := path.lstat().st_mode) or stat.S_ISDIR(mode)):
+            raise InputError(
+                f"{path}: is a link or no plain file, and a peer keeps its files in its own directory; remove it, or "
+                "give another `out`"
+            )
+
+
+def _peer_files(directory: Path) -> Iterator[Path]:
+    for path in (directory / name for name in PEER_FILES):
+        if path.is_symlink() or path.exists():
+            yield path
+            yield from () if path.is_symlink() else path.rglob("*")
+
+
+def _close(path: Path, permissions: int) -> None:
+    # On a mounted volume the directory may be somebody else's, who then answers for it.
+    with suppress(PermissionError):
+        path.chmod(permissions)

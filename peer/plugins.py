@@ -1,10 +1,16 @@
-"""What a user adds without touching the package: `module:Name` in the YAML."""
+"""Code of the user's, `module:Name` in the YAML, without touching the package: found, checked, and blamed.
 
+An object is imported by name, and the error says what is missing. Whether a class of the user's fits the class that it
+stands on is seen before any of it is called. What such code raises later comes out as a `UserCodeError` that names the
+innermost line of the user's own.
+"""
+
+import inspect
 import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -13,9 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import PydanticUserError, ValidationError
+from pydantic import PydanticUndefinedAnnotation, PydanticUserError, ValidationError
 
-from peer.errors import FailedError, InputError, nearest
+from peer.errors import FailedError, InputError, suggest
+from peer.settings import Settings
 
 OURS = (Path(__file__).parent, Path(__file__).parents[1] / "launcher")
 _INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *map(str, OURS))
@@ -35,7 +42,7 @@ def load_object(reference: str, base: type = object) -> Any:
         missing = f"`{name}`" if name else "name after the colon"
         where = f" ({module.__file__})" if getattr(module, "__file__", None) else ""
         own = [known for known, value in vars(module).items() if getattr(value, "__module__", "") == module_name]
-        hint = f"; {nearest(name, own)}" if name and own else ""
+        hint = f"; {suggest(name, own)}" if name and own else ""
         raise InputError(f"`{reference}`: the module `{module_name}`{where} has no {missing}{hint}") from None
 
 
@@ -59,7 +66,7 @@ def _module(name: str, reference: str, base: type) -> ModuleType:
                 f"`{reference}`: a field has a type that no YAML file can hold ({_place(error)}); take float, int, "
                 "bool or str, or a tuple of them, or ClassVar if it is no hyperparameter"
             ) from None
-        raise InputError(f"`{reference}`: the module `{name}` cannot be imported: {in_words(error)}") from error
+        raise InputError(f"`{reference}`: the module `{name}` cannot be imported: {describe_error(error)}") from error
 
 
 def _untyped(error: PydanticUserError, base: type) -> str:
@@ -106,10 +113,10 @@ def user_code_errors(name: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if ":" not in name:
             raise
-        raise UserCodeError(f"`{name}` failed: {in_words(error)}") from error
+        raise UserCodeError(f"`{name}` failed: {describe_error(error)}") from error
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What a user's code raised, in one line: kind, the message's first line, and the innermost line of their code."""
     if isinstance(error, SyntaxError):
         message, place = error.msg or "", f"{error.filename}:{error.lineno}" if error.filename else ""
@@ -145,3 +152,66 @@ def import_from(directory: Path) -> None:
     """Let modules beside the federation file be imported."""
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
+
+
+AS_VALUE = 'write it as a value of the class, such as `records = (Record("name", 3),)`'
+
+
+def load_class(name: str, base: type[Settings]) -> type[Any]:
+    """The subclass of `base` called `module:Name`; InputError unless it can be made and called as `base` is."""
+    found = load_object(name, base)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise InputError(
+            f"`{name}` is not a subclass of peer.{base.__name__}; write "
+            f"`class {name.partition(':')[2]}({base.__name__})`"
+        )
+    for one in reversed(found.__mro__[: found.__mro__.index(base)]):
+        if wrong := vars(one).keys() & {"__init__", *_own_functions(one, "model_post_init")}:
+            raise InputError(
+                f"`{name}` defines `{min(wrong)}`, which it has to inherit; write its settings as fields "
+                "(`lr: float = 0.1`), and what a protocol remembers into `peer.state`"
+            )
+        for attribute, meant in vars(base).items():
+            if attribute in vars(one) and not attribute.startswith("_"):
+                _check_override(name, attribute, vars(one)[attribute], meant)
+    try:
+        found.model_rebuild()
+    except PydanticUndefinedAnnotation as error:
+        raise InputError(f"`{name}` has a field of the type `{error.name}`, which is not defined; import it") from None
+    if missing := sorted(found.__abstractmethods__):
+        written = "; ".join(_as_written(method, getattr(base, method)) for method in missing)
+        raise InputError(f"`{name}` does not define {', '.join(f'`{method}`' for method in missing)}; add `{written}`")
+    return found
+
+
+def _own_functions(one: type, name: str) -> list[str]:
+    """Its name, where it is not pydantic's."""
+    return [name] if getattr(vars(one).get(name), "__module__", "") == one.__module__ else []
+
+
+def _check_override(name: str, attribute: str, ours: Any, meant: Any) -> None:
+    """InputError where one is a method and the other is not, or where they are not called in the same way."""
+    if not inspect.isfunction(meant):
+        if inspect.isfunction(ours):
+            way_out = "write `@property` above it" if isinstance(meant, property) else AS_VALUE
+            raise InputError(f"`{attribute}` of `{name}` is a method ({_line_of(ours)}); {way_out}")
+        return
+    written = _as_written(attribute, meant)
+    if not inspect.isfunction(ours):
+        raise InputError(f"`{attribute}` of `{name}` is not a method; write `{written}: return ...`")
+    if inspect.isgeneratorfunction(ours) or inspect.isasyncgenfunction(ours):
+        raise InputError(f"`{attribute}` of `{name}` has a `yield` ({_line_of(ours)}); write `{written}` without one")
+    given = [*inspect.signature(meant).parameters]
+    if inspect.iscoroutinefunction(ours) != inspect.iscoroutinefunction(meant) or not takes(ours, given):
+        raise InputError(f"`{attribute}` of `{name}` cannot be called ({_line_of(ours)}); write `{written}`")
+
+
+def _as_written(name: str, method: Callable[..., Any]) -> str:
+    """Its first line, without types."""
+    begun = "async def" if inspect.iscoroutinefunction(method) else "def"
+    return f"{begun} {name}({', '.join(inspect.signature(method).parameters)})"
+
+
+def _line_of(function: Callable[..., Any]) -> str:
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"

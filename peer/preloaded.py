@@ -11,9 +11,10 @@ from pydantic import BaseModel
 import peer.cli
 import peer.network.transport.grpc
 import peer.network.transport.tls
-import peer.runtime.membership.lives
+import peer.runtime.membership.view_runner
 import peer.runtime.setup
-import peer.runtime.subscribers  # noqa: F401
+import peer.runtime.subscribers
+import peer.spec.loading  # noqa: F401
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig

@@ -1,25 +1,68 @@
-"""How the process of a peer is set up: threads, open files, memory."""
+"""What dfl-peer and dfl-launch have in common as processes: command line, signals, open files, threads, memory.
 
+Nothing here may import pydantic, numpy, torch or asyncio at the top: `dfl-launch --help` waits for what is imported.
+"""
+
+import argparse
 import ctypes
 import gc
 import os
+import re
 import resource
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
+from typing import Any
+
+from peer.errors import suggest
+
+OPTION_PATTERN = re.compile(r"-[^\d.\s]\S*")
+"""What argparse takes for an option, and never for a value: `--peers`, `-h`; but not `-1`."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the nearest known command, option or choice where it is given another; it takes no abbreviations."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(**keywords, allow_abbrev=False)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        given = sys.argv[1:] if args is None else [*args]
+        known = self._option_string_actions
+        # Before argparse complains that what was meant is missing.
+        if unknown := next((name for name in self._options(given) if name not in known), None):
+            self.error(f"unknown option `{unknown}`; {suggest(unknown, [*known])}")
+        return super().parse_known_args(given, namespace)
+
+    def _options(self, given: Sequence[str]) -> Iterator[str]:
+        """Without their values; what follows a command is for that command's own parser."""
+        mine = (
+            takewhile(OPTION_PATTERN.match, given) if self._subparsers else takewhile(lambda word: word != "--", given)
+        )
+        return (word.partition("=")[0] for word in mine if OPTION_PATTERN.fullmatch(word))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            what = "/".join(action.option_strings) or str(action.metavar or action.dest).lower()
+            hint = suggest(str(value), [*map(str, action.choices)])
+            raise argparse.ArgumentError(None, f"unknown {what} `{value}`; {hint}")
+
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -3, -4, -8
 OPEN_FILES = 65_536
-KEPT = 256 << 20
+KEPT_FREE_BYTES = 256 << 20
 """Bytes of freed memory that the process keeps for the next large block."""
-RETURNED = 300_000
+RETURNED_BLOCK_BYTES = 300_000
 """Bytes of a block that goes back to the system when it is freed: more than a step of a small model takes and gives
 back, less than its vector."""
 
 
 @contextmanager
-def held_back(signals: Iterable[signal.Signals]) -> Iterator[None]:
+def signals_deferred(signals: Iterable[signal.Signals]) -> Iterator[None]:
     """These signals reach this process after the block; a process that is made inside it begins with them held back."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -74,7 +117,7 @@ def reuse_memory() -> None:
     every page of it: keeping the memory saves a third of the CPU a byte received (see `make bench`)."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, KEPT)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_FREE_BYTES)
         libc.mallopt(M_ARENA_MAX, 1)  # what one thread frees, any other can use: 3 MB a peer less
 
 
@@ -82,4 +125,4 @@ def return_memory() -> None:
     """Of many peers in one process few hold a vector or a snapshot for long. What glibc keeps of each for the next one,
     in a heap a thread, comes to 1 MB a peer."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, RETURNED)
+        libc.mallopt(M_MMAP_THRESHOLD, RETURNED_BLOCK_BYTES)

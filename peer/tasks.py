@@ -40,7 +40,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-async def uninterrupted(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+async def shielded(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
     """What the function returns; a cancellation, or several, wait for its end."""
     task, cancelled = asyncio.create_task(function(*arguments)), False
     while not task.done():
@@ -60,4 +60,4 @@ async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwa
 
     No thread can be stopped: without that it would still write while whoever comes next writes the same file.
     """
-    return await uninterrupted(partial(asyncio.to_thread, function, *arguments, **named))
+    return await shielded(partial(asyncio.to_thread, function, *arguments, **named))

@@ -1,6 +1,6 @@
 """What a person reads: numbers and durations, and text that others have chosen, made fit for a screen."""
 
-LONGEST = 4000
+MAX_MESSAGE_CHARACTERS = 4000
 """Characters of one message: more nobody reads, and a hostile file may have names of megabytes."""
 
 
@@ -40,4 +40,4 @@ def printable(text: str) -> str:
 def one_line(message: object) -> str:
     """What an error says, as one line of a terminal."""
     text = " ".join(str(message).splitlines())
-    return printable(text) if len(text) <= LONGEST else f"{printable(text[:LONGEST])}…"
+    return printable(text) if len(text) <= MAX_MESSAGE_CHARACTERS else f"{printable(text[:MAX_MESSAGE_CHARACTERS])}…"

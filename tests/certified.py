@@ -12,9 +12,9 @@ from raw_http2 import INITIAL_WINDOW, RawConnection, connect, prefix
 from real_peers import SmallFederation, until
 from wire_client import Caller
 
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
-from peer.network.limits import Strangers
+from launcher.run_files import certificate_files
+from peer.network.limits import UnknownCallerLimits
 from peer.network.wire.messages import SERVICE
 
 CONNECTIONS = 160
@@ -88,7 +88,7 @@ class Siege:
         connected = self._context.wrap_socket(connect(self._address), server_hostname=self._to)
         one = RawConnection(connected, {INITIAL_WINDOW: 0})
         one.hear(0.2)
-        for _ in range(Strangers().streams):
+        for _ in range(UnknownCallerLimits().streams):
             stream = one.call(f"/{SERVICE}/{service}")
             for message in messages:
                 one.data(stream, prefix(len(message)) + message)

@@ -17,7 +17,7 @@ from proxies import Proxies
 from real_peers import Build, BuildWatched, Nursery, SmallFederation
 
 from peer.network.transport.addresses import why_taken
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 # A machine under load is no failure; and who sees one here sees it again.
 settings.register_profile("suite", deadline=None, derandomize=True)

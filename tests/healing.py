@@ -12,9 +12,9 @@ from real_peers import Build, SmallFederation
 from safetensors import safe_open
 from torch import Tensor
 
-from peer.protocols.blocks.blend import blend
+from peer.protocols.blocks.vectors import blend
 from peer.protocols.fibfl import ALPHA, BETA
-from peer.spec.recorded_views import VIEWS
+from peer.spec.recordings import VIEWS
 from peer.views.decision import Memory
 from peer.views.statements import read
 from peer.views.view import View

@@ -22,7 +22,7 @@ from faults.accidents import Accidents
 from faults.injected import main as peer
 from real_peers import MINUTE, RunningPeer
 
-from launcher.engines.local.child import exit_code
+from launcher.engines.programs.fork_server import exit_code
 
 AS = "--as-an-interpreter"
 

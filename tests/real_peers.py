@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psutil
 from proxies import Proxies
 
-from launcher.engines.local.fork_server import PRELOAD, Child, ForkServer
+from launcher.engines.local import PRELOAD, Child, ForkServer
 from peer.runtime.in_process import run_in_process
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec

@@ -9,7 +9,7 @@ from typing import Any
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 EMBEDDED = re.compile(r'<script type="application/json" id="document">(.*?)</script>', re.DOTALL)
 

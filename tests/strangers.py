@@ -7,19 +7,19 @@ from typing import Any
 import torch
 
 from peer.network.limits import Limits, Timeouts
-from peer.network.node import Node
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import Identity
-from peer.network.streams.receiver import Receiver
+from peer.network.streams.link import Receiver
+from peer.network.streams.state import NetworkState
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe, OneWay
 from peer.network.wire.frames import Heading, Key, encode_frame, vector_bytes
-from peer.network.wire.manifest import Manifest, Payload
+from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.network.wire.messages import VERSION, Hello, Reply
 from peer.telemetry.events import Event
 
 FLOATS, DOUBLES, ROUNDS = 24, 2, 9
 SPEC = {"seed": "1", "protocol": "2"}
-MANIFEST = Manifest((Payload("v", FLOATS, DOUBLES, 1, ROUNDS), Payload("record", 0, DOUBLES, 0, ROUNDS)))
+MANIFEST = Manifest((PayloadSpec("v", FLOATS, DOUBLES, 1, ROUNDS), PayloadSpec("record", 0, DOUBLES, 0, ROUNDS)))
 
 
 def frame(
@@ -61,7 +61,7 @@ class Door:
     def __post_init__(self) -> None:
         addresses = {"me": "m:1", "left": "l:1", "right": "r:1", "far": "f:1"}
         identity = Identity("me", SPEC, MANIFEST.digest)
-        self.node = Node(identity, addresses, MemoryNetwork().transport("m:1"), self.timeouts, self.limits)
+        self.node = NetworkState(identity, addresses, MemoryNetwork().transport("m:1"), self.timeouts, self.limits)
         self.edges = self.node.edges
         self.edges.use(0, ["right"], ["left"])
         self.receiver = Receiver(self.node, MANIFEST, Audit(), self.report)

@@ -20,15 +20,15 @@ import pytest
 from ruamel.yaml import YAML
 
 from launcher import cli as launcher
-from launcher.commands import compose
-from launcher.engines.chosen import engine
-from launcher.engines.docker.settings import DockerSettings
-from launcher.study.grid import cells, read
+from launcher.commands import export
+from launcher.engines.base import engine
+from launcher.engines.docker import DockerSettings
+from launcher.study.grid import cells, read_study
 from peer import cli as peer
 from peer.network.wire.frames import HEADER, Heading, Key, encode_frame
-from peer.protocols.peer import Peer
+from peer.protocols.base import Peer
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_peer, load_spec
+from peer.spec.loading import load_peer, load_spec
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
@@ -112,7 +112,7 @@ def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
             continue
         if "\ngrid:" in text:
             file.write_text(text, encoding="utf-8")
-            assert cells(*read(file), tmp_path)
+            assert cells(*read_study(file), tmp_path)
             continue
         if not text.startswith("federation:"):
             federation = text if "ring:" in text else federation
@@ -245,7 +245,7 @@ def test_python_that_reads_a_run_works(
 
 def test_the_compose_file_is_the_demo_composed(tmp_path: Path) -> None:
     spec, settings = load_spec(ROOT / "examples" / "demo.yaml"), DockerSettings()
-    made = compose.text(spec, compose.ComposeOptions(ROOT / "docker-compose.yml", settings, build=ROOT))
+    made = export.compose_text(spec, export.ComposeOptions(ROOT / "docker-compose.yml", settings, build=ROOT))
     assert (ROOT / "docker-compose.yml").read_text(encoding="utf-8") == made, COMPOSE
     services = YAML(typ="safe").load(made)["services"]
     for id, service in services.items():

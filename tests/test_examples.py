@@ -12,7 +12,7 @@ import pytest
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted(EXAMPLES.glob("*.yaml"))

@@ -79,7 +79,7 @@ from errno import EMFILE
 from pathlib import Path
 from peer.files import sync, write_atomically
 from peer.telemetry.events import Done
-from peer.telemetry.line_file import LineFile
+from peer.files import LineFile
 from peer.telemetry.results import append_audit
 from peer.telemetry.telemetry import Telemetry
 

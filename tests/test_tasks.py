@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peer.tasks import background, in_thread, uninterrupted
+from peer.tasks import background, in_thread, shielded
 
 
 async def for_ever(ended: asyncio.Event | None = None) -> None:
@@ -109,11 +109,11 @@ async def test_a_cancellation_waits_for_what_must_not_be_cut_short() -> None:
         done = True
         return 7
 
-    await cancel_again_and_again(uninterrupted(write), let_go.set)
+    await cancel_again_and_again(shielded(write), let_go.set)
     assert done
-    assert await uninterrupted(write) == 7
+    assert await shielded(write) == 7
     with pytest.raises(ValueError, match="disk"):
-        await uninterrupted(fail, "disk")
+        await shielded(fail, "disk")
 
 
 async def test_a_cancellation_waits_for_a_thread() -> None:
@@ -131,7 +131,7 @@ async def test_a_cancellation_waits_for_a_thread() -> None:
 
 
 async def test_what_fails_after_a_cancellation_is_a_cancellation() -> None:
-    task = asyncio.create_task(uninterrupted(fail, "disk"))
+    task = asyncio.create_task(shielded(fail, "disk"))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])

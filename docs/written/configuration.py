@@ -12,16 +12,14 @@ from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
 from peer.learning.tasks import TASKS
 from peer.learning.training.optimiser import Optimiser
+from peer.learning.training.phase import Budget, OwnStep, Training
 from peer.learning.training.scheduler import Scheduler
-from peer.learning.training.settings import Budget, OwnStep, Training
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
-from peer.spec import evaluation
-from peer.spec.behaviour import Behaviour
+from peer.spec import blocks
+from peer.spec.blocks import Behaviour, Bfloat16, Float32, Machine, Member, TopK
 from peer.spec.federation import Spec
-from peer.spec.member import Machine, Member
 from peer.spec.peer import TLS, PeerConfig
-from peer.spec.wire import Bfloat16, Float32, TopK
 from written.settings import table
 from written.words import cell, prose
 
@@ -87,7 +85,7 @@ def _spec() -> Iterator[str]:
     for wire in (Float32, Bfloat16, TopK):
         yield f"`{get_args(wire.model_fields['kind'].annotation)[0]}`: {prose(wire)}\n"
         yield table(wire, leave_out=["kind"])
-    for chapter, block in (("ending early", evaluation.StopEarly), ("fine-tuning", evaluation.FineTune)):
+    for chapter, block in (("ending early", blocks.StopEarly), ("fine-tuning", blocks.FineTune)):
         yield f"### {chapter}\n"
         yield f"{prose(block)}\n"
         yield table(block)

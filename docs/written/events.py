@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from pydantic import TypeAdapter
 
-from peer.documented import field_words
-from peer.telemetry.events import KINDS, SCHEMA, Event
+from peer.settings import field_docs
+from peer.telemetry.events import EVENT_CLASSES, SCHEMA, Event
 from written.settings import Schema, kind
 from written.words import cell, escaped, prose
 
@@ -40,7 +40,7 @@ What is written at another level than INFO says so: DEBUG is not in the log.
 def events() -> str:
     """The whole of events.md: every event with its fields, in the order of the source."""
     parts = [EVENTS.format(schema=SCHEMA, common=fields_of(Event, ["time"]))]
-    for event in KINDS:
+    for event in EVENT_CLASSES:
         told = prose(event) + (f" Level: {logging.getLevelName(event.level)}." if event.level != logging.INFO else "")
         own = [one.name for one in dataclasses.fields(event) if one.name != "time"]
         parts.append(f"## {event.name}\n\n{told}\n\n{fields_of(event, own)}")
@@ -49,7 +49,7 @@ def events() -> str:
 
 def fields_of(kind: type[Event], names: Collection[str]) -> str:
     """One row a field: its name in the line, what it holds, its meaning. Empty when there is no field."""
-    schema, words = TypeAdapter(kind).json_schema()["properties"], field_words(kind)
+    schema, words = TypeAdapter(kind).json_schema()["properties"], field_docs(kind)
     known = {**{name: name for name in schema}, "awaited": "for"}
     rows = [
         f"| `{known[name]}` | {holds(schema[known[name]])} | {cell(escaped(words.get(name, '')))} |" for name in names

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.study.grid import read
+from launcher.study.grid import read_study
+from launcher.study.tables import markdown
 from launcher.study.tables import tables as study_tables
-from launcher.study.written_tables import markdown
 
 STUDIES = Path(__file__).parents[2] / "examples" / "studies"
 
@@ -17,7 +17,7 @@ def measured(page: Path) -> Iterator[tuple[str, str]]:
     for source, file, column in re.findall(r"<!-- from ((data/\S+): (\w+)), by", page.read_text(encoding="utf-8")):
         with (page.parent / file).open(encoding="utf-8", newline="") as lines:
             rows = [{key: plain(value) for key, value in row.items()} for row in csv.DictReader(lines)]
-        study, _ = read(STUDIES / f"{Path(file).stem}.yaml")
+        study, _ = read_study(STUDIES / f"{Path(file).stem}.yaml")
         found = next(one for one in study_tables(rows, [*study.grid]) if one.measure.column == column)
         yield source, "".join(f"{line}\n" for line in markdown([found], "").splitlines() if line.startswith("|"))
 

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from peer.documented import field_words
+from peer.settings import field_docs
 from peer.spec.federation import Spec
 from written.limits import limit
 from written.words import cell, escaped
@@ -38,7 +38,7 @@ class Lenient(GenerateJsonSchema):
 
 def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
     """One row a field: key, what it may be, default, meaning. Empty when there is no field."""
-    schema, words = settings.model_json_schema(schema_generator=Lenient), field_words(settings)
+    schema, words = settings.model_json_schema(schema_generator=Lenient), field_docs(settings)
     if "$ref" in schema:  # of a block that may hold others like itself
         schema = schema["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     required, rows = set(schema.get("required", ())), []

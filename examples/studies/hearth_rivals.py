@@ -3,7 +3,9 @@
 from typing import ClassVar, Literal
 
 from peer.learning.training.optimiser import Adam
-from peer.protocols.base import Peer, Phase, Share
+from peer.learning.training.phase import Phase
+from peer.protocols.base import Peer
+from peer.protocols.declarations import Share
 from peer.protocols.hearth import Hearth
 
 

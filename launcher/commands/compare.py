@@ -1,5 +1,6 @@
-"""What collaborating gained: a run beside one of the same peers alone (MCG and CGS: CYCle's)."""
+"""`dfl-launch compare`: what a run gained over the same peers training alone (MCG and CGS: CYCle's)."""
 
+import argparse
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,16 +14,16 @@ from safetensors import SafetensorError
 
 from launcher.headline import Headline
 from launcher.output import Output
+from launcher.recorded_spec import RecordedSpec
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
-from launcher.reports.worth import gained, signed
-from launcher.written_spec import WrittenSpec
+from launcher.reports.worth import collaboration_gains, signed
 from peer.errors import InputError
+from peer.files import open_plain
 from peer.learning.tasks import Figure
 from peer.learning.training import metrics
 from peer.learning.training.phase import Phase
 from peer.protocols.registry import PROTOCOLS, protocol_class
-from peer.reading import open_plain
 from peer.telemetry.results import MODEL
 from peer.text import number, printable
 
@@ -44,7 +45,7 @@ def compare(run: Path, alone: Path, output: Output) -> None:
     headline = _headline(summary, ours.keys.test)
     together, solo = _figures(run, summary, headline), _figures(alone, _summary(alone, theirs), headline)
     together = {id: value for id, value in together.items() if id in solo}
-    gains = gained(together, solo, headline) | {"weight_divergence": weight_divergence(run, [*together])}
+    gains = collaboration_gains(together, solo, headline) | {"weight_divergence": weight_divergence(run, [*together])}
     if summary.outside:
         gains["lost"] = summary.outside
     if training is None:
@@ -52,10 +53,10 @@ def compare(run: Path, alone: Path, output: Output) -> None:
     if output.as_json:
         output.document({"test": headline.test, "figure": headline.name} | gains)
     else:
-        output.say(*map(printable, lines(gains, headline)))
+        output.say(*map(printable, comparison_lines(gains, headline)))
 
 
-def lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
+def comparison_lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
     """For a person, a line each."""
     said = [f"{id}: {signed(gain)}" for id, gain in gains["gain"].items()]
     pearson, divergence = (
@@ -75,14 +76,14 @@ def lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
     ]
 
 
-def _spec(directory: Path) -> WrittenSpec:
+def _spec(directory: Path) -> RecordedSpec:
     file = directory / "federation.yaml"
     if not file.is_file():
         raise InputError(f"{directory} holds no run: there is no federation.yaml in it")
-    return WrittenSpec.read(file)
+    return RecordedSpec.read(file)
 
 
-def _training(directory: Path, spec: WrittenSpec) -> tuple[Phase, ...] | None:
+def _training(directory: Path, spec: RecordedSpec) -> tuple[Phase, ...] | None:
     """One round's training; None where code of somebody's own says it: that is not imported for a look at a run."""
     written = spec.keys.protocol
     like = (written.model_extra or {}).get("like", "")
@@ -102,7 +103,7 @@ def _headline(summary: Summary, test: str | None) -> Headline:
     return Headline(Figure(name, judged["better"]))
 
 
-def _summary(directory: Path, spec: WrittenSpec) -> Summary:
+def _summary(directory: Path, spec: RecordedSpec) -> Summary:
     summary = summary_json.read(directory / "summary.json")
     whole = summary and (summary.rounds == spec.keys.rounds or summary.stopped_early)
     known = {one.id for one in summary.per_peer} | {*summary.outside} if summary else set()
@@ -143,3 +144,9 @@ def _weights(path: Path) -> NDArray[np.floating[Any]]:
     # numpy has no types of fewer bits but float16.
     wide = [one.numpy() if one.itemsize > 2 else one.float().numpy() for one in floats]
     return np.concatenate([np.empty(0, np.float32), *wide])
+
+
+def compare_command(arguments: argparse.Namespace, output: "Output") -> int:
+
+    compare(arguments.run, arguments.alone, output)
+    return 0

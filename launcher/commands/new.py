@@ -1,14 +1,20 @@
 """`dfl-launch new`: a protocol, a model or a data set of one's own to begin with, its test, and a federation of it."""
 
+import argparse
 import ast
 import keyword
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
 from peer.errors import InputError
-from peer.files import why_unwritable
+from peer.files import unwritable_reason
+
+if TYPE_CHECKING:
+    from launcher.output import Output
+
 
 KINDS = ("protocol", "model", "data")
 WRITTEN = {"code.py": "{}.py", "test.py": "test_{}.py", "federation.yaml": "{}.yaml"}
@@ -25,7 +31,7 @@ def new(kind: str, name: str, out: Path) -> list[str]:
     check_free(name)
     class_name = "".join(word.capitalize() for word in name.split("_"))
     check_unused(kind, class_name if kind == "protocol" else name)
-    if unwritable := why_unwritable(out):
+    if unwritable := unwritable_reason(out):
         raise InputError(f"{unwritable}; choose another directory with --out")
     out.mkdir(parents=True, exist_ok=True)
     for template, path in paths.items():
@@ -73,3 +79,9 @@ def check_unused(kind: str, defined: str) -> None:
     used = {getattr(node, field, None) for node in nodes for field in ("id", "arg", "name", "asname")}
     if defined in used or keyword.iskeyword(defined):
         raise InputError(f"`{defined}` stands for something else in what is written; choose another name")
+
+
+def new_command(arguments: argparse.Namespace, output: "Output") -> int:
+
+    output.say(*new(arguments.kind, arguments.name, arguments.out))
+    return 0

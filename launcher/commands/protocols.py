@@ -1,14 +1,15 @@
 """`dfl-launch protocols`: every protocol with its paper, what it sends where, and its parameters."""
 
+import argparse
 from typing import Any
 
 from rich.table import Table
 
 from launcher.output import Output
 from launcher.table import HEAD
-from peer.documented import field_words
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
+from peer.settings import field_docs
 
 NOTHING = "nothing"
 
@@ -37,7 +38,7 @@ def describe(name: str, protocol: type[Protocol]) -> dict[str, Any]:
 
 def parameters(protocol: type[Protocol]) -> list[dict[str, Any]]:
     """{name, default, type, description} of every hyperparameter."""
-    schema, words = protocol.model_json_schema(), field_words(protocol)
+    schema, words = protocol.model_json_schema(), field_docs(protocol)
     return [
         {
             "name": name,
@@ -73,3 +74,9 @@ def table(entries: list[dict[str, Any]]) -> Table:
 def leaving(entry: dict[str, Any]) -> str:
     """Vectors and records by their names."""
     return ", ".join(entry[key] for key in ("shares", "records") if entry[key] != NOTHING) or NOTHING
+
+
+def protocols_command(arguments: argparse.Namespace, output: "Output") -> int:
+
+    show(output)
+    return 0

@@ -1,25 +1,68 @@
-"""`dfl-launch report`: one page that shows a run, or compares several; and its tables and figures as files."""
+"""What a run came to, from its peers' directories, wherever and by whomever they were started.
 
+`dfl-launch summary` sums up one run; `dfl-launch report` writes one page that shows a run or compares several, and its
+tables and figures as files. `after_run` is the page that every run leaves.
+"""
+
+import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.commands.summary import check_out, summarise
-from launcher.page.document import Document, together
-from launcher.page.figures import figures
-from launcher.page.figures.palette import look
-from launcher.page.html import page
-from launcher.page.library import check, library, picture
-from launcher.page.making import document_of
-from launcher.page.tables import as_csv
-from launcher.page.told import Told
+from launcher.output import Output
+from launcher.page.build import document_of
+from launcher.page.charts import check_installed, look, picture, vega_script
+from launcher.page.document import ReportDocument, as_csv, merge_documents
+from launcher.page.html import figures, page
+from launcher.page.run_data import RunData
 from launcher.reports import summary_json
+from launcher.reports import summary_text as recap
 from launcher.reports.collected import Collected
+from launcher.reports.summary import TimeSpent
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
+from launcher.supervision.run_directory import Totals
 from peer.errors import FailedError, InputError
-from peer.files import write_atomically
+from peer.files import unwritable_reason, write_atomically
 from peer.spec.federation import Spec
+
+
+def summarise(directories: Sequence[Path], code: Path | None) -> tuple[Collected, Summary]:
+    """The run of which these are the peers, and its summary. InputError, or FailedError if nobody has finished."""
+    collected = Collected.find(directories, code)
+    return collected, collected.summarise(_spent(directories))
+
+
+def show_summary(collected: Collected, summary: Summary, output: Output) -> None:
+    if output.as_json:
+        output.text(summary_json.dump(summary))
+    else:
+        recap.report(summary, collected.spec, output.console)
+
+
+def check_out(out: Path) -> None:
+    """InputError where no file can be made."""
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a directory; give the name of a file")
+    if unwritable := unwritable_reason(out.parent):
+        raise InputError(f"--out {out}: {unwritable}")
+    if not out.parent.exists():
+        raise InputError(f"--out {out}: there is no directory {out.parent}; make it, or give another place")
+
+
+def write_summary(summary: Summary, out: Path) -> None:
+    summary_json.write(out, summary)
+
+
+def _spent(directories: Sequence[Path]) -> TimeSpent | None:
+    """As a launcher has counted it, of a run's directory; None where only the peers have."""
+    (first, *others) = directories
+    counted = RunFiles(first.absolute()).totals
+    if others or not counted.exists():
+        return None
+    totals = Totals.read(counted)
+    return TimeSpent(totals.wall_seconds, totals.restarts)
+
 
 PRIVATE = 0o600
 """It tells what else stands only in peers' own directories."""
@@ -40,7 +83,7 @@ def report(options: ReportOptions) -> list[Path]:
     """Writes the page, and what else is wanted; the paths of all. InputError before anything is written."""
     directories = options.directories
     out = options.out or (directories[0] / "report.html" if len(directories) == 1 else Path("report.html"))
-    check()
+    check_installed()
     documents = [
         document_of(told(place, options.code), label)
         for place, label in zip(directories, labels(directories), strict=True)
@@ -49,21 +92,21 @@ def report(options: ReportOptions) -> list[Path]:
     if options.also:
         _check_beside(out)
     document = documents[0] if len(documents) == 1 else compared(documents)
-    write_atomically(out, page(document, library()).encode(), permissions=PRIVATE)
+    write_atomically(out, page(document, vega_script()).encode(), permissions=PRIVATE)
     return [out, *_beside(document, out, options.also)]
 
 
 def after_run(spec: Spec, files: RunFiles, summary: Summary | None) -> None:
     """The page of a run that a launcher has watched; InputError, or FailedError, where it cannot be."""
-    check()
-    document = document_of(Told.read(spec, {id: files.out(id) for id in spec.ids}, summary), files.path.name)
-    write_atomically(files.report, page(document, library()).encode(), permissions=PRIVATE)
+    check_installed()
+    document = document_of(RunData.read(spec, {id: files.out(id) for id in spec.ids}, summary), files.path.name)
+    write_atomically(files.report, page(document, vega_script()).encode(), permissions=PRIVATE)
 
 
-def told(place: Path, code: Path | None) -> Told:
+def told(place: Path, code: Path | None) -> RunData:
     """What there is of the run in a directory. InputError where there is none."""
     collected = Collected.find([place], code)
-    return Told.read(collected.spec, collected.places, _written(place, collected.spec) or _summed_up(place, code))
+    return RunData.read(collected.spec, collected.places, _written(place, collected.spec) or _summed_up(place, code))
 
 
 def _written(place: Path, spec: Spec) -> Summary | None:
@@ -91,7 +134,7 @@ def labels(directories: Sequence[Path]) -> list[str]:
     return [name if names.count(name) == 1 else str(given) for name, given in zip(names, directories, strict=True)]
 
 
-def compared(documents: Sequence[Document]) -> Document:
+def compared(documents: Sequence[ReportDocument]) -> ReportDocument:
     """One of all runs; InputError where they are judged by different figures."""
     runs = [run for one in documents for run in one.runs]
     first = runs[0]
@@ -99,10 +142,10 @@ def compared(documents: Sequence[Document]) -> Document:
         raise InputError(
             f"{first.label} is judged by {first.figure} and {other.label} by {other.figure}; compare runs of one task"
         )
-    return together(documents, f"{len(runs)} runs compared")
+    return merge_documents(documents, f"{len(runs)} runs compared")
 
 
-def _beside(document: Document, out: Path, also: frozenset[str]) -> Iterator[Path]:
+def _beside(document: ReportDocument, out: Path, also: frozenset[str]) -> Iterator[Path]:
     """What is written into the folder named like the page."""
     folder = _folder(out)
     contents = (
@@ -139,3 +182,29 @@ def _make(folder: Path) -> None:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise FailedError(f"cannot make {folder}: {error.strerror}; choose another page with --out") from None
+
+
+def summary_command(arguments: argparse.Namespace, output: "Output") -> int:
+    from peer.telemetry.results import AUDIT
+
+    if arguments.out:
+        check_out(arguments.out)
+    collected, made = summarise(arguments.directories, arguments.code)
+    if arguments.out:
+        write_summary(made, arguments.out)
+    if arguments.json or not arguments.out:
+        show_summary(collected, made, output)
+    if made.missing:
+        named = ", ".join(f"{id} ({why})" for id, why in made.missing.items())
+        raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")
+    if unknown := made.privacy.get("unknown"):
+        raise FailedError(f"the verdict on privacy is not whole, as {AUDIT} is missing of {', '.join(unknown)}")
+    return 0
+
+
+def report_command(arguments: argparse.Namespace, output: "Output") -> int:
+
+    wanted = frozenset(name for name in ("csv", "png", "svg") if getattr(arguments, name))
+    written = report(ReportOptions(arguments.directories, arguments.out, wanted, arguments.code))
+    output.say(*map(str, written))
+    return 0

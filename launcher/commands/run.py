@@ -1,4 +1,10 @@
-"""`dfl-launch run`: a whole federation of real peers, on this machine or wherever an engine can start them."""
+"""`dfl-launch run`: a whole federation of real peers, on this machine or wherever an engine can start them. And
+`dfl-launch attach`: go on watching peers whose launcher is gone.
+
+    run        nothing is created where the input is wrong: all checks come before the directory is touched
+    launch     starts the peers, or takes up those that run already; shows them as a page, if that is wanted
+    supervise  watches over them to the end and sums up
+"""
 
 import asyncio
 import time
@@ -8,31 +14,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.dashboard.address import Address
-from launcher.dashboard.dashboard import Dashboard, opened
-from launcher.engines.base import Engine, Run
-from launcher.engines.chosen import engine
-from launcher.header import default_directory
+from launcher.dashboard.server import Address, Dashboard, opened
+from launcher.engines.base import Engine, Run, engine
 from launcher.headline import Headline
-from launcher.monitor.federation_view import Federation
-from launcher.monitor.terminal import Display, display
+from launcher.monitor.federation import Federation
+from launcher.monitor.live_table import Display, display
 from launcher.output import Output
-from launcher.reports import console as recap
 from launcher.reports import summary_json
-from launcher.reports.beside import alone, beside, judged
+from launcher.reports import summary_text as recap
 from launcher.reports.summary import summarise
 from launcher.reports.summary_json import Summary
-from launcher.run_files import RunFiles
-from launcher.supervision import record
-from launcher.supervision.losses import Bearable
-from launcher.supervision.restart import STOPPED, WRONG_INPUT, Policy
-from launcher.supervision.run_directory import RunDirectory
-from launcher.supervision.stop import Stop
-from launcher.supervision.supervisor import Supervisor
-from launcher.supervision.totals import Totals
+from launcher.reports.worth import solo_directory, solo_spec, with_worth
+from launcher.run_files import RunFiles, default_directory
+from launcher.supervision import run_directory
+from launcher.supervision.run_directory import RunDirectory, Totals
+from launcher.supervision.supervisor import STOPPED, WRONG_INPUT, LossTolerance, RestartPolicy, Stop, Supervisor
 from peer.errors import FailedError, InputError
-from peer.spec.behaviour import in_words
+from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
+from peer.spec.loading import load_spec
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Misbehaving
 
@@ -58,7 +58,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunOutcome:
     """How a run ended: its exit code, and its summary if it has come to its end, or else why not."""
 
     code: int
@@ -74,7 +74,7 @@ class Ended:
         return self.code
 
 
-def run(options: RunOptions, output: Output) -> Ended:
+def run(options: RunOptions, output: Output) -> RunOutcome:
     """Runs the federation. Nothing is created where the exit code is 2, or InputError is raised."""
     spec = options.engine.place(options.spec)
     directory = RunDirectory(options.out or _default_directory(spec))
@@ -86,23 +86,23 @@ def run(options: RunOptions, output: Output) -> Ended:
             if options.beside and (ended := train_alone(options, directory, output)).code:
                 return ended
             if finished:
-                if finished != (finished := judged(finished, spec, directory.path)):
+                if finished != (finished := with_worth(finished, spec, directory.path)):
                     summary_json.write(directory.files.summary, finished)
                     report_on(spec, directory.files, finished, output)
                 recap.show(finished, spec, directory.path, output.console)
                 output.say("This run is finished; --fresh runs it again.")
-                return Ended(0, finished)
+                return RunOutcome(0, finished)
             run = replace(run, lock=directory.peers_lock)
             return asyncio.run(launch(options.engine, run, directory, output, dashboard))
     finally:
         directory.release()
 
 
-def train_alone(options: RunOptions, directory: RunDirectory, output: Output) -> Ended:
+def train_alone(options: RunOptions, directory: RunDirectory, output: Output) -> RunOutcome:
     """The run of `solo` beside that in `directory`, of which nothing is left where its peers refuse to start."""
-    out = beside(directory.path)
+    out = solo_directory(directory.path)
     try:
-        spec = alone(options.spec)
+        spec = solo_spec(options.spec)
         output.say(f"first each peer alone, in {out}")
         ended = run(replace(options, spec=spec, out=out, dashboard=None, beside=False), output)
     except InputError:
@@ -127,7 +127,7 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary |
     directory.check()
     if directory.is_run():
         directory.claim()
-        record.check(directory.files, options.engine)
+        run_directory.check_record(directory.files, options.engine)
         if not options.fresh:
             directory.compare(spec)
             if finished := directory.finished(spec.rounds):
@@ -138,33 +138,38 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary |
         options.engine.clear(run)
         directory.discard()
     directory.write(spec, {id: options.engine.config(run, id) for id in spec.ids})
-    record.write(options.engine, run)
+    run_directory.write_record(options.engine, run)
     return None
 
 
 async def launch(
     engine: Engine[Any], run: Run, directory: RunDirectory, output: Output, dashboard: Dashboard | None = None
-) -> Ended:
+) -> RunOutcome:
     """Starts the peers, or takes up those that run, watches over them to the end and sums up."""
     spec, files = run.spec, run.files
     federation = Federation(files.path, spec.ids, spec.rounds, Headline.of(spec))
     if dashboard is None:
         federation.forget_past()
         return await supervise(engine, run, directory, output, federation)
-    from launcher.dashboard.ending import ending  # or every start would wait for it
-    from launcher.dashboard.feed import Feed
+    from launcher.dashboard.feed import (
+        Feed,
+        final_document,  # or every start would wait for it
+    )
 
     output.say(f"dashboard: {dashboard.url}")
     async with dashboard.showing(Feed(spec, federation), output.say) as feed:
         federation.forget_past()
         ended = await supervise(engine, run, directory, output, federation)
-        feed.end(ended.why or "The run has finished.", ending(spec, files, ended.summary) if feed.is_watched else None)
+        feed.end(
+            ended.why or "The run has finished.",
+            final_document(spec, files, ended.summary) if feed.is_watched else None,
+        )
     return ended
 
 
 async def supervise(
     engine: Engine[Any], run: Run, directory: RunDirectory, output: Output, federation: Federation
-) -> Ended:
+) -> RunOutcome:
     """What `launch` says, of a federation that has heard of the past."""
     begun, spec, files = time.monotonic(), run.spec, run.files
     earlier = Totals.read(files.totals)
@@ -172,8 +177,8 @@ async def supervise(
     with closing(federation), stop.listening(), display(output.console) as screen:
         introduce(spec, screen)
         async with engine.deploy(replace(run, say=screen.say)) as deployment:
-            policy = Policy.of(spec, limit=0 if engine.restarts_peers else Policy.limit)
-            bearable = Bearable.of(spec, run.certs is not None)
+            policy = RestartPolicy.of(spec, limit=0 if engine.restarts_peers else RestartPolicy.limit)
+            bearable = LossTolerance.of(spec, run.certs is not None)
             supervisor = Supervisor(deployment, files, federation, screen.say, policy, bearable)
 
             def totals() -> Totals:
@@ -191,22 +196,22 @@ async def supervise(
     codes = [code for code in supervisor.codes.values() if code not in (0, *STOPPED)]
     if WRONG_INPUT in codes and not supervisor.restarts and not ended:
         directory.withdraw()  # what is wrong only a peer could find
-        return Ended(WRONG_INPUT, why=supervisor.why)
+        return RunOutcome(WRONG_INPUT, why=supervisor.why)
     spent = totals()
     spent.write(files.totals)
     if ended:
         way_on = f"The peers go on: `dfl-launch attach {files.path}` takes them up." if stop.leaves else RESUME
         output.say(way_on)
-        return Ended(stop.code, why=way_on)
+        return RunOutcome(stop.code, why=way_on)
     if codes and not supervisor.finished:
         report_on(spec, files, None, output)
-        return Ended(1, why=supervisor.why)
+        return RunOutcome(1, why=supervisor.why)
     summary = summarise(spec, files.path, wall_seconds=spent.wall_seconds, restarts=spent.restarts)
-    summary = judged(summary, spec, files.path)
+    summary = with_worth(summary, spec, files.path)
     summary_json.write(files.summary, summary)
     recap.show(summary, spec, files.path, output.console)
     report_on(spec, files, summary, output)
-    return Ended(0, summary)
+    return RunOutcome(0, summary)
 
 
 RESUME = "Stopped; the same command resumes the run."
@@ -216,7 +221,7 @@ def introduce(spec: Spec, screen: Display) -> None:
     for drift in spec.data.drift:
         screen.say(f"the data drift: {drift}")
     if spec.behaviour:
-        screen.say(str(Misbehaving(peers=in_words(spec.behaviour))))
+        screen.say(str(Misbehaving(peers=describe_behaviours(spec.behaviour))))
 
 
 def report_on(spec: Spec, files: RunFiles, summary: Summary | None, output: Output) -> None:
@@ -249,3 +254,27 @@ def show(federation: Federation, screen: Display) -> None:
     for line in federation.look(time.time()):
         screen.say(line)
     screen.show(federation)
+
+
+def attach(path: Path, output: Output, at: Address | None = None) -> RunOutcome:
+    """Takes up the peers of the run in that directory and watches them to the end; says how that was, as `run` does.
+
+    at: where it is shown as a page, if anywhere.
+    """
+    if path.is_file():
+        raise InputError(f"{path} is a file; give the directory of the run, such as {path.absolute().parent}")
+    directory = RunDirectory(path)
+    written = run_directory.read_record(directory.files)
+    engine = run_directory.engine_of(written)
+    if not engine.outlives_launcher:
+        raise InputError(
+            f"peers started by `--on {written.on}` end with their launcher; `dfl-launch run` with --out {path} resumes "
+            "the run"
+        )
+    run = Run(load_spec(directory.files.federation), directory.files, written.device, written.certs)
+    try:
+        with opened(at) as dashboard:
+            directory.claim()
+            return asyncio.run(launch(engine, replace(run, lock=directory.peers_lock), directory, output, dashboard))
+    finally:
+        directory.release()

@@ -1,41 +1,144 @@
-"""`dfl-launch watch`: the live view of peers that somebody else has started, here or elsewhere."""
+"""Peers that run already, wherever and by whomever they were started, asked at their addresses.
 
+`dfl-launch status` asks each peer once, `dfl-launch watch` asks again and again until all have finished, and
+`dfl-launch dashboard` shows the same as a page. The peers go on, whatever happens here.
+"""
+
+import argparse
 import asyncio
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from launcher.commands.status import client, encrypted
-from launcher.dashboard.dashboard import Dashboard
+from launcher.dashboard.server import Dashboard
 from launcher.headline import Headline
-from launcher.monitor.asked_federation import AskedFederation
-from launcher.monitor.picture import picture
-from launcher.monitor.terminal import Display, display
+from launcher.monitor.live_table import Display, display, render
+from launcher.monitor.polled_federation import PolledFederation, in_trouble
 from launcher.output import Output
-from peer.network.transport.asking import Answer, StatusClient
-from peer.network.transport.tls import Chain
+from launcher.table import HEAD, quantity
+from peer.errors import InputError
+from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
+from peer.network.transport.tls import CertificateBundle, CertificatePaths
 from peer.spec.federation import Spec
 from peer.tasks import background
+from peer.telemetry.events import MAX_NAMED
+from peer.text import duration, number, printable
 
-PAUSE = 0.25
+
+def any_certificate(directory: Path) -> CertificatePaths:
+    """One that lies there as `make_certificates` writes them, whosever it is; InputError if there is none."""
+    base = directory.resolve()
+    for key in sorted(base.glob("*.key")):
+        if (cert := key.with_suffix(".pem")).exists():
+            return CertificatePaths.of_anybody(base / "ca.pem", cert, key)
+    raise InputError(f"{directory}: holds no certificate; give the directory of ca.pem, and one <id>.pem with <id>.key")
+
+
+LONG_ID = 32
+"""Characters of an id that are kept together, whatever the width of the screen."""
+
+
+def certificates(directory: Path | None, files: tuple[Path, Path, Path] | None) -> CertificateBundle | None:
+    """Those with which peers are asked: any of a directory, or the CA's, a certificate and its key. InputError."""
+    if files:
+        return CertificatePaths.of_anybody(*files).read()
+    return any_certificate(directory).read() if directory else None
+
+
+def client(spec: Spec, chain: CertificateBundle | None) -> StatusClient:
+    return StatusClient(spec.name, spec.addresses, chain)
+
+
+def status(spec: Spec, chain: CertificateBundle | None, output: Output) -> int:
+    """Asks every peer that can be asked once; 1 if one of them does not answer."""
+    answers = asyncio.run(ask(spec, chain))
+    if output.as_json:
+        output.document(status_document(spec, answers))
+    else:
+        output.console.print(status_table(spec, answers))
+        if not chain and (hint := encrypted(answers)):
+            output.say(hint)
+    return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
+
+
+async def ask(spec: Spec, chain: CertificateBundle | None) -> dict[str, StatusAnswer]:
+    async with aclosing(client(spec, chain)) as peers:
+        return await peers.ask_all()
+
+
+def encrypted(answers: Mapping[str, StatusAnswer]) -> str | None:
+    """What may be the matter when peers hang up on whoever asks them without certificates."""
+    if any(answer in (CLOSED_AT_ONCE, "connection closed", "connection reset") for answer in answers.values()):
+        return "Peers that have certificates answer only to certificates: give theirs with --certs or --tls."
+    return None
+
+
+def status_document(spec: Spec, answers: Mapping[str, StatusAnswer]) -> dict[str, Any]:
+    """For programs: {federation, rounds, peers}; of each peer what it says, or the reason why there is no answer."""
+    peers = [
+        {"id": member.id, "address": member.address, "answers": isinstance(answer, PeerStatus)}
+        | (asdict(answer) if isinstance(answer, PeerStatus) else {"reason": answer})
+        for member in spec.ring
+        if (answer := answers[member.id])
+    ]
+    return {"federation": spec.name, "rounds": spec.rounds, "peers": peers}
+
+
+def status_table(spec: Spec, answers: Mapping[str, StatusAnswer]) -> Table:
+    """A row a peer; what is the matter goes on in a next line where there is no room."""
+    made = Table(box=HEAD, pad_edge=False)
+    made.add_column("peer", overflow="fold", min_width=min(LONG_ID, max(map(len, spec.ids))))
+    for name in ("state", "round", Headline.of(spec).name, "sent"):
+        made.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
+    made.add_column("trouble", overflow="fold")
+    for member in spec.ring:
+        made.add_row(*(Text(printable(cell)) for cell in status_cells(member.address, member.id, answers[member.id])))
+    return made
+
+
+def status_cells(address: str | None, id: str, answer: StatusAnswer) -> list[str]:
+    if isinstance(answer, str):
+        return [id, "no answer", "", "", "", f"{answer} (at {address})" if address else answer]
+    trouble = ", ".join(f"{one.id} {one.state} ({one.reason})" for one in in_trouble(answer))
+    figures = [f"{answer.round}/{answer.rounds}", number(answer.figure), quantity(answer.bytes_sent)]
+    alone = f"view {answer.view}, without {', '.join(answer.outside)}" if answer.outside else ""
+    return [id, answer.state, *figures, ", ".join(filter(None, [alone, trouble, too_few(answer)]))]
+
+
+def too_few(answer: PeerStatus) -> str:
+    """That a decision waits for members, for whom, and since when by this machine's clock; empty where none does."""
+    if not (short := answer.shortage):
+        return ""
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - short.seconds))
+    more = len(answer.awaited) - MAX_NAMED
+    who = ", ".join(one.id for one in answer.awaited[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{short}; waiting for {who} since {since} ({duration(short.seconds)})"
+
+
+POLL_SECONDS = 0.25
 """Seconds between an answer and the next question, and between two pictures."""
 STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 """The exit code after each signal that ends the view; the peers go on."""
 
 
-def watch(spec: Spec, chain: Chain | None, output: Output, dashboard: Dashboard | None = None) -> int:
+def watch(spec: Spec, chain: CertificateBundle | None, output: Output, dashboard: Dashboard | None = None) -> int:
     """Shows the peers until all have finished: 0. 1 if some were lost from sight, 130 after Ctrl-C."""
     unasked = [member.id for member in spec.ring if not member.address]
-    federation = AskedFederation(spec.ids, spec.rounds, Headline.of(spec), unasked)
+    federation = PolledFederation(spec.ids, spec.rounds, Headline.of(spec), unasked)
     watching = _watch(federation, spec, chain, output.console)
     code = asyncio.run(_beside(dashboard, spec, federation, output, watching) if dashboard else watching)
     if code is not None:
         output.say("The peers go on.")
         return code
-    output.console.print(picture(federation, output.console))
+    output.console.print(render(federation, output.console))
     if outside := federation.outside:
         output.say(f"Lost, and the others went on without: {', '.join(outside)}.")
     if lost := federation.unfinished:
@@ -48,7 +151,7 @@ def watch(spec: Spec, chain: Chain | None, output: Output, dashboard: Dashboard 
 async def _beside(
     dashboard: Dashboard,
     spec: Spec,
-    federation: AskedFederation,
+    federation: PolledFederation,
     output: Output,
     watching: Coroutine[None, None, int | None],
 ) -> int | None:
@@ -62,11 +165,13 @@ async def _beside(
     return code
 
 
-async def _watch(federation: AskedFederation, spec: Spec, chain: Chain | None, console: Console) -> int | None:
+async def _watch(
+    federation: PolledFederation, spec: Spec, chain: CertificateBundle | None, console: Console
+) -> int | None:
     """The exit code that a signal asks for; None when there is nothing more to see."""
     stop: asyncio.Queue[int] = asyncio.Queue()
-    for number, code in STOPS.items():
-        asyncio.get_running_loop().add_signal_handler(number, stop.put_nowait, code)
+    for caught, code in STOPS.items():
+        asyncio.get_running_loop().add_signal_handler(caught, stop.put_nowait, code)
     async with aclosing(client(spec, chain)) as peers:
         with display(console) as screen:
             screen.say(f"{spec.protocol.name}, {len(spec.ids)} peers, asked at their addresses")
@@ -76,15 +181,15 @@ async def _watch(federation: AskedFederation, spec: Spec, chain: Chain | None, c
 
 
 async def _follow(
-    federation: AskedFederation, peers: StatusClient, screen: Display, stop: asyncio.Queue[int]
+    federation: PolledFederation, peers: StatusClient, screen: Display, stop: asyncio.Queue[int]
 ) -> int | None:
-    news: dict[str, Answer] = {}
+    news: dict[str, StatusAnswer] = {}
 
     async def ask_again_and_again(id: str) -> None:
         while not federation.is_over(id):
             answer = await peers.ask_all([id])
             news.update(answer)
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(POLL_SECONDS)
 
     hinted = False
     async with background() as tasks:
@@ -100,7 +205,30 @@ async def _follow(
                 screen.say(hint)
             screen.show(federation)
             try:
-                return await asyncio.wait_for(stop.get(), PAUSE)
+                return await asyncio.wait_for(stop.get(), POLL_SECONDS)
             except TimeoutError:
                 continue
     return None
+
+
+def status_command(arguments: argparse.Namespace, output: "Output") -> int:
+    from launcher.command_spec import resolved
+
+    spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
+    return status(spec, chain, output)
+
+
+def watch_command(arguments: argparse.Namespace, output: "Output") -> int:
+    from launcher.command_spec import resolved
+
+    return watch(resolved(arguments), certificates(arguments.certs, arguments.tls), output)
+
+
+def dashboard_command(arguments: argparse.Namespace, output: "Output") -> int:
+    from launcher.command_spec import resolved
+    from launcher.dashboard.server import Address, opened
+
+    at = Address.read(arguments.at)
+    spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
+    with opened(at) as dashboard:
+        return watch(spec, chain, output, dashboard)

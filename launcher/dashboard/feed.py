@@ -1,24 +1,188 @@
-"""What the page is told: made once for all who watch, and only while somebody does."""
+"""What the live page is told: made once for all who watch, and only while somebody does.
+
+A snapshot of what all peers do, with an icon, a tone and words for each, so that it is seen without colours, too. A
+document of the run so far, by what its peers have told: nothing is proven of it yet. And the last document, the run as
+its report shows it.
+
+A feed holds the newest state alone, and no queue: a slow browser misses what was in between, and makes nobody wait.
+"""
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from launcher.dashboard.now import Now
-from launcher.dashboard.watched import document_so_far
-from launcher.monitor.federation_view import FederationView, News
-from launcher.page.chronicle import Chronicle
-from launcher.page.document import Document, as_text
-from launcher.page.html import charts
+from launcher.monitor.federation import ENDED, OUTSIDE, SILENT, FederationView, News
+from launcher.page.build import document_of
+from launcher.page.document import PrivacyWords, ReportDocument, as_text
+from launcher.page.html import figures_for_page
+from launcher.page.peer_history import PeerHistory
+from launcher.page.ring import neighbours
+from launcher.page.run_data import RunData
+from launcher.reports.summary_json import Summary
+from launcher.run_files import RunFiles
 from launcher.views import Views
-from peer.errors import FailedError
+from peer.errors import FailedError, InputError
 from peer.spec.federation import Spec
+from peer.text import duration, number, plural, printable
 
-PAUSE = 0.5
+Tone = Literal["begins", "works", "talks", "waits", "good", "bad", "gone"]
+StatusIcon = tuple[str, Tone, str]
+STATUS_ICONS: dict[str, StatusIcon] = {
+    "starting": ("…", "begins", "starts"),
+    "joining": ("…", "begins", "calls its neighbours"),
+    "ready": ("=", "waits", "is ready for the next round"),
+    "training": ("▲", "works", "trains"),
+    "communicating": ("⇄", "talks", "sends and receives"),
+    "evaluating": ("◆", "works", "tests its model"),
+    "serving": ("✓", "good", "has finished, and keeps its messages until its neighbours have them"),
+    "done": ("✓", "good", "has finished"),
+    "left": ("−", "gone", "has left"),
+    "stopped": ("■", "gone", "was stopped"),
+    "failed": ("✗", "bad", "has failed"),
+    "restarting": ("↻", "bad", "has crashed, and starts again soon"),
+    "no answer": ("?", "bad", "does not answer"),
+    "dials out": ("−", "gone", "cannot be asked, as it only dials out"),
+    "lost": ("✗", "bad", "is lost, and the others go on without it"),
+    "expelled": ("✗", "gone", "was voted out"),
+    "returning": ("↻", "begins", "is on its way back"),
+}
+MAX_NAMED = 3
+
+
+def status_icon(federation: FederationView, id: str, doubters: Collection[str]) -> StatusIcon:
+    """doubters: the neighbours that do not hear it now."""
+    doing, waiting = federation.doing(id), federation.peers[id].waiting
+    if doing not in (*ENDED, *OUTSIDE):
+        if doubters:
+            return "?", "bad", f"is not heard by {named_briefly(doubters)}"
+        if waiting:
+            return "=", "waits", f"waits for {named_briefly(waiting)}"
+    return STATUS_ICONS.get(doing) or (
+        "·",
+        "begins",
+        printable(doing),
+    )  # another version's peer may be in another state
+
+
+def named_briefly(ids: Collection[str]) -> str:
+    first = [*ids][:MAX_NAMED]
+    more = len(ids) - len(first)
+    return ", ".join(first) + (f" and {more} more" if more else "")
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LiveSnapshot:
+    """peers: by id what each does. order: as they sit on the ring. broken: neighbours of whom one does not hear the
+    other. said: how far all are."""
+
+    peers: dict[str, Row] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    broken: tuple[tuple[str, str], ...] = ()
+    said: str = ""
+
+    @classmethod
+    def of(cls, federation: FederationView, order: tuple[str, ...], now: float) -> Self:
+        """`now` in unix seconds."""
+        doubters = defaultdict[str, list[str]](list)
+        for peer in federation.peers.values():
+            for other, state in peer.links.items() if peer.state not in ENDED else ():
+                if state in SILENT:
+                    doubters[other].append(peer.id)
+        rows = {id: _row(federation, id, doubters[id]) for id in order}
+        pairs = neighbours(order)
+        broken = [pair for pair in pairs if pair[0] in doubters[pair[1]] or pair[1] in doubters[pair[0]]]
+        return cls(rows, order, tuple(broken), _status_line(federation, now))
+
+    def since(self, before: "LiveSnapshot") -> Row:
+        """What is different, as JSON; empty where nothing is."""
+        news: Row = {}
+        if changed := [row for id, row in self.peers.items() if before.peers.get(id) != row]:
+            news["peers"] = changed
+        if (self.order, self.broken) != (before.order, before.broken):
+            news |= {"order": self.order, "pairs": neighbours(self.order), "broken": self.broken}
+        if self.said != before.said:
+            news["said"] = self.said
+        return news
+
+
+def _row(federation: FederationView, id: str, doubters: list[str]) -> Row:
+    peer = federation.peers[id]
+    sign, tone, words = status_icon(federation, id, doubters)
+    return {
+        "peer": id,
+        "sign": sign,
+        "tone": tone,
+        "words": words,
+        "round": peer.round or peer.completed,
+        "figure": number(peer.figure(federation.headline)),
+        "restarts": peer.restarts,
+    }
+
+
+def _status_line(federation: FederationView, now: float) -> str:
+    left = federation.seconds_left(now)
+    ending = f", {duration(left)} left" if left else ""
+    view = f", view {federation.view.number}" if federation.view.number else ""
+    said = f"Round {federation.round} of {federation.rounds}, {plural(len(federation.peers), 'peer')}{view}{ending}."
+    return " ".join([said, *(f"{printable(str(short)).capitalize()}." for short in federation.shortages[:1])])
+
+
+PRIVACY_OPEN = PrivacyWords(
+    "open",
+    "Of privacy nothing is proven while the run goes on: what each peer sent is compared at its end.",
+    (),
+    (),
+    (),
+)
+
+
+@dataclass(frozen=True)
+class LiveRun(RunData):
+    """decided: the views so far."""
+
+    decided: Views
+
+    @cached_property
+    def views(self) -> Views:
+        return self.decided
+
+    @property
+    def proof(self) -> None:
+        return None
+
+
+def live_document(spec: Spec, views: Views, chronicles: Mapping[str, PeerHistory]) -> ReportDocument:
+    """Its tables lack what stands in audits alone: the bytes along each edge."""
+    nowhere = dict.fromkeys(spec.ids, Path())
+    document = document_of(LiveRun(spec, nowhere, None, chronicles, {}, views), spec.name)
+    [run] = document.runs
+    goes_on = f"Goes on: {run.completed} of {views.rounds} rounds. The figures are those of the rounds so far."
+    changes = [f"From round {round} on: {words}" for round, words in views.changes()]
+    part = replace(run, state="unfinished", told=goes_on, privacy=PRIVACY_OPEN, notes=changes)
+    return replace(document, runs=[part])
+
+
+def final_document(spec: Spec, files: RunFiles, summary: Summary | None) -> ReportDocument | None:
+    """The run as its report shows it; None where it left nothing to be read."""
+    places = {id: files.out(id) for id in spec.ids if files.out(id).is_dir()}
+    try:
+        return document_of(RunData.read(spec, places, summary), files.path.name) if places else None
+    except (InputError, FailedError):
+        return None  # `report_on` says why
+
+
+POLL_SECONDS = 0.5
 """Seconds between two looks at what the peers do."""
-RARE = 2.0
+REDRAW_SECONDS = 2.0
 """Seconds at least between two documents."""
 SHARE = 20
 """A document is made no more often than that it takes one part in so many of the launcher's time."""
@@ -33,11 +197,11 @@ class Feed:
 
     def __init__(self, spec: Spec, federation: FederationView):
         self.spec, self.federation = spec, federation
-        self.now, self.drawings, self.ended = Now(), 0, ""
+        self.now, self.drawings, self.ended = LiveSnapshot(), 0, ""
         self.written = ""
         self.following = asyncio.Event()
         self._watchers = 0
-        self._chronicles = {id: Chronicle(id) for id in spec.ids}
+        self._chronicles = {id: PeerHistory(id) for id in spec.ids}
         self._news: list[News] = []
         self._fresh, self._due, self._trouble = True, 0.0, ""
         federation.listeners.append(self._news.extend)
@@ -47,7 +211,7 @@ class Feed:
             self.look(time.time())
             if self._watchers:
                 await self.draw(time.monotonic())
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(POLL_SECONDS)
 
     def look(self, now: float) -> None:
         """Takes in what is new. `now` in unix seconds."""
@@ -72,7 +236,7 @@ class Feed:
             else:
                 self._trouble = ""
                 self._show(written)
-            self._due = clock + max(RARE, SHARE * (time.monotonic() - begun))
+            self._due = clock + max(REDRAW_SECONDS, SHARE * (time.monotonic() - begun))
             self.now = self._now(time.time())
             self._tell()
 
@@ -89,7 +253,7 @@ class Feed:
     def is_watched(self) -> bool:
         return self._watchers > 0
 
-    def end(self, said: str, document: Document | None = None) -> None:
+    def end(self, said: str, document: ReportDocument | None = None) -> None:
         """The last that is told: how it ended, and all of it, if that is known."""
         if not self.ended:
             self.ended = said
@@ -105,10 +269,10 @@ class Feed:
             self.federation.listeners.remove(self._news.extend)
 
     def _write(self, views: Views) -> str:
-        return as_json(document_so_far(self.spec, views, self._chronicles))
+        return as_json(live_document(self.spec, views, self._chronicles))
 
-    def _now(self, now: float) -> Now:
-        seen = Now.of(self.federation, self._order(), now)
+    def _now(self, now: float) -> LiveSnapshot:
+        seen = LiveSnapshot.of(self.federation, self._order(), now)
         return replace(seen, said=f"{seen.said} {self._trouble}") if self._trouble else seen
 
     def _order(self) -> tuple[str, ...]:
@@ -126,5 +290,5 @@ class Feed:
         self.following = asyncio.Event()
 
 
-def as_json(document: Document) -> str:
-    return f'{{"document":{document.thinned().dump()},"figures":{as_text(charts(document))}}}'
+def as_json(document: ReportDocument) -> str:
+    return f'{{"document":{document.thinned().dump()},"figures":{as_text(figures_for_page(document))}}}'

@@ -1,5 +1,5 @@
 "use strict";
-// Keeps the page as the launcher says that things are (launcher/dashboard/stream.py); page.js draws all but the ring.
+// Keeps the page as the launcher says that things are (launcher/dashboard/site.py); page.js draws all but the ring.
 
 const MOST_NAMES = 24;
 const SILENCE = 30000; // milliseconds: the launcher says something every 10 s

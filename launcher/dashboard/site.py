@@ -1,18 +1,94 @@
-"""The page and its stream of events: all that is answered, and nothing can be sent there."""
+"""The page and its stream of events: all that is answered. Nothing can be sent there.
 
-from collections.abc import Collection
+Who is answered: whoever calls the page by a name that it has. Who is told of the run: whoever has the token.
+
+A browser gets server-sent events: all of it first, then what has changed since it was told last.
+
+document: {document, figures}, the page anew     now: what peers do, as `since` says     ended: {said}     beat: {}
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Collection
 from importlib.resources import files
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from launcher.dashboard.entrance import HEADERS, Entrance
-from launcher.dashboard.feed import Feed
-from launcher.dashboard.stream import events
+from launcher.dashboard.feed import Feed, LiveSnapshot
 from launcher.page.html import Addition, page
+from peer.telemetry.metrics import called_by
+
+TOKEN_NEEDED = "This needs the page's token: open the whole address that dfl-launch printed.\n"
+WRONG_NAME = "This page is not at that name: open the address that dfl-launch printed.\n"
+OPEN_PATH = "/"
+"""The page itself, which holds nothing of the run: the token stands behind the `#` of its address, where no browser
+sends it, and the page has to be there to read it."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class AccessControl:
+    """Before the pages. names: hosts by which it may be called, so that no other site's name leads here; empty: any."""
+
+    def __init__(self, inner: ASGIApp, token: str, names: Collection[str]):
+        self.inner, self.token, self.names = inner, token, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        if self.names and called_by(request.headers.get("host", "")) not in self.names:
+            await PlainTextResponse(WRONG_NAME, 421, HEADERS)(scope, receive, send)
+        elif request.url.path != OPEN_PATH and not self.is_known(request):
+            await PlainTextResponse(TOKEN_NEEDED, 403, HEADERS)(scope, receive, send)
+        else:
+            await self.inner(scope, receive, send)
+
+    def is_known(self, request: Request) -> bool:
+        given = request.query_params.get("token", "")
+        return secrets.compare_digest(given.encode(), self.token.encode())
+
+
+BEAT_SECONDS = 10.0
+"""Seconds after which a browser hears something, if only that the launcher still runs."""
+
+
+async def events(feed: Feed) -> AsyncIterator[bytes]:
+    """The next is made when the browser has taken the one before."""
+    told, drawn = LiveSnapshot(), 0
+    with feed.watched():
+        while True:
+            following = feed.following
+            if feed.drawings > drawn:
+                drawn = feed.drawings
+                yield framed("document", feed.written)
+            if news := feed.now.since(told):
+                told = feed.now
+                yield framed("now", json.dumps(news, separators=(",", ":")))
+            if following.is_set():
+                continue  # more came while the browser was slow
+            if feed.ended:
+                yield framed("ended", json.dumps({"said": feed.ended}))
+                return
+            try:
+                await asyncio.wait_for(following.wait(), BEAT_SECONDS)
+            except TimeoutError:
+                yield framed("beat", "{}")
+
+
+def framed(name: str, data: str) -> bytes:
+    """data: JSON in one line."""
+    return f"event: {name}\ndata: {data}\n\n".encode()
+
 
 WATCHES = "watches"
 """In the state of a request that is told the events."""
@@ -29,7 +105,7 @@ def site(feed: Feed, library: str, token: str, names: Collection[str]) -> Starle
         request.scope["state"][WATCHES] = True
         return StreamingResponse(events(feed), media_type="text/event-stream", headers=HEADERS)
 
-    entrance = Middleware(Entrance, token=token, names=names)
+    entrance = Middleware(AccessControl, token=token, names=names)
     return Starlette(routes=[Route("/", show), Route("/events", stream)], middleware=[entrance])
 
 

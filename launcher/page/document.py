@@ -1,9 +1,15 @@
-"""What the page of a run shows, as plain JSON: the one document from which it draws itself, once or again and again.
+"""What the page of a run shows, as plain JSON: the one document from which it draws itself, once or repeatedly.
 
-A run's facts and sentences are in `runs`, made ready to be read. What is drawn and what goes into CSV files are
-`tables` of rows, each with the name of its run; so a page of several runs is one of longer tables.
+A run's facts and sentences are in `runs`, ready to be read. What is drawn, and what goes into CSV files, are `tables`
+of rows, each with the name of its run; so a page of several runs is one of longer tables.
+
+The same tables are written as CSV, one file each, for programs and spreadsheets. Text that a spreadsheet would run as a
+formula is made plain there, and no text in the JSON can end the element of the page in which it stands: peers choose
+their own words.
 """
 
+import csv
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -84,7 +90,7 @@ class RunPart:
 
 
 @dataclass(frozen=True)
-class Document:
+class ReportDocument:
     """One run or several."""
 
     title: str
@@ -95,7 +101,7 @@ class Document:
     def dump(self) -> str:
         return as_text(asdict(self))
 
-    def thinned(self) -> "Document":
+    def thinned(self) -> "ReportDocument":
         """With no more than is drawn: of very many rounds of peers every second or third one, and the last."""
         rows = self.tables["peer_rounds"]
         every = ceil(len(rows) / MOST_POINTS)
@@ -117,10 +123,49 @@ def as_text(content: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def together(documents: Sequence[Document], title: str) -> Document:
+def merge_documents(documents: Sequence[ReportDocument], title: str) -> ReportDocument:
     """One document of all their runs."""
     tables: dict[str, list[Row]] = {name: [] for name in TABLES}
     for one in documents:
         for name in TABLES:
             tables[name] += one.tables[name]
-    return Document(title, [run for one in documents for run in one.runs], tables)
+    return ReportDocument(title, [run for one in documents for run in one.runs], tables)
+
+
+CSV_TABLES = ("rounds", "peer_rounds", "peers", "seconds", "edges", "moments")
+"""The others say only where something is drawn."""
+LEADING_COLUMNS = ("run", "protocol", "seed", "peer", "from", "to", "vector", "kind", "round")
+"""Columns that say what a row is of."""
+
+
+def as_csv(document: ReportDocument) -> dict[str, str]:
+    """The text of each table, by name; empty cells are what is not known."""
+    return {name: _csv([_flat(row) for row in document.tables[name]]) for name in CSV_TABLES}
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    ordered = [name for name in LEADING_COLUMNS if name in names] + [
+        name for name in names if name not in LEADING_COLUMNS
+    ]
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, ordered, lineterminator="\n")
+    writer.writerow({name: as_cell(name) for name in ordered})
+    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
+    return file.getvalue()
+
+
+def _flat(row: Row) -> Row:
+    """With a column for each class in place of one of all."""
+    shares = row.get("classes", {})
+    plain = {name: value for name, value in row.items() if name != "classes"}
+    return plain | {f"class {name}": share for name, share in shares.items()}
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""What begins one, or what a spreadsheet passes over before it."""
+
+
+def as_cell(value: Any) -> Any:
+    """A text of somebody's that a spreadsheet would take for a formula becomes a plain one."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value

@@ -1,4 +1,4 @@
-"""The page as one file: template, style, scripts, document. It needs no network, and forbids itself any."""
+"""The page as one file: template, style, scripts, document and figures. It needs no network, and forbids itself any."""
 
 import base64
 import hashlib
@@ -8,13 +8,28 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from launcher.page.document import Document, as_text
-from launcher.page.figures import figures
-from launcher.page.figures.base import Figure
-from launcher.page.figures.palette import look
+from launcher.page.charts import ReportFigure, look
+from launcher.page.document import ReportDocument, as_text
+from launcher.page.learning_curves import accuracy_figure, compared_figures, fairness_figure, loss_figure
+from launcher.page.ring import ring_figures, traffic_figure
+from launcher.page.timeline import time_figure, timeline_figure
+
+
+def figures(document: ReportDocument) -> list[ReportFigure]:
+    """Those of one run, or those that compare several; of what nothing is known there is none."""
+    if len(document.runs) > 1:
+        made = compared_figures(document)
+    else:
+        made = [
+            maker(document)
+            for maker in (accuracy_figure, fairness_figure, loss_figure, time_figure, traffic_figure, timeline_figure)
+        ]
+        made[3:3] = ring_figures(document)
+    return [figure for figure in made if document.tables[figure.tables[0]]]
+
 
 SHADES = ("light", "dark")
-LATE = ("time", "traffic", "timeline")
+LATE_FIGURES = ("time", "traffic", "timeline")
 """Figures that stand behind the words on privacy."""
 
 
@@ -28,10 +43,10 @@ class Addition:
     connect: str = "'none'"
 
 
-NOTHING = Addition()
+NO_ADDITION = Addition()
 
 
-def page(document: Document | None, library: str, more: Addition = NOTHING) -> str:
+def page(document: ReportDocument | None, library: str, more: Addition = NO_ADDITION) -> str:
     """document: None for a page that is told later what to show. library: the script that sets `vegaEmbed`."""
     parts, looks = files("launcher.page"), {shade: look(shade) for shade in SHADES}
     script = parts.joinpath("page.js").read_text(encoding="utf-8")
@@ -41,7 +56,7 @@ def page(document: Document | None, library: str, more: Addition = NOTHING) -> s
         hashes=" ".join(map(_hash, (library, script, more.script))),
         connect=more.connect,
         document=document.thinned().dump() if document else "null",
-        figures=as_text({"figures": charts(document) if document else [], "looks": looks}),
+        figures=as_text({"figures": figures_for_page(document) if document else [], "looks": looks}),
         library=library,
         script=script,
         markup=more.markup,
@@ -49,12 +64,12 @@ def page(document: Document | None, library: str, more: Addition = NOTHING) -> s
     )
 
 
-def charts(document: Document) -> list[dict[str, Any]]:
+def figures_for_page(document: ReportDocument) -> list[dict[str, Any]]:
     """The document's figures as the page takes them."""
-    return [*map(_shown, figures(document))]
+    return [*map(_figure_for_page, figures(document))]
 
 
-def _shown(figure: Figure) -> dict[str, Any]:
+def _figure_for_page(figure: ReportFigure) -> dict[str, Any]:
     return {
         "name": figure.name,
         "title": figure.title,
@@ -62,7 +77,7 @@ def _shown(figure: Figure) -> dict[str, Any]:
         "tables": figure.tables,
         "chart": figure.chart,
         "wide": figure.wide,
-        "late": figure.name in LATE,
+        "late": figure.name in LATE_FIGURES,
     }
 
 

@@ -1,24 +1,88 @@
-"""The ring of a run: who sat where before and after it was ordered, of what classes, and who talked to whom."""
+"""The ring: who sat where before and after it was ordered, of what classes, who sent to whom, and how much.
+
+Tables `ring`, `neighbours` and `edges`, and their figures: the ring as it is drawn, with a sector for each peer and in
+it its classes from the inside out, and a heat map of the bytes along each edge.
+
+Angles are in radians, clockwise from the top; the ring goes from radius `INNER` to 1, and the middle is at (0, 0).
+What each peer sent to whom comes from the audits: from its sender's, or its receiver's where that was lost before it
+could write the round down.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import ceil
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from math import ceil, cos, pi, sin
+from typing import Any
 
-from launcher.page.document import Row
-from launcher.page.sectors import lines, neighbours, sectors
-from launcher.page.told import Told
+from launcher.page.charts import EARLIER_DASHES, GREY, MAX_NAMED_PEERS, NAMES_AXIS, Chart, ReportFigure, nominal, tip
+from launcher.page.document import ReportDocument, Row
+from launcher.page.run_data import RunData
+from launcher.table import quantity
+from peer.text import number
+
+INNER, OUTER = 0.46, 0.86
+LABEL_RADIUS = 0.92
+"""Where the names stand."""
+MOST_LABELS = 24
+UNKNOWN = "not told"
+"""In place of a class, where a peer has not told of its data, or a task has no classes."""
+
+
+def sectors(order: Sequence[str], mixes: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
+    """A row a peer and class. label: the peer's name, where there is room for it, on one row each."""
+    width, every = 2 * pi / len(order), ceil(len(order) / MOST_LABELS)
+    gap = min(0.02, 0.1 * width)
+    for seat, id in enumerate(order):
+        shares = {name: share for name, share in mixes.get(id, {}).items() if share > 0} or {UNKNOWN: 1.0}
+        edges = [0.0, *accumulate(shares.values())]
+        for at, ((name, share), (begin, end)) in enumerate(zip(shares.items(), pairwise(edges), strict=True)):
+            yield {
+                "peer": id,
+                "class": name,
+                "share": share,
+                "begin": seat * width + gap,
+                "end": (seat + 1) * width - gap,
+                "middle": (seat + 0.5) * width,
+                "inner": _sector_radius(begin / edges[-1]),
+                "outer": _sector_radius(end / edges[-1]),
+                "label": id if at == 0 and seat % every == 0 else "",
+            }
+
+
+def lines(order: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Iterator[Row]:
+    """A line between each two, from the inner rim to the inner rim."""
+    place = {id: (seat + 0.5) * 2 * pi / len(order) for seat, id in enumerate(order)}
+    for one, other in sorted({(min(pair), max(pair)) for pair in pairs if place.keys() >= {*pair}}):
+        x, y = _point_on_rim(place[one])
+        x2, y2 = _point_on_rim(place[other])
+        yield {"peer": one, "other": other, "x": x, "y": y, "x2": x2, "y2": y2}
+
+
+def neighbours(order: Sequence[str]) -> list[tuple[str, str]]:
+    """Who sits next to whom."""
+    return [*pairwise(order), (order[-1], order[0])] if len(order) > 1 else []
+
+
+def _sector_radius(part: float) -> float:
+    return round(INNER + (OUTER - INNER) * part, 5)
+
+
+def _point_on_rim(angle: float) -> tuple[float, float]:
+    return round((INNER - 0.02) * sin(angle), 5), round((INNER - 0.02) * cos(angle), 5)
+
 
 MOST_CLASSES = 20
-Ordered = tuple[str, tuple[str, ...], Iterable[tuple[str, str]]]
+DrawnOrder = tuple[str, tuple[str, ...], Iterable[tuple[str, str]]]
 """When ("before", "after"), in which order, and who is joined by a line."""
 
 
-def seats(told: Told) -> Iterator[Row]:
+def sector_rows(told: RunData) -> Iterator[Row]:
     """The rows of `sectors`, with when they held."""
     mixed = mixes(told)
     return ({"when": when, **row} for when, order, _ in orders(told) for row in sectors(order, mixed))
 
 
-def joined(told: Told) -> Iterator[Row]:
+def line_rows(told: RunData) -> Iterator[Row]:
     """The rows of `lines`, with when they held, and whether it was in the ring's last order."""
     for when, order, pairs in orders(told):
         for row in lines(order, pairs):
@@ -27,7 +91,7 @@ def joined(told: Told) -> Iterator[Row]:
             yield {"when": when, "ring": "last" if last else "earlier", **row}
 
 
-def mixes(told: Told) -> dict[str, Mapping[str, float]]:
+def mixes(told: RunData) -> dict[str, Mapping[str, float]]:
     """Each peer's classes as it first held them, in the same order everywhere; of very many, neighbours together."""
     held = {id: one.data[0].classes for id, one in told.chronicles.items() if one.data}
     names = list(dict.fromkeys(name for classes in held.values() for name in classes))
@@ -43,7 +107,7 @@ def _groups(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     return (names[at : at + size] for at in range(0, len(names), size))
 
 
-def orders(told: Told) -> Iterator[Ordered]:
+def orders(told: RunData) -> Iterator[DrawnOrder]:
     """Before and after; where nobody has ordered it, the one there is as "after"."""
     first, orders = told.spec.ids, told.orders
     last = told.summary.ring if told.summary else orders[-1].order if orders else first
@@ -51,3 +115,209 @@ def orders(told: Told) -> Iterator[Ordered]:
     if orders:
         yield "before", first, neighbours(first)
     yield "after", last, told.talked if told.audits else neighbours(last)
+
+
+def edge_rows(told: RunData) -> Iterator[Row]:
+    """A row for every vector along every edge, as its sender wrote down, or its receiver where that was lost before.
+
+    bytes: of the vector; number_bytes: of the numbers beside it, or in a record; ring: "last", or "earlier" of an edge
+    that was used in earlier orders of the ring only.
+    """
+    sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for one in told.sent:
+        size, beside = sizes.get(known := (*one.edge, one.vector), (0, 0))
+        sizes[known] = size + one.bytes, beside + one.number_bytes
+    place = {id: at for at, id in enumerate(told.views.ids)}
+    for source, target, vector in sorted(
+        sizes, key=lambda edge: (place.get(edge[0], -1), place.get(edge[1], -1), edge[2])
+    ):
+        size, beside = sizes[source, target, vector]
+        ring, shown = "earlier" if (source, target) in told.earlier_edges else "last", quantity(size + beside)
+        yield {
+            "from": source, "to": target, "vector": vector, "bytes": size, "number_bytes": beside, "ring": ring,
+            "shown": shown,
+        }  # fmt: skip
+
+
+CLASS_COLOURS = (
+    "#332288",
+    "#88ccee",
+    "#44aa99",
+    "#117733",
+    "#999933",
+    "#ddcc77",
+    "#cc6677",
+    "#882255",
+    "#aa4499",
+    "#dddddd",
+)
+"""Tol's muted scheme."""
+ORDERED_COLOURS = ("#fde725", "#a0da39", "#4ac16d", "#1fa187", "#277f8e", "#365c8d", "#46327e", "#440154")
+"""For more classes than anybody can tell apart: near numbers have near colours (viridis)."""
+
+
+def class_colours(names: Sequence[str]) -> list[str]:
+    """A colour a class."""
+    if len(names) <= len(CLASS_COLOURS):
+        colours = list(CLASS_COLOURS[: len(names)])
+    else:
+        colours = [ORDERED_COLOURS[at * len(ORDERED_COLOURS) // len(names)] for at in range(len(names))]
+    return [GREY if name == UNKNOWN else colour for name, colour in zip(names, colours, strict=True)]
+
+
+HEIGHT = 300
+SIDE = "sin(datum.middle) > 0.2 ? 'left' : sin(datum.middle) < -0.2 ? 'right' : 'center'"
+"""Names begin, or end, at the ring."""
+
+
+def ring_figures(document: ReportDocument) -> list[ReportFigure]:
+    """Before and after; one alone where nobody has ordered it."""
+    kinds = {row["when"] for row in document.tables["ring"]}
+    before, after = document.runs[0].ring_cost
+    lines = "who sent to whom" if document.tables["edges"] else "neighbours"
+    if "before" not in kinds:
+        said = f"Each sector is a peer, its colours are its classes. Lines: {lines}."
+        return [replace(_ring_figure("after", "The ring", said, document), wide=True)]
+    said = "Each sector is a peer, its colours are its classes. Cost {}: the less alike the neighbours, the lower."
+    return [
+        _ring_figure("before", "The ring before ordering", said.format(number(before)), document),
+        _ring_figure("after", "The ring after ordering", f"Cost {number(after)}. Lines: {lines}.", document),
+    ]
+
+
+def _ring_figure(when: str, title: str, caption: str, document: ReportDocument) -> ReportFigure:
+    used = {row["class"] for row in document.tables["ring"]}
+    names = [name for name in [*document.runs[0].classes, UNKNOWN] if name in used]
+    return ReportFigure(
+        f"ring-{when}", title, caption, ("ring", "neighbours"), ring_chart(when, names, document.runs[0].peers)
+    )
+
+
+def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = None) -> Chart:
+    """Of the tables `ring` and `neighbours`. names: of the classes, in order. width: None for as much as there is."""
+    here: Chart = {"filter": f"datum.when === '{when}'"}
+    layers: list[Chart] = [
+        {
+            "data": {"name": "neighbours"},
+            "transform": [here],
+            "mark": {"type": "rule", "style": "edge"},
+            "encoding": {
+                "x": _position_channel("x", width),
+                "y": _position_channel("y", width),
+                "x2": {"field": "x2"},
+                "y2": {"field": "y2"},
+                "strokeDash": {
+                    "condition": {"test": "datum.ring === 'earlier'", "value": EARLIER_DASHES},
+                    "value": [1, 0],
+                },
+                "tooltip": [tip("peer", "between"), tip("other", "and")],
+            },
+        },
+        {
+            "data": {"name": "ring"},
+            "transform": [here],
+            "mark": {"type": "arc", "style": "sector"},
+            "encoding": {
+                **_angle_channels("begin", "end"),
+                "radius": _radius_channel("outer", width),
+                "radius2": {"field": "inner"},
+                "color": _colour_channel(names),
+                "tooltip": [tip("peer", "peer"), tip("class", "class"), tip("share", "share", ".1%")],
+            },
+        },
+        {
+            "data": {"name": "ring"},
+            "transform": [here, {"filter": "datum.label !== ''"}, {"calculate": str(LABEL_RADIUS), "as": "rim"}],
+            "mark": {"type": "text", "style": "name", "fontSize": 12 if peers <= MAX_NAMED_PEERS else 10}
+            | {"align": {"expr": SIDE}, "limit": 90},
+            "encoding": {
+                **_angle_channels("middle"),
+                "radius": _radius_channel("rim", width),
+                "text": nominal("label"),
+            },
+        },
+    ]
+    return {"width": width or "container", "height": HEIGHT, "layer": layers, "view": {"stroke": None}}
+
+
+def _colour_channel(names: Sequence[str]) -> Chart:
+    few = len(names) <= 10 and [*names] != [UNKNOWN]
+    legend: dict[str, Any] | None = {"orient": "bottom", "columns": 5, "symbolType": "square"} if few else None
+    scale = {"domain": [*names], "range": class_colours(names)}
+    return nominal("class", "class" if few else None, scale=scale, legend=legend)
+
+
+def _position_channel(field: str, width: int | None) -> Chart:
+    """In the largest square in the middle, where the sectors are."""
+    wide, high = (width, HEIGHT) if width else ("width", "height")
+    side, sign = (wide, 1) if field == "x" else (high, -1)
+    rim = [{"expr": f"({side} - {one} * min({wide}, {high})) / 2"} for one in (sign, -sign)]
+    scale = {"domain": [-1, 1], "nice": False, "range": rim}
+    return {"field": field, "type": "quantitative", "scale": scale, "axis": None}
+
+
+def _angle_channels(begin: str, end: str | None = None) -> Chart:
+    from_here: Chart = {"theta": {"field": begin, "type": "quantitative", "scale": None, "stack": None}}
+    return {**from_here, "theta2": {"field": end}} if end else from_here
+
+
+def _radius_channel(field: str, width: int | None) -> Chart:
+    scale = {"type": "linear", "domain": [0, 1], "nice": False, "zero": True}
+    fixed = {"range": [0, min(width, HEIGHT) / 2]} if width else {}  # beside others Vega-Lite takes no chart's own size
+    return {"field": field, "type": "quantitative", "scale": scale | fixed, "stack": None}
+
+
+MAX_NUMBERED_PEERS = 12
+"""Of more peers no number is written into the squares."""
+
+
+def traffic_figure(document: ReportDocument) -> ReportFigure:
+    seated = [row["peer"] for row in document.tables["ring"] if row["when"] == "after"]
+    peers = list(dict.fromkeys([*seated, *(row["peer"] for row in document.tables["peers"])]))
+    axis = NAMES_AXIS | {"domain": False}
+    known = [tip("from", "from"), tip("to", "to"), tip("sent", "bytes", ".4s"), tip("ring", "ring")]
+    square: Chart = {
+        "mark": {"type": "rect", "cornerRadius": 2},
+        "encoding": {
+            "color": {
+                "field": "sent",
+                "type": "quantitative",
+                "scale": {"zero": True},
+                "legend": {"title": "bytes", "format": "~s", "orient": "top", "gradientThickness": 8},
+            },
+            "tooltip": known,
+        },
+    }
+    written: Chart = {
+        "mark": {"type": "text", "style": "cell", "fontSize": 10},
+        "encoding": {
+            "text": {"field": "sent", "type": "quantitative", "format": ".2s"},
+            "tooltip": known,
+        },
+    }
+    earlier: Chart = {
+        "transform": [{"filter": "datum.ring === 'earlier'"}],
+        "mark": {"type": "rect", "style": "earlier", "cornerRadius": 2},
+        "encoding": {"tooltip": known},
+    }
+    dashed = " Dashed: used only before the ring was put in its last order."
+    said = "From the peer at the left to the peer at the bottom, in the order of the ring. Empty: nothing was sent."
+    return ReportFigure(
+        "traffic",
+        "Bytes along each edge",
+        said + (dashed if any(row["ring"] == "earlier" for row in document.tables["edges"]) else ""),
+        ("edges",),
+        {
+            "data": {"name": "edges"},
+            "height": 320,
+            "transform": [
+                {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
+                {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},
+            ],
+            "encoding": {
+                "x": nominal("to", "to", scale={"domain": peers, "paddingInner": 0.06}, axis=axis),
+                "y": nominal("from", "from", scale={"domain": peers, "paddingInner": 0.06}, axis=axis),
+            },
+            "layer": [square, earlier, written] if len(peers) <= MAX_NUMBERED_PEERS else [square, earlier],
+        },
+    )

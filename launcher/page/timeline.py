@@ -1,65 +1,234 @@
-"""What happened when, on one clock: who ran, who waited for whom, what failed, what mended, which view came."""
+"""Where each peer's time went, and what happened when: who ran, who waited for whom, what failed, what recovered.
 
-from collections.abc import Iterator, Mapping
+Tables `moments`, `peers` and `seconds`, and their figures. All times are on one clock: seconds since the run began,
+without the times in which no peer ran, as a run may pause for days.
+"""
 
-from launcher.page.chronicle import Chronicle
-from launcher.page.clock import Clock
-from launcher.page.document import Row
-from launcher.page.moment import Moment
-from launcher.views import Views, change
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+
+from launcher.page.charts import (
+    ACTIVITY_COLOURS,
+    EVENT_COLOURS,
+    EVENT_SHAPES,
+    NAMES_AXIS,
+    Chart,
+    ReportFigure,
+    nominal,
+    quantitative,
+    tip,
+)
+from launcher.page.document import ReportDocument, Row
+from launcher.page.learning_curves import ACTIVITIES
+from launcher.page.peer_history import PeerHistory, TimelineEvent
+from launcher.page.run_data import RunData
+from launcher.views import Views, describe_change
 from peer.text import printable
 from peer.views.view import View
 
-EVERYBODY = "all peers"
+MIN_PAUSE_S = 5.0
+"""Seconds without any peer that are still shown: a launcher waits as long before it starts one again."""
+
+
+class Clock:
+    """Made of when peers ran, each from its first event to its last, in unix seconds."""
+
+    def __init__(self, lives: Iterable[tuple[float, float]]):
+        self._spans: list[tuple[float, float, float]] = []
+        """Begin and end in unix seconds, and how long the pauses before were."""
+        for begin, end in sorted(lives):
+            if self._spans and begin <= self._spans[-1][1] + MIN_PAUSE_S:
+                first, last, paused = self._spans[-1]
+                self._spans[-1] = (first, max(last, end), paused)
+            else:
+                paused = self._spans[-1][2] + begin - self._spans[-1][1] if self._spans else begin
+                self._spans.append((begin, end, paused))
+
+    def seconds(self, time: float) -> float:
+        """Since the run began; a time within a pause counts as its beginning."""
+        at = bisect_right(self._spans, time, key=lambda span: span[0]) - 1
+        if at < 0:
+            return 0.0
+        _, end, paused = self._spans[at]
+        return round(min(time, end) - paused, 3)
+
+    @property
+    def pauses(self) -> list[float]:
+        """Where on this clock a pause was left out."""
+        return [round(begin - paused, 3) for begin, _, paused in self._spans[1:]]
+
+
+ALL_PEERS = "all peers"
 """No peer's id has a space in it."""
-SHORTEST = 0.5
+MIN_SILENCE_S = 0.5
 """Seconds of a silence that is shown: a link that breaks and comes back at once is no event."""
-LONGEST_TEXT = 300
+MAX_TEXT = 300
 
 
-def clock_of(chronicles: Mapping[str, Chronicle]) -> Clock:
+def clock_of(chronicles: Mapping[str, PeerHistory]) -> Clock:
     return Clock(
         (life.start, life.end or life.start) for one in chronicles.values() for life in one.lives if life.start > 0
     )
 
 
-def moments(chronicles: Mapping[str, Chronicle], views: Views) -> list[Row]:
+def event_rows(chronicles: Mapping[str, PeerHistory], views: Views) -> list[Row]:
     """A row each, in order of time. peer: whose events tell of it, or `EVERYBODY`. begin, end: seconds of the run."""
     clock = clock_of(chronicles)
     rows = [
-        _row(id, moment, clock)
+        _event_row(id, moment, clock)
         for id, chronicle in chronicles.items()
         for moment in [*chronicle.lives, *chronicle.all_moments]
         if moment.kind != "not heard" or _matters(moment, chronicles)
     ]
-    rows += [_row(EVERYBODY, moment, clock) for moment in _changes(chronicles, views)]
+    rows += [_event_row(ALL_PEERS, moment, clock) for moment in _changes(chronicles, views)]
     for at in clock.pauses:
-        rows.append({"peer": EVERYBODY, "kind": "note", "begin": at, "end": at, "text": "the run was started again"})
+        rows.append({"peer": ALL_PEERS, "kind": "note", "begin": at, "end": at, "text": "the run was started again"})
     return sorted(rows, key=lambda row: row["begin"])
 
 
-def _row(id: str, moment: Moment, clock: Clock) -> Row:
+def _event_row(id: str, moment: TimelineEvent, clock: Clock) -> Row:
     begin = clock.seconds(moment.start)
     end = begin if moment.end is None else clock.seconds(moment.end)
-    text = printable(moment.text[:LONGEST_TEXT])
+    text = printable(moment.text[:MAX_TEXT])
     return {"peer": id, "kind": moment.kind, "begin": begin, "end": end, "text": text}
 
 
-def _matters(silence: Moment, chronicles: Mapping[str, Chronicle]) -> bool:
+def _matters(silence: TimelineEvent, chronicles: Mapping[str, PeerHistory]) -> bool:
     """Whether it is more than a blink, a neighbour that has finished, or one that is no neighbour any more."""
     other = chronicles.get(silence.about)
     ended = other.ended if other else None
     forgotten = ended is not None and (not silence.over or ended <= silence.start + 1)
-    return not forgotten and (silence.end or silence.start) - silence.start >= SHORTEST
+    return not forgotten and (silence.end or silence.start) - silence.start >= MIN_SILENCE_S
 
 
-def _changes(chronicles: Mapping[str, Chronicle], views: Views) -> Iterator[Moment]:
+def _changes(chronicles: Mapping[str, PeerHistory], views: Views) -> Iterator[TimelineEvent]:
     """Each change of view once, when the first peer told of it."""
     before = View(0, views.ids, first=0)
     for view in views.later:
         times = [one.views[view.number].time for one in chronicles.values() if view.number in one.views]
         if times:
-            said = change(before, view) or "what was played of some rounds is void"
+            said = describe_change(before, view) or "what was played of some rounds is void"
             why = f" ({view.reason})" if view.reason else ""
-            yield Moment("change of view", min(times), f"view {view.number} from round {view.first} on: {said}{why}")
+            yield TimelineEvent(
+                "change of view", min(times), f"view {view.number} from round {view.first} on: {said}{why}"
+            )
         before = view
+
+
+def peer_rows(told: RunData) -> Iterator[Row]:
+    """A row a peer: its figures at the end, or after the last round of which it tells."""
+    results = {one.id: one for one in told.summary.per_peer} if told.summary else {}
+    for id, chronicle in told.chronicles.items():
+        result, last = results.get(id), chronicle.history.get(chronicle.completed)
+        held, judged = chronicle.data[-1] if chronicle.data else None, result or last
+        yield {
+            "peer": id,
+            "samples": result.samples if result else held and held.samples,
+            "value": told.headline.value(judged) if judged else None,
+            "rounds": chronicle.completed,
+            "bytes_sent": judged.bytes_sent if judged else 0,
+            "bytes_received": judged.bytes_received if judged else 0,
+            **{f"{name}_seconds": round(_spent(chronicle, name), 3) for name in ACTIVITIES},
+            "starts": len(chronicle.lives),
+            "model_sha256": result.model_sha256 if result else None,
+            "classes": held.classes if held else {},
+        }
+
+
+def activity_rows(told: RunData) -> Iterator[Row]:
+    """A row a peer and activity; `other` is what its processes took besides: starting, waiting for a round, saving."""
+    clock = clock_of(told.chronicles)
+    for id, chronicle in told.chronicles.items():
+        spent = {name: _spent(chronicle, name) for name in ACTIVITIES}
+        alive = sum(clock.seconds(life.end or life.start) - clock.seconds(life.start) for life in chronicle.lives)
+        spent["other"] = max(0.0, alive - sum(spent.values()))
+        yield from ({"peer": id, "activity": name, "seconds": round(value, 3)} for name, value in spent.items())
+
+
+def _spent(chronicle: PeerHistory, activity: str) -> float:
+    return sum(done.seconds.get(activity, 0.0) for done in chronicle.history.values())
+
+
+def time_figure(document: ReportDocument) -> ReportFigure:
+    order = [row["peer"] for row in document.tables["peers"]]
+    return ReportFigure(
+        "time",
+        "Where the time went",
+        "Communicate: sending, and waiting for what neighbours send. Other: starting, waiting for a round, saving.",
+        ("seconds",),
+        {
+            "data": {"name": "seconds"},
+            "height": 330,
+            "mark": {"type": "bar", "cornerRadius": 1},
+            "encoding": {
+                "x": nominal(
+                    "peer",
+                    sort=order,
+                    axis=NAMES_AXIS,
+                ),
+                "y": quantitative("seconds", "seconds"),
+                "color": nominal(
+                    "activity", scale={"domain": [*ACTIVITY_COLOURS], "range": [*ACTIVITY_COLOURS.values()]}, sort=None
+                ),
+                "order": {"field": "activity_order", "type": "quantitative"},
+                "tooltip": [tip("peer", "peer"), tip("activity", "activity"), tip("seconds", "seconds", ".1f")],
+            },
+            "transform": [{"calculate": f"indexof({[*ACTIVITY_COLOURS]}, datum.activity)", "as": "activity_order"}],
+        },
+    )
+
+
+LASTING = ("waits", "not heard")
+
+
+def timeline_figure(document: ReportDocument) -> ReportFigure:
+    order = [row["peer"] for row in document.tables["peers"]]
+    height = min(720, max(120, 26 * len(order)))
+    happened = {row["kind"] for row in document.tables["moments"]}
+    shown = [kind for kind in EVENT_COLOURS if kind in happened]
+    colour = nominal(
+        "kind", scale={"domain": shown, "range": [EVENT_COLOURS[kind] for kind in shown]}, legend={"columns": 3}
+    )
+    known = [tip("peer", "peer"), tip("text", "what"), tip("begin", "from second", ".1f"), tip("end", "to", ".1f")]
+    row: Chart = nominal("peer", scale={"domain": order, "paddingInner": 0.3}, axis=NAMES_AXIS | {"labelSeparation": 0})
+    along = quantitative("begin", "seconds", scale={"nice": False}, axis={"grid": False})
+
+    def bar(kinds: tuple[str, ...], thickness: float) -> Chart:
+        return {
+            "transform": [{"filter": {"field": "kind", "oneOf": [*kinds]}}],
+            "mark": {"type": "bar", "height": {"band": thickness}, "minBandSize": 2},
+            "encoding": {"y": row, "x": along, "x2": {"field": "end"}, "color": colour, "tooltip": known},
+        }
+
+    points: Chart = {
+        "transform": [
+            {"filter": {"field": "kind", "oneOf": [*EVENT_SHAPES]}},
+            {"filter": f"datum.peer !== '{ALL_PEERS}'"},
+        ],
+        "mark": {"type": "point", "filled": True, "size": 90 if len(order) <= 40 else 40, "opacity": 1},
+        "encoding": {
+            "y": row,
+            "x": along,
+            "color": colour,
+            "shape": nominal("kind", scale={"domain": [*EVENT_SHAPES], "range": [*EVENT_SHAPES.values()]}, legend=None),
+            "tooltip": known,
+        },
+    }
+    changes: Chart = {
+        "transform": [{"filter": f"datum.peer === '{ALL_PEERS}'"}],
+        "mark": {"type": "rule", "style": "change"},
+        "encoding": {"x": along, "tooltip": known[1:3]},
+    }
+    return ReportFigure(
+        "timeline",
+        "What happened when",
+        "Grey: the peer runs. A gap: it did not. Dashed line: another view, or the run was started again. Times when "
+        "no peer ran are left out.",
+        ("moments",),
+        {
+            "data": {"name": "moments"},
+            "height": height,
+            "layer": [bar(("running",), 0.4), bar(LASTING, 0.9), changes, points],
+        },
+        wide=True,
+    )

@@ -12,18 +12,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.reports.decided import decided
-from launcher.reports.lives import lives
-from launcher.reports.summary import Found, Places, Spent, is_of_the_end, longest, summary_of
+from launcher.recorded_spec import Keys
+from launcher.reports.peer_files import decided_views, peer_activity
+from launcher.reports.summary import PeerResults, Places, TimeSpent, is_of_the_end, longest, summary_of
 from launcher.reports.summary_json import Summary
-from launcher.written_spec import Keys
 from peer.errors import FailedError, InputError
 from peer.learning.tasks import TASKS
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS
 from peer.spec.agreement import agreed, digests
 from peer.spec.federation import Spec
-from peer.spec.run import RUN, Run
+from peer.spec.recordings import RUN, RunIdentity
 from peer.telemetry.results import RESULT, Result, read_result
 
 
@@ -52,16 +51,16 @@ class Collected:
             raise InputError(f"{places[strangers[0]]}/{RUN}: `{strangers[0]}` is not in the ring of its own spec")
         return cls(spec, {id: places[id] for id in spec.ids if id in places})
 
-    def summarise(self, spent: Spent | None = None) -> Summary:
+    def summarise(self, spent: TimeSpent | None = None) -> Summary:
         """Of all that have finished; FailedError if nobody has. spent: None if only the peers' events tell it."""
         found = {id: result for id, place in self.places.items() if (result := self._result(id, place))}
-        views = decided(self.spec, self.places, longest(found, self.spec))
+        views = decided_views(self.spec, self.places, longest(found, self.spec))
         found = {id: result for id, result in found.items() if is_of_the_end(result, views)}
         missing = {id: self._why(id) for id in views.finishers if id not in found}
         if not found:
             named = ", ".join(f"{id} ({why})" for id, why in missing.items())
             raise FailedError(f"no peer has finished, so there is nothing to sum up: {named}")
-        return summary_of(self.spec, Found(self.places, found, views, missing), spent or self._spent())
+        return summary_of(self.spec, PeerResults(self.places, found, views, missing), spent or self._spent())
 
     def _result(self, id: str, place: Path) -> Result | None:
         """Its own result, of this run's length."""
@@ -71,14 +70,14 @@ class Collected:
     def _why(self, id: str) -> str:
         if id not in self.places:
             return "its directory is not among those given"
-        if os.path.lexists(self.places[id] / RESULT) and lives(self.places[id]).rounds >= self.spec.rounds:
+        if os.path.lexists(self.places[id] / RESULT) and peer_activity(self.places[id]).rounds >= self.spec.rounds:
             return f"its {RESULT} is damaged"
-        return f"it has not finished: {lives(self.places[id]).rounds} of {self.spec.rounds} rounds"
+        return f"it has not finished: {peer_activity(self.places[id]).rounds} of {self.spec.rounds} rounds"
 
-    def _spent(self) -> Spent:
+    def _spent(self) -> TimeSpent:
         """By each peer's own clock, from each start to the last event before the next; and how often they started."""
-        all = [lives(place) for place in self.places.values()]
-        return Spent(max(one.seconds for one in all), sum(one.again for one in all))
+        all = [peer_activity(place) for place in self.places.values()]
+        return TimeSpent(max(one.seconds for one in all), sum(one.again for one in all))
 
 
 def _once(directories: Sequence[Path]) -> list[Path]:
@@ -106,16 +105,16 @@ def _peers_in(directory: Path) -> Iterator[Path]:
     yield from below
 
 
-def _read(place: Path) -> Run:
+def _read(place: Path) -> RunIdentity:
     try:
-        return Run.read(place)
+        return RunIdentity.read(place)
     except OSError as error:
         raise InputError(f"{place}/{RUN}: cannot be read ({error.strerror})") from None
     except ValueError:
         raise InputError(f"{place}/{RUN}: is damaged or no peer's; bring it again, or leave this peer out") from None
 
 
-def _by_id(runs: Mapping[Path, Run]) -> dict[str, Path]:
+def _by_id(runs: Mapping[Path, RunIdentity]) -> dict[str, Path]:
     places: dict[str, Path] = {}
     for place, run in runs.items():
         if run.id in places:
@@ -124,7 +123,7 @@ def _by_id(runs: Mapping[Path, Run]) -> dict[str, Path]:
     return places
 
 
-def _refuse_mixture(runs: Mapping[Path, Run]) -> None:
+def _refuse_mixture(runs: Mapping[Path, RunIdentity]) -> None:
     (first, one), *others = runs.items()
     for place, other in others:
         keys = sorted(one.digests.keys() | other.digests.keys())
@@ -133,7 +132,7 @@ def _refuse_mixture(runs: Mapping[Path, Run]) -> None:
             raise InputError(f"{first} and {place} are of different runs: they differ in {named}")
 
 
-def _spec(runs: Mapping[Path, Run], code: Path | None) -> Spec:
+def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> Spec:
     """What all of them have agreed on, as one of them has it."""
     whole = [(place, run) for place, run in runs.items() if run.spec is not None]
     if not whole:

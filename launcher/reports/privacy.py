@@ -1,13 +1,15 @@
 """All audits together as a proof of FIRMA's Definitions 3.1 to 3.3 for one run.
 
 3.1, head privacy: no byte of a head left its peer. Where something left whose content nobody can check, this can
-     neither be said nor denied: then it is None, and `on_trust` says what it rests on (`launcher.reports.trust`).
+     neither be said nor denied: then it is None, and `on_trust` says what it rests on.
 3.2, no server: both ends of every edge are members, and no member is a hub, that is, the one through whom all
      others talk. (A ring neighbour that blends two vectors is no server by the paper's own Proposition 5.6.)
 3.3, ring: all edges that were used fit on one ring, so that each peer talked to two neighbours at most.
 
 The last two are judged over the whole run, but for what all peers announce to each other: another order of the ring,
-other members (`launcher.reports.definitions`). Every verdict comes with a sentence that says what was counted.
+other members. What happens between two such changes is judged as a whole: who meets another partner each round, or
+collects in one round and sends back in the next, is seen in no round alone. Every verdict comes with a sentence that
+says what was counted.
 
 Whether the definitions are met is a property of the protocol. A *violation* is a byte that left against the
 protocol's own declaration: an edge not authorised in that round, a head it calls private. What a sender wrote
@@ -20,21 +22,518 @@ audits tell, and what each vector is declared to hold.
 
 An audit that is not there proves nothing either way. Of a run whose peers' audits are not all at hand, a definition can
 be denied and not proven: then it is None.
+
+What cannot be verified: a part of the model is taken from the model by the runtime itself, but a vector of a protocol's
+own is whatever its code wrote into it. Of the protocols that come with this project the code is known and tested, so
+what they declare a vector to be laid out like (`like`) counts; user code has nobody's word but its author's. Bytes that
+nobody can read (ciphertexts, half precision) are on trust in either. Numbers beside vectors, in records and in notes
+can be parts of a head: where user code takes part, be it the protocol, the task, the model, a training step or the
+data, it has a say in them, and all of them are on trust.
+
+Read from top to bottom: what the audits say (flows), the definitions, the violations, what cannot be verified, the
+proof.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
-from launcher.reports.definitions import Finding, in_order, neighbours_only, no_head_left, no_server
-from launcher.reports.flows import Audit, carried, entries
-from launcher.reports.summary_json import Privacy
-from launcher.reports.trust import Promise
-from launcher.reports.violations import disagreed, mismatches, missing, undeclared
+from launcher.reports.summary_json import Privacy, UnverifiedBytes, Violation
+from launcher.table import quantity
 from launcher.views import Views
-from peer.spec.federation import MEANS, VARIANCES
+from peer.protocols.declarations import Declarations, Share
+from peer.spec.federation import MEANS, VARIANCES, Spec
+from peer.text import plural
+
+Audit = Mapping[str, Any]
+Edge = tuple[str, str]
+"""Sender and receiver."""
+Flow = tuple[int, int, str, str, str]
+"""Number of the view, round, sender, receiver, name of the vector."""
+AuditedRoundKey = tuple[str, int, int]
+"""Whose audit, number of the view, round."""
 
 
-def privacy(views: Views, audits: Mapping[str, Audit], promise: Promise, unfinished: Collection[str] = ()) -> Privacy:
+class SentVector(NamedTuple):
+    """One vector or record that went along an edge in a round."""
+
+    view: int
+    order: int
+    """How often the ring had been put in another order in that view."""
+    round: int
+    source: str
+    target: str
+    vector: str
+    bytes: int
+    number_bytes: int
+    """Of the numbers beside the vector, or in the record."""
+    unwritten: bool = False
+    """Whether its receiver alone has written it down, as the sender was lost before it could."""
+
+    @property
+    def edge(self) -> Edge:
+        return self.source, self.target
+
+
+def sent_vectors(views: Views, audits: Mapping[str, Audit]) -> list[SentVector]:
+    """All that was sent but the empty messages: one says that nothing is sent, and uses no edge.
+
+    By the senders' audits, and by the receivers' where a sender was lost before it could write its round down.
+    """
+    orders = RingOrders(audits)
+    found = []
+    for source, record, entry in entries(audits, "sent"):
+        view, round = at = record.get("view", 0), record["round"]
+        order = orders.before(*at) + entry.get("order", 0)
+        sizes = entry["bytes"], entry.get("scalar_bytes", 0)
+        found.append(SentVector(view, order, round, source, entry["to"], entry["vector"], *sizes))
+    whole = records(audits, whole=True)
+    for target, record, entry in entries(audits, "received") if views.later else ():
+        source, at = entry["from"], (record.get("view", 0), record["round"])
+        if source in audits and (source, *at) not in whole:
+            order = orders.of(views.members_of(at[0]), *at, (source, target))
+            sizes = entry["bytes"], entry.get("scalar_bytes", 0)
+            found.append(SentVector(at[0], order, at[1], source, target, entry["vector"], *sizes, unwritten=True))
+    return [one for one in found if one.bytes or one.number_bytes]
+
+
+class RingOrders:
+    """Into which orders the ring was put, by all peers' audits."""
+
+    def __init__(self, audits: Mapping[str, Audit]) -> None:
+        longest: dict[tuple[int, int], Sequence[Sequence[str]]] = {}
+        for audit in audits.values():
+            for record in audit["rounds"]:
+                at, orders = (record.get("view", 0), record["round"]), record.get("orders", ())
+                if len(orders) > len(longest.get(at, ())):
+                    longest[at] = orders
+        self._announced: dict[int, list[tuple[int, Sequence[str]]]] = {}
+        """By view, each with its round."""
+        for (view, round), orders in sorted(longest.items()):
+            self._announced.setdefault(view, []).extend((round, ring) for ring in orders)
+
+    def before(self, view: int, round: int) -> int:
+        """How many were announced in that view before that round."""
+        return bisect_left(self._announced.get(view, ()), round, key=lambda one: one[0])
+
+    def of(self, members: Sequence[str], view: int, round: int, edge: Edge) -> int:
+        """The first order that held in that round and in which the two are neighbours; the last if there is none."""
+        rings = [members, *(ring for at, ring in self._announced.get(view, ()) if at <= round)]
+        held = range(self.before(view, round), len(rings))
+        return next((order for order in held if _are_neighbours(rings[order], edge)), len(rings) - 1)
+
+
+def _are_neighbours(ring: Sequence[str], edge: Edge) -> bool:
+    return {*edge} <= {*ring} and (ring.index(edge[0]) - ring.index(edge[1])) % len(ring) in (1, len(ring) - 1)
+
+
+def entries(audits: Mapping[str, Audit], direction: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """(whose audit, the round's record, one line of it) for every line of "sent" or "received"."""
+    for id, audit in audits.items():
+        for record in audit["rounds"]:
+            for entry in record[direction]:
+                yield id, record, entry
+
+
+def records(audits: Mapping[str, Audit], *, whole: bool) -> set[AuditedRoundKey]:
+    """The rounds that are written down; whole: without those that were cut off."""
+    return {
+        (id, record.get("view", 0), record["round"])
+        for id, audit in audits.items()
+        for record in audit["rounds"]
+        if not (whole and record.get("interrupted"))
+    }
+
+
+def sum_flows(audits: Mapping[str, Audit], direction: str, kind: str = "bytes") -> Counter[Flow]:
+    """Bytes by round, sender, receiver and vector, as the senders or as the receivers counted them.
+
+    kind: "bytes" of tensors, or "scalar_bytes", those of the numbers beside a tensor or in a record.
+    """
+    flows: Counter[Flow] = Counter()
+    for id, record, entry in entries(audits, direction):
+        source, target = (id, entry["to"]) if direction == "sent" else (entry["from"], id)
+        flows[record.get("view", 0), record["round"], source, target, entry["vector"]] += entry.get(kind, 0)
+    return flows
+
+
+K = TypeVar("K")
+MOST_NAMED = 5
+"""Of more peers or vectors than this the others are counted."""
+HOLDS = {True: "met", False: "not met", None: "neither proven nor denied"}
+
+
+class DefinitionFinding(NamedTuple):
+    """Whether a definition is met, as far as was counted; None: neither proven nor denied."""
+
+    holds: bool | None
+    counted: str
+
+    def doubted(self, why: str) -> "DefinitionFinding":
+        """With what may not have been counted; what is denied stays so."""
+        return DefinitionFinding(False if self.holds is False else None, f"{self.counted}; {why}")
+
+
+@dataclass(frozen=True)
+class RingPeriod:
+    """What was sent in one view while the ring was in one order."""
+
+    view: int
+    members: Sequence[str]
+    flows: Sequence[SentVector]
+
+    @cached_property
+    def edges(self) -> set[Edge]:
+        return {flow.edge for flow in self.flows}
+
+    @property
+    def rounds(self) -> str:
+        return _rounds(flow.round for flow in self.flows)
+
+    @property
+    def groups(self) -> Iterator[tuple[Sequence[SentVector], str]]:
+        """Flows that may have no hub: all, those of one vector, those of one round; and what they are, in words."""
+        yield self.flows, ""
+        for vector, some in _by(self.flows, lambda flow: flow.vector):
+            yield some, f" of `{vector}`"
+        for _, some in _by(self.flows, lambda flow: flow.round):
+            yield some, ""
+
+
+def ring_periods(views: Views, flows: Iterable[SentVector]) -> list[RingPeriod]:
+    """By view, and by order of the ring within it, the last at the end."""
+    by_order = sorted(_by(flows, lambda flow: (flow.view, flow.order)), key=lambda one: one[0])
+    return [RingPeriod(view, views.members_of(view), some) for (view, _), some in by_order]
+
+
+def no_head_left(
+    heads: Mapping[str, int], sent: Sequence[SentVector], on_trust: Sequence[UnverifiedBytes], own: str
+) -> DefinitionFinding:
+    """Definition 3.1. heads: bytes of heads by vector; own: what is to be said of a user's own code, or nothing."""
+    if heads:
+        return DefinitionFinding(
+            False, f"{quantity(sum(heads.values()))} of heads left their peers, in {_sizes(heads)}"
+        )
+    vectors, numbers = sum(flow.bytes for flow in sent), sum(flow.number_bytes for flow in sent)
+    counted = f"0 B of heads in {quantity(vectors)} of vectors and {quantity(numbers)} of numbers"
+    if on_trust:
+        trusted = Counter[str]()
+        for one in on_trust:
+            trusted[one["vector"]] += one["bytes"]
+        counted += f"; {quantity(trusted.total())} on trust: {_sizes(trusted)}"
+    return DefinitionFinding(None if on_trust else True, f"{counted}; {own}")
+
+
+def no_server(orders: Sequence[RingPeriod]) -> DefinitionFinding:
+    """Definition 3.2: members only, and nobody through whom all others talk, be it over several rounds or in one."""
+    if stranger := _stranger(orders):
+        return DefinitionFinding(False, stranger)
+    for one in orders:
+        for flows, what in one.groups:
+            edges = {flow.edge for flow in flows}
+            if (centre := hub(edges)) is not None:
+                others = plural(len(neighbourhoods(edges)) - 1, "other")
+                return DefinitionFinding(
+                    False,
+                    f"{centre} was an end of all {plural(len(edges), 'directed edge')}{what} in "
+                    f"{_rounds(flow.round for flow in flows)}, so it stood between the {others}",
+                )
+    if not orders:
+        return DefinitionFinding(True, "nothing was sent")
+    ends = [(sum(id in edge for edge in one.edges), len(one.edges), id) for one in orders for id in one.members]
+    most, used, busiest = max(ends, key=lambda one: (one[0] / one[1], one[1]))
+    return DefinitionFinding(
+        True,
+        f"nobody stood between all others, in a round or over many: {busiest}, the busiest, was an end of {most} of "
+        f"{plural(used, 'directed edge')}",
+    )
+
+
+def neighbours_only(orders: Sequence[RingPeriod]) -> DefinitionFinding:
+    """Definition 3.3: what was sent between two changes of the ring fits on one ring."""
+    used = _used(orders)
+    for one in orders:
+        if why := why_no_ring(one.edges, one.members):
+            meanwhile = " while the ring stayed in one order" if len(orders) > 1 else ""
+            return DefinitionFinding(False, f"{why} in {one.rounds}{meanwhile}; {used}")
+    if earlier_edges(orders):
+        whole = max(map(len, neighbourhoods(edge for one in orders for edge in one.edges).values()))
+        in_all = f" in one order of the ring, nor more than {whole} in all"
+        return DefinitionFinding(True, f"{used}; no peer had more than 2 partners{in_all}")
+    return DefinitionFinding(
+        True, f"{used}, on one ring; no peer had more than 2 partners" if orders else "nothing was sent"
+    )
+
+
+def neighbourhoods(edges: Iterable[Edge]) -> dict[str, set[str]]:
+    """With whom each peer exchanged anything, in either direction."""
+    found: dict[str, set[str]] = {}
+    for source, target in edges:
+        found.setdefault(source, set()).add(target)
+        found.setdefault(target, set()).add(source)
+    return found
+
+
+def hub(edges: Collection[Edge]) -> str | None:
+    """The one end of all edges, with three others at least, or with two that it both hears and answers; else None.
+
+    On a ring a peer that sends to its two neighbours is none, though they may not have come to send anything.
+    """
+    for centre in next(iter(edges), ()):
+        targets, sources = ({edge[1 - end] for edge in edges if edge[end] == centre} for end in (0, 1))
+        if all(centre in edge for edge in edges) and (
+            len(targets | sources) > 2 or min(len(targets), len(sources)) > 1
+        ):
+            return centre
+    return None
+
+
+def why_no_ring(edges: Iterable[Edge], members: Sequence[str]) -> str:
+    """Why they are not paths of members, or the one closed ring of them all; empty if they are."""
+    neighbours = neighbourhoods(edges)
+    if strangers := sorted(neighbours.keys() - {*members}):
+        return f"{strangers[0]}, who was no member, exchanged with {_named(sorted(neighbours[strangers[0]]))}"
+    most = max(neighbours, key=lambda id: (len(neighbours[id]), -members.index(id)), default=None)
+    if most is not None and len(neighbours[most]) > 2:
+        others = sorted(neighbours[most], key=members.index)
+        return f"{most} exchanged with {len(others)} others ({_named(others)})"
+    unseen = set(neighbours)
+    while unseen:
+        component, front = set[str](), {unseen.pop()}
+        while front:
+            component |= front
+            front = {one for id in front for one in neighbours[id]} - component
+        unseen -= component
+        closed = len(component) > 2 and all(len(neighbours[id]) == 2 for id in component)
+        if closed and len(component) < len(members):
+            return f"{_named(sorted(component, key=members.index))} closed a ring without the others"
+    return ""
+
+
+def earlier_edges(orders: Sequence[RingPeriod]) -> set[Edge]:
+    """Those used only before the ring's last order."""
+    return {edge for one in orders[:-1] for edge in one.edges} - (orders[-1].edges if orders else set())
+
+
+def _used(orders: Sequence[RingPeriod]) -> str:
+    """17 directed edges: 12 of the ring, 5 of the ring before it was reordered (order and proportions, 440 B each)."""
+    earlier = earlier_edges(orders)
+    whole = plural(len({edge for one in orders for edge in one.edges}), "directed edge")
+    if not earlier:
+        return whole
+    bytes_of, vectors = Counter[Edge](), set[str]()
+    for flow in (flow for one in orders for flow in one.flows if flow.edge in earlier):
+        bytes_of[flow.edge] += flow.bytes + flow.number_bytes
+        vectors.add(flow.vector)
+    most = quantity(max(bytes_of.values()))
+    each = f"{most} each" if len({*bytes_of.values()}) == 1 else f"at most {most} each"
+    change = "it was reordered" if orders[0].view == orders[-1].view else "its members changed"
+    before = f"the ring before {change}" if len(orders) == 2 else f"the {len(orders) - 1} rings before it"
+    return (
+        f"{whole}: {len(orders[-1].edges)} of the ring, {len(earlier)} of {before} ({_named(sorted(vectors))}, {each})"
+    )
+
+
+def _stranger(orders: Iterable[RingPeriod]) -> str:
+    found = ((id, edge) for one in orders for edge in sorted(one.edges) for id in edge if id not in one.members)
+    return next((f"{id} was no member, and {edge[0]} sent to {edge[1]}" for id, edge in found), "")
+
+
+def _by(flows: Iterable[SentVector], key: Callable[[SentVector], K]) -> Iterator[tuple[K, list[SentVector]]]:
+    groups: dict[K, list[SentVector]] = {}
+    for flow in flows:
+        groups.setdefault(key(flow), []).append(flow)
+    yield from groups.items()
+
+
+def _rounds(rounds: Iterable[int]) -> str:
+    known = {*rounds}
+    return f"rounds {min(known)} to {max(known)}" if len(known) > 1 else f"round {max(known)}"
+
+
+def _named(names: Sequence[str]) -> str:
+    if len(names) > MOST_NAMED:
+        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return _named([f"{name} ({quantity(size)})" for name, size in sorted(sizes.items())])
+
+
+MAX_ROUNDS_AHEAD = 5
+"""Rounds by which a neighbour may be further than what a peer has on disk, and the one that it is in."""
+
+
+def missing_rounds(views: Views, audits: Mapping[str, Audit]) -> Iterator[Violation]:
+    """Members with an audit that lacks rounds of a view; round 0 is the set-up and always written down."""
+    whole, lacking = records(audits, whole=True), dict[str, list[int]]()
+    for span in views.spans:
+        lost = views.lost_after(span)
+        for id in [id for id in span.view.members if id in audits]:
+            absent = [round for round in span.rounds if (id, span.view.number, round) not in whole]
+            if id in lost:
+                absent = without_the_last(absent, span.last, MAX_ROUNDS_AHEAD * len(lost))
+            lacking.setdefault(id, []).extend(absent)
+    for id in [id for id in views.ids if lacking.get(id)]:
+        named = ", ".join(map(str, lacking[id][:10]))
+        yield violation((None, id), 0, f"{id}'s audit lacks rounds, so nothing is proven: {named}")
+
+
+def without_the_last(absent: list[int], last: int, most: int) -> list[int]:
+    """The rounds but for the unbroken row of them that ends with `last`, if it is of `most` rounds at most."""
+    row = 0
+    while row < len(absent) and absent[-1 - row] == last - row:
+        row += 1
+    return absent[: len(absent) - row] if row <= most else absent
+
+
+def disagreed(audits: Mapping[str, Audit]) -> Iterator[Violation]:
+    """Orders of the ring that one peer says to have been announced in a round, and another one does not."""
+    said: dict[tuple[int, int], tuple[str, Any]] = {}
+    for id, audit in audits.items():
+        for record in (record for record in audit["rounds"] if not record.get("interrupted")):
+            at = record.get("view", 0), record["round"]
+            first, orders = said.setdefault(at, (id, record.get("orders", [])))
+            if orders != record.get("orders", []):
+                reason = f"{first} and {id} do not say alike into which order the ring was put in round {at[1]}"
+                yield violation((None, id), 0, reason)
+
+
+def undeclared(views: Views, audits: Mapping[str, Audit], private: Callable[[int], bool]) -> Iterator[Violation]:
+    """Lines of an audit against what the protocol declared for that round."""
+    for id, record, entry in entries(audits, "sent"):
+        flow = (record.get("view", 0), record["round"], id, entry["to"], entry["vector"])
+        for reason in undeclared_reasons(views, id, record, entry):
+            yield violation(flow, entry["bytes"], reason)
+        if entry.get("head_bytes", 0) and private(record["round"]):
+            yield violation(flow, entry["bytes"], f"{entry['head_bytes']} bytes of a private head")
+    for id, record, entry in entries(audits, "received"):
+        if "receive" not in record["edges"].get(entry["from"], ()):
+            flow = (record.get("view", 0), record["round"], entry["from"], id, entry["vector"])
+            yield violation(flow, entry["bytes"], f"{id} was not to receive from {entry['from']} in this round")
+
+
+def undeclared_reasons(views: Views, sender: str, record: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[str]:
+    number = record.get("view", 0)
+    members = views.members_of(number)
+    if entry["to"] not in members:
+        yield f"the receiver is not a member of {f'view {number}' if number else 'the federation'}"
+    if sender not in members:
+        yield f"the sender is not a member of {f'view {number}' if number else 'the federation'}"
+    if "send" not in record["edges"].get(entry["to"], ()):
+        yield "the edge was not authorised in this round"
+
+
+def mismatches(audits: Mapping[str, Audit], kind: str) -> Iterator[Violation]:
+    """Flows whose two ends counted differently; where one end left no record there is nothing to compare.
+
+    Of an interrupted round not all that was sent had arrived; and its sender, if it was started again meanwhile, has
+    not counted what it had sent before.
+    """
+    sent, received = sum_flows(audits, "sent", kind), sum_flows(audits, "received", kind)
+    recorded = records(audits, whole=False)
+    whole = records(audits, whole=True)
+    for flow in sorted(set(sent) | set(received)):
+        view, round, source, target, _ = flow
+        ends = (source, view, round), (target, view, round)
+        less = ends[1] not in whole and received[flow] < sent[flow]
+        if {*ends} <= recorded and ends[0] in whole and not less and sent[flow] != received[flow]:
+            what = "bytes" if kind == "bytes" else "bytes of scalars"
+            reason = f"{source} counted {sent[flow]} {what} sent, {target} {received[flow]} received"
+            yield violation(flow, sent[flow], reason)
+
+
+def violation(flow: Flow | tuple[None, str], size: int, reason: str) -> Violation:
+    if flow[0] is None:
+        return {"round": None, "from": flow[1], "to": None, "vector": None, "bytes": size, "reason": reason}
+    view, round, source, target, vector = flow
+    found: Violation = {
+        "round": round,
+        "from": source,
+        "to": target,
+        "vector": vector,
+        "bytes": size,
+        "reason": reason,
+    }
+    return {**found, "view": view} if view else found
+
+
+DOUBLE_BYTES = 8
+"""Bytes of a number."""
+
+
+@dataclass(frozen=True)
+class PrivacyDeclaration:
+    """What the run's protocol declares, and each `module:Name` of a user's own code that took part."""
+
+    declared: Declarations
+    own_code: Sequence[str] = ()
+
+    def on_trust(self, audits: Mapping[str, Audit]) -> list[UnverifiedBytes]:
+        """{vector, why, bytes} of each vector whose content nobody can check, by name; bytes of all peers."""
+        sent: Counter[tuple[str, str]] = Counter()
+        for audit in audits.values():
+            for record in audit["rounds"]:
+                for entry in record["sent"]:
+                    share = self._share(entry["vector"], record["round"])
+                    if entry["bytes"] and share and (why := self._why(share)):
+                        sent[entry["vector"], why] += entry["bytes"]
+        found: list[UnverifiedBytes] = [
+            {"vector": name, "why": why, "bytes": size} for (name, why), size in sorted(sent.items())
+        ]
+        told = self._numbers(audits, "told", "numbers that code of your own had a say in")
+        noted = self._numbers(audits, "noted", "noted by code of your own, and so in events and results")
+        return [*found, *told, *noted]
+
+    @property
+    def whose_code(self) -> str:
+        """Whose code took part, in words."""
+        if not self.own_code:
+            return "no code of your own took part"
+        named = ", ".join(f"`{name}`" for name in self.own_code)
+        return f"code of your own took part, {named}, and nobody can check what it wrote into the model"
+
+    def holds_head(self, vector: str, round: int) -> bool:
+        """Whether that vector, as it is declared, has a head in it."""
+        share = self._share(vector, round)
+        return share is None or share.holds_head
+
+    def _share(self, vector: str, round: int) -> Share | None:
+        return next((share for share in self.declared.travelling(round) if share.vector == vector), None)
+
+    def _why(self, share: Share) -> str | None:
+        if share.bytes:
+            return "bytes that nobody but the protocol can read"
+        if not share.own or share.holds_head:
+            return None  # a part of the model, or counted as one that holds a head
+        if share.like is None:
+            return "the protocol does not declare what is in it"
+        own = self.declared.protocol in self.own_code
+        return "declared like the extractor by code of your own, which nobody can check" if own else None
+
+    def _numbers(self, audits: Mapping[str, Audit], kind: str, why: str) -> list[UnverifiedBytes]:
+        """By name, where code of a user's own took part; each counts once, however many peers get it."""
+        counts: Counter[str] = Counter()
+        for record in (record for audit in audits.values() for record in audit["rounds"] if self.own_code):
+            counts.update(record.get(kind, {}))
+        return [{"vector": name, "why": why, "bytes": DOUBLE_BYTES * count} for name, count in sorted(counts.items())]
+
+
+def privacy_declaration(spec: Spec, audits: Mapping[str, Audit]) -> PrivacyDeclaration:
+    """What the run's protocol promises of heads, and whose code took part, by the spec and by each peer's audit."""
+    told = (name for audit in audits.values() for record in audit["rounds"] for name in record.get("own_code", ()))
+    return PrivacyDeclaration(
+        spec.protocol.declarations(spec.rounds), tuple(dict.fromkeys([*spec.computing_code, *told]))
+    )
+
+
+def privacy(
+    views: Views, audits: Mapping[str, Audit], promise: PrivacyDeclaration, unfinished: Collection[str] = ()
+) -> Privacy:
     """The `privacy` block of summary.json from every peer's audit of a run.
 
     unfinished: members whose audits may lack rounds; nothing is said against them, nor against those without an audit.
@@ -47,12 +546,12 @@ def privacy(views: Views, audits: Mapping[str, Audit], promise: Promise, unfinis
     """
     private = promise.declared.heads_stay
     on_trust = promise.on_trust(audits)
-    sent = carried(views, audits)
-    orders = in_order(views, sent)
+    sent = sent_vectors(views, audits)
+    orders = ring_periods(views, sent)
     unseen_heads = any(one.unwritten and promise.holds_head(one.vector, one.round) for one in sent)
     unknown = [id for id in views.ids if id in unfinished or id not in audits]
     violations = [
-        *(gaps := list(missing(views, {id: audit for id, audit in audits.items() if id not in unknown}))),
+        *(gaps := list(missing_rounds(views, {id: audit for id, audit in audits.items() if id not in unknown}))),
         *disagreed(audits),
         *undeclared(views, audits, private),
         *mismatches(audits, "bytes"),
@@ -77,7 +576,7 @@ def privacy(views: Views, audits: Mapping[str, Audit], promise: Promise, unfinis
         found = {name: one.doubted(f"no whole audit of {', '.join(unknown)}") for name, one in found.items()}
     if gaps:
         found = {
-            name: Finding(False, f"{one.counted}; audits lack rounds, so nothing is proven")
+            name: DefinitionFinding(False, f"{one.counted}; audits lack rounds, so nothing is proven")
             for name, one in found.items()
         }
     proof: Privacy = {

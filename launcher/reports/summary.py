@@ -5,17 +5,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.headline import Headline, mean
-from launcher.reports.audits import audits
-from launcher.reports.decided import decided
-from launcher.reports.flows import Audit
-from launcher.reports.privacy import privacy
+from launcher.reports.peer_files import audits, decided_views
+from launcher.reports.privacy import privacy, privacy_declaration
 from launcher.reports.summary_json import AcrossPeers, DecidedView, PeerSummary, Summary
-from launcher.reports.trust import Promise
 from launcher.views import Views
 from peer.errors import FailedError
 from peer.learning.tasks import Task
 from peer.learning.training import metrics
-from peer.spec.behaviour import in_words
+from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.telemetry.events import RoundDone
 from peer.telemetry.results import Result, read_result
@@ -24,7 +21,7 @@ from peer.views.view import View
 TESTS = ("matched", "global", "paper")
 
 
-class Spent(NamedTuple):
+class TimeSpent(NamedTuple):
     """What a run took."""
 
     wall_seconds: float
@@ -41,25 +38,19 @@ def results(places: Places, rounds: int) -> dict[str, Result]:
     return {id: result for id, result in read.items() if result and result.is_of(rounds)}
 
 
-def promise(spec: Spec, audits: Mapping[str, Audit]) -> Promise:
-    """What the run's protocol promises of heads, and whose code took part, by the spec and by each peer's audit."""
-    told = (name for audit in audits.values() for record in audit["rounds"] for name in record.get("own_code", ()))
-    return Promise(spec.protocol.declarations(spec.rounds), tuple(dict.fromkeys([*spec.computing_code, *told])))
-
-
 def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> Summary:
     """The summary of a run that all peers have finished; FailedError names those without a result."""
     places = {id: directory / id for id in spec.ids}
     found = results(places, spec.rounds)
-    views = decided(spec, places, longest(found, spec))
+    views = decided_views(spec, places, longest(found, spec))
     found = {id: result for id, result in found.items() if is_of_the_end(result, views)}
     without = [id for id in views.finishers if id not in found]
     if without:
         raise FailedError(f"There is no result of {', '.join(without)}; run again to let them finish.")
-    return summary_of(spec, Found(places, found, views), Spent(wall_seconds, restarts))
+    return summary_of(spec, PeerResults(places, found, views), TimeSpent(wall_seconds, restarts))
 
 
-def told_of(view: View) -> DecidedView:
+def view_as_json(view: View) -> DecidedView:
     return {
         "number": view.number,
         "members": [*view.members],
@@ -71,7 +62,7 @@ def told_of(view: View) -> DecidedView:
     }
 
 
-class Found(NamedTuple):
+class PeerResults(NamedTuple):
     """What is there of a run: directories, results of those who have finished, one at least, and the views. missing:
     who should have a result, and why each has none."""
 
@@ -91,7 +82,7 @@ def is_of_the_end(result: Result, views: Views) -> bool:
     return bool(views.spans) and sorted(result.ring) == sorted(views.spans[-1].view.members)
 
 
-def summary_of(spec: Spec, there: Found, spent: Spent) -> Summary:
+def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent) -> Summary:
     """The summary of the peers that have a result."""
     places, found, views, missing = there
     per_peer = [found[id] for id in spec.ids if id in found]
@@ -114,14 +105,14 @@ def summary_of(spec: Spec, there: Found, spent: Spent) -> Summary:
         ring_cost=per_peer[0].ring_cost,
         restarts=spent.restarts,
         per_peer=tuple(map(PeerSummary.of, per_peer)),
-        privacy=privacy(views, audited, promise(spec, audited), missing),
+        privacy=privacy(views, audited, privacy_declaration(spec, audited), missing),
         replicated={
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
         },
-        behaviour=in_words(spec.behaviour),
+        behaviour=describe_behaviours(spec.behaviour),
         honest_accuracy=honest_mean(per_peer, spec, headline) if spec.behaviour else None,
         missing=dict(missing),
-        views=tuple(map(told_of, views.later)),
+        views=tuple(map(view_as_json, views.later)),
         exact=views.exact,
         absences=views.absences(),
     )

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired, Self
 from pydantic import Field, FiniteFloat, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
-from peer.files import write_atomically
-from peer.reading import RECORDS, read_plain
+from peer.files import MAX_RECORDS_BYTES, read_plain, write_atomically
 from peer.telemetry.results import Figures, Result
 
 Violation = TypedDict(
@@ -40,7 +39,7 @@ class DecidedView(TypedDict):
     """Who was voted out, in it or before; not in summaries of earlier versions."""
 
 
-class Trusted(TypedDict):
+class UnverifiedBytes(TypedDict):
     """Bytes of one vector that rest on somebody's word."""
 
     vector: str
@@ -54,7 +53,7 @@ class Privacy(TypedDict):
     head_bytes_sent: int
     edges_used: list[list[str]]
     violations: list[Violation]
-    on_trust: list[Trusted]
+    on_trust: list[UnverifiedBytes]
     definitions: dict[str, bool | None]
     counted: NotRequired[dict[str, str]]
     """By definition a sentence that says what was counted; not in summaries of earlier versions."""
@@ -163,7 +162,7 @@ SUMMARIES = TypeAdapter(Summary)
 def read(path: Path) -> Summary | None:
     """The summary in a file; None if there is none, or none of a finished run that a launcher wrote like that."""
     try:
-        summary = SUMMARIES.validate_json(read_plain(path, RECORDS))
+        summary = SUMMARIES.validate_json(read_plain(path, MAX_RECORDS_BYTES))
     except (OSError, ValueError):
         return None
     return None if summary.missing else summary

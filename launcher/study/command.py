@@ -1,23 +1,135 @@
-"""`dfl-launch study`: every cell of a grid, and the tables and figures of all."""
+"""`dfl-launch study`: every cell of a grid, and the tables and figures of all.
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+What is looked at before anything is written or computed, the progress bar, the files of the results, and the command.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from launcher.output import Output
-from launcher.study.cell import Cell
-from launcher.study.checks import STUDY, check_data, check_directory, check_packages
-from launcher.study.grid import cells, read
-from launcher.study.pool import Ended, check_port, computed, room
-from launcher.study.progress import Shown
-from launcher.study.stopping import Stopping
-from launcher.study.written import write
+from launcher.page.charts import look, picture
+from launcher.plan import plan
+from launcher.study import results
+from launcher.study.figures import axis_figures, cell_figures, main_figures
+from launcher.study.grid import Cell, cells, read_study
+from launcher.study.pool import CellOutcome, StopSignal, check_port, compute_cells, max_parallel_cells
+from launcher.study.tables import latex, markdown, study_page, tables
 from peer.errors import FailedError, InputError
-from peer.files import sole_use, write_atomically
-from peer.spec.peer import FIRST_PORT
-from peer.text import plural
+from peer.files import sole_use, unwritable_reason, write_atomically
+from peer.spec.agreement import sha256
+from peer.spec.loading import FIRST_PORT
+from peer.text import plural, printable
+
+NEEDED_PACKAGES = ("pandas", "pyarrow", "scipy", "vl_convert")
+STUDY_FILE = "study.yaml"
+"""The study's file, beside its results."""
+
+
+def check_packages(extra: str) -> None:
+    needed = (*NEEDED_PACKAGES, "distributed") if extra == "dask" else NEEDED_PACKAGES
+    if missing := [name for name in needed if find_spec(name) is None]:
+        way_out = f"install them with: pip install -c constraints.txt 'dfl[{extra}]'"
+        raise InputError(f"studies need packages that are missing here ({', '.join(missing)}); {way_out}")
+
+
+def check_directory(directory: Path, name: str) -> None:
+    if why := unwritable_reason(directory):
+        raise InputError(f"{why}; choose another directory with --out")
+    if directory.exists() and any(directory.iterdir()) and not (directory / "cells").is_dir():
+        raise InputError(f"{directory} holds files that are no study's; choose another directory with --out")
+    if (there := name_of_study_in(directory)) not in (None, name):
+        raise InputError(f"{directory} is of the study `{there}`; choose another directory with --out")
+
+
+def name_of_study_in(directory: Path) -> str | None:
+    """Of the study that is there already; None where there is none, or it cannot be read any more."""
+    try:
+        return read_study(directory / STUDY_FILE)[0].name
+    except (InputError, OSError):
+        return None
+
+
+def check_data(cells: Sequence[Cell]) -> None:
+    """Opens the data of one cell of each kind and builds its model; InputError where its peers would refuse them."""
+    kinds = {}
+    for cell in cells:
+        # Whole, as it has the places of files, which the peers need not agree on.
+        spec = cell.spec.model_dump(mode="json")
+        kinds[sha256([spec[key] for key in ("data", "model", "task", "ring")])] = cell
+    for cell in kinds.values():
+        try:
+            plan(cell.spec)
+        except InputError as error:
+            raise InputError(f"{error} (in the cell {cell.name})") from None
+
+
+class ProgressBar:
+    """The bar, and what is said above it."""
+
+    def __init__(self, output: Output, total: int, kept: int) -> None:
+        columns = TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left:")
+        self._output = output
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=output.console, redirect_stdout=False)
+        self._done, self._total = kept, total
+        self._task = self._bar.add_task("cells", total=total, completed=kept)
+
+    def tell(self, ended: CellOutcome) -> None:
+        self._done += 1
+        self._bar.advance(self._task)
+        if ended.failure:
+            self._output.say(printable(f"failed: {ended.cell.name}: {ended.failure}"))
+        elif not self._output.console.is_terminal:
+            self._output.say(printable(f"{self._done} of {self._total}: {ended.cell.name}"))
+
+    @classmethod
+    @contextmanager
+    def on(cls, output: Output, total: int, kept: int) -> Iterator["ProgressBar"]:
+        shown = cls(output, total, kept)
+        if not output.console.is_terminal:
+            yield shown
+            return
+        with shown._bar:
+            yield shown
+
+
+FIGURE_KINDS = ("rounds", "fairness", "bytes", "axis", "ring", "reputation")
+"""With which the names of figures begin."""
+
+
+def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
+    """All of them, the tidy tables first: whatever becomes of the figures, those are there."""
+    directory, name, axes = made[0].directory, made[0].spec.name, [*made[0].labels]
+    rows, by_round = results.rows(made, failures), [*results.round_rows(made)]
+    write_atomically(directory / "results.csv", results.as_csv(rows).encode())
+    write_atomically(directory / "results.parquet", results.as_parquet(rows))
+    write_atomically(directory / "rounds.parquet", results.as_parquet(by_round))
+    found = tables(rows, axes)
+    write_atomically(directory / "tables.md", markdown(found, name).encode())
+    write_atomically(directory / "tables.tex", latex(found, name).encode())
+    charts = main_figures(rows, by_round, axes) | axis_figures(rows, axes) | cell_figures(made, axes)
+    pictures = _draw_figures(directory / "figures", charts)
+    write_atomically(directory / "study.html", study_page(name, rows, found, pictures).encode())
+
+
+def _draw_figures(place: Path, charts: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, bytes]]:
+    """By name, titles and SVGs. Figures of an earlier grid go."""
+    place.mkdir(exist_ok=True)
+    drawn = {}
+    for file, (title, chart) in charts.items():
+        drawn[file] = title, picture(chart, look("light"), "svg")
+        write_atomically(place / f"{file}.svg", drawn[file][1])
+        write_atomically(place / f"{file}.png", picture(chart, look("light"), "png"))
+    for old in place.iterdir():
+        if old.suffix in (".svg", ".png") and old.stem not in drawn and old.stem.partition("-")[0] in FIGURE_KINDS:
+            old.unlink()
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -37,49 +149,48 @@ def study(options: StudyOptions, output: Output) -> int:
     check_packages("dask" if options.dask else "study")
     if options.at_once is not None and options.at_once < 1:
         raise InputError(f"--at-once {options.at_once}: give a number from 1 on")
-    settings, document = read(options.file)
+    settings, document = read_study(options.file)
     directory = options.out or Path("studies") / settings.name
     made = cells(settings, document, directory)
     check_directory(directory, settings.name)
     missing_cells = [cell for cell in made if not cell.finished]
     check_data(missing_cells)
-    with place(options, missing_cells, output) as where, alone_in(directory):
-        write_atomically(directory / STUDY, options.file.read_bytes())
-        return carried_out(made, missing_cells, where, output)
+    with backend(options, missing_cells, output) as where, sole_use_of(directory):
+        write_atomically(directory / STUDY_FILE, options.file.read_bytes())
+        return run_cells(made, missing_cells, where, output)
 
 
 @dataclass(frozen=True)
-class Place:
+class Backend:
     """Where cells are computed, in words, and what computes them."""
 
     words: str
-    computed: Callable[[Stopping], Generator[Ended, None, None]]
+    computed: Callable[[StopSignal], Generator[CellOutcome, None, None]]
 
 
 @contextmanager
-def place(options: StudyOptions, cells: Sequence[Cell], output: Output) -> Iterator[Place]:
+def backend(options: StudyOptions, cells: Sequence[Cell], output: Output) -> Iterator[Backend]:
     check_port(cells, options.port)
     if not options.dask or not cells:
-        at_once = options.at_once or room(cells)
-        yield Place(f"{at_once} at once", partial(computed, cells, at_once, options.port))
+        at_once = options.at_once or max_parallel_cells(cells)
+        yield Backend(f"{at_once} at once", partial(compute_cells, cells, at_once, options.port))
         return
-    from launcher.study.cluster import Cluster
-    from launcher.study.handed_out import HandedOut
+    from launcher.study.dask_pool import DaskPool, DaskScheduler
 
-    with Cluster.connected(options.dask) as cluster:
-        handed_out = HandedOut(cluster, options.port, output.say)
+    with DaskScheduler.connected(options.dask) as cluster:
+        handed_out = DaskPool(cluster, options.port, output.say)
         at_once = options.at_once or sum(cluster.look().values())
         words = f"{at_once} at once by the Dask scheduler at {options.dask}"
-        yield Place(words, partial(handed_out.computed, cells, options.at_once))
+        yield Backend(words, partial(handed_out.computed, cells, options.at_once))
 
 
-def carried_out(made: Sequence[Cell], missing: Sequence[Cell], where: Place, output: Output) -> int:
+def run_cells(made: Sequence[Cell], missing: Sequence[Cell], where: Backend, output: Output) -> int:
     kept, failures = len(made) - len(missing), dict[str, str]()
     directory = made[0].directory
     output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where.words}, in {directory}")
-    with Stopping.listening() as stopping:
+    with StopSignal.listening() as stopping:
         everything = closing(where.computed(stopping))
-        with Shown.on(output, len(made), kept) as shown, everything as computing:
+        with ProgressBar.on(output, len(made), kept) as shown, everything as computing:
             for ended in computing:
                 shown.tell(ended)
                 if ended.failure:
@@ -89,7 +200,7 @@ def carried_out(made: Sequence[Cell], missing: Sequence[Cell], where: Place, out
             return stopping.code
     for cell in made:
         cell.prepare()  # where it was computed the study, or its own code, may have lain elsewhere
-    write(made, failures)
+    write_results(made, failures)
     output.say(*(str(directory / name) for name in ("results.csv", "tables.md", "study.html")))
     if failures:
         how_many = f"{len(failures)} of {plural(len(made), 'cell')} failed"
@@ -98,7 +209,7 @@ def carried_out(made: Sequence[Cell], missing: Sequence[Cell], where: Place, out
 
 
 @contextmanager
-def alone_in(directory: Path) -> Iterator[None]:
+def sole_use_of(directory: Path) -> Iterator[None]:
     (directory / "cells").mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         try:

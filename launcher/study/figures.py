@@ -1,33 +1,42 @@
-"""The figures of a study, as Vega-Lite charts that hold their data."""
+"""The figures of a study, as Vega-Lite charts that hold their data.
+
+Those of all cells, by round and against fairness and bytes; for each axis of numbers, such as `peers` or `data.limit`,
+how the main figures go with it; and those of single cells, at their first seed: the ring before and after it was
+ordered, and what the peers thought of one another.
+"""
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import chain, count
 from statistics import fmean, stdev
 from typing import Any
 
-from launcher.page.figures.base import nominal, quantitative, rounds, tip, titled
-from launcher.study.results import Row
-from launcher.study.tables import elsewhere, place
+from launcher.page.charts import NAMES_AXIS, nominal, quantitative, rounds_axis, tip, titled
+from launcher.page.ring import UNKNOWN, lines, ring_chart, sectors
+from launcher.reports import summary_json
+from launcher.study.grid import Cell
+from launcher.study.results import Row, cell_columns, cell_details
+from launcher.study.tables import other_axes, place_in_grid
+from peer.text import number
 
 Chart = dict[str, Any]
 SIZE: Chart = {"width": 260, "height": 200}
-LEGEND: Chart = {"labelLimit": 0, "columns": 1, "orient": "right", "symbolOpacity": 1}
-SHOWN = ("protocol", "seed", "mean", "gini", "tensor_bytes_sent")
-METHOD = nominal("protocol", sort=None, legend=LEGEND)
+COLOUR_LEGEND: Chart = {"labelLimit": 0, "columns": 1, "orient": "right", "symbolOpacity": 1}
+POINT_COLUMNS = ("protocol", "seed", "mean", "gini", "tensor_bytes_sent")
+METHOD_COLOUR = nominal("protocol", sort=None, legend=COLOUR_LEGEND)
 
 
-def figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:
+def main_figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:
     """By file name: the title and the chart."""
-    others = elsewhere(rows, axes, "protocol")
-    figure = headline(rows)
+    others = other_axes(rows, axes, "protocol")
+    figure = headline_words(rows)
     whole = [
-        {**{name: row[name] for name in SHOWN}, "place": place(row, others)}
+        {**{name: row[name] for name in POINT_COLUMNS}, "place": place_in_grid(row, others)}
         for row in rows
         if row.get("mean") is not None
     ]
     course = [
-        {**{name: row[name] for name in ("protocol", "seed", "round", "mean")}, "place": place(row, others)}
+        {**{name: row[name] for name in ("protocol", "seed", "round", "mean")}, "place": place_in_grid(row, others)}
         for row in round_rows
         if row["mean"] is not None
     ]
@@ -47,7 +56,7 @@ def figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[str])
     return made
 
 
-def headline(rows: Sequence[Row]) -> str:
+def headline_words(rows: Sequence[Row]) -> str:
     """What `mean` is the mean of, where that is the same everywhere."""
     found = {row["figure"] for row in rows}
     return found.pop() if len(found) == 1 else "figure"
@@ -84,7 +93,7 @@ def _curves(figure: str) -> Chart:
     band = {"y": quantitative("lower", words, scale={"zero": False}), "y2": {"field": "upper"}}
     return {
         **SIZE,
-        "encoding": {"x": rounds(), "color": METHOD},
+        "encoding": {"x": rounds_axis(), "color": METHOD_COLOUR},
         "layer": [
             {"mark": {"type": "area", "opacity": 0.15}, "encoding": band},
             {"mark": {"type": "line"}, "encoding": {"y": quantitative("mean", words)}},
@@ -101,8 +110,198 @@ def _points(figure: str, field: str, words: str) -> Chart:
         "encoding": {
             "x": quantitative(field, words, scale={"zero": False}, axis=axis),
             "y": quantitative("mean", f"mean {figure}", scale={"zero": False}),
-            "color": METHOD,
-            "shape": METHOD,
+            "color": METHOD_COLOUR,
+            "shape": METHOD_COLOUR,
             "tooltip": [tip("protocol", "protocol"), tip("seed", "seed"), tip("mean", figure, ".4f")],
         },
     }
+
+
+MIN_VALUES = 3
+"""Values that make a course."""
+LOG_RATIO = 20
+"""From this ratio of the largest to the smallest on, a scale is logarithmic."""
+
+
+def axis_figures(rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:
+    """By file name: the title and the chart."""
+    against = {
+        "mean": f"mean {headline_words(rows)}",
+        "weight_divergence": "weight divergence between the peers' models",
+        "tensor_bytes_sent": "bytes of tensors sent by all peers",
+    }
+    methods = list(dict.fromkeys(row["protocol"] for row in rows))  # each with its colour, also where it has no point
+    made: dict[str, tuple[str, Chart]] = {}
+    for axis in axes:
+        if axis.rpartition(".")[2] in ("protocol", "seed"):
+            continue
+        for column, words in against.items():
+            values = _axis_values(rows, axes, axis, column)
+            if _has_course({row["x"] for row in values}):
+                chart = faceted(values, _axis_lines(values, axis, words, counted=column != "mean"))
+                chart["spec"]["encoding"]["color"] = {**METHOD_COLOUR, "scale": {"domain": methods}}
+                made[file_name(f"axis-{axis}-{column}", made)] = f"{titled(words)} against {axis}", chart
+    return made
+
+
+def _axis_values(rows: Sequence[Row], axes: Sequence[str], axis: str, column: str) -> list[Row]:
+    """A row a cell. Where nothing is sent, or no models differ, there is no point: zero is no size beside others."""
+    others = other_axes(rows, [one for one in axes if one != axis], "protocol")
+    return [
+        {
+            "protocol": row["protocol"],
+            "seed": row["seed"],
+            "x": row[axis],
+            "y": row[column],
+            "place": place_in_grid(row, others),
+        }
+        for row in rows
+        if row.get(column) is not None and (column == "mean" or row[column] > 0)
+    ]
+
+
+def _has_course(found: set[Any]) -> bool:
+    return len(found) >= MIN_VALUES and not any(isinstance(one, str) for one in found)
+
+
+def _axis_lines(values: Sequence[Row], axis: str, words: str, counted: bool) -> Chart:
+    """A point a cell, and a line through the means over the seeds. counted: y is a size, which may be logarithmic."""
+    ticks = {"format": ".2s"} if max(row["y"] for row in values) >= 1000 else {}
+    scale = _scale([row["y"] for row in values]) if counted else {"zero": False}
+    found = sorted({row["x"] for row in values})
+    x = quantitative("x", axis, scale=_scale(found), axis={"values": found, "format": "~g"})
+    y = quantitative("y", words, scale=scale, axis=ticks)
+    tips = [tip("protocol", "protocol"), tip("x", axis), tip("seed", "seed"), tip("y", words, ".4g")]
+    return {
+        **SIZE,
+        "encoding": {"x": x},
+        "layer": [
+            {"mark": "line", "encoding": {"y": {**y, "aggregate": "mean"}}},
+            {"mark": {"type": "point", "filled": True, "size": 40}, "encoding": {"y": y, "tooltip": tips}},
+        ],
+    }
+
+
+def _scale(found: Sequence[float]) -> Chart:
+    """Logarithmic where all are positive and far apart."""
+    return (
+        {"type": "log", "nice": False} if min(found) > 0 and max(found) >= LOG_RATIO * min(found) else {"zero": False}
+    )
+
+
+RING_WIDTH = 320
+
+
+def ring_figure(kept: dict[str, Any]) -> Chart:
+    """kept: what the cell's process has left of the ring."""
+    mixes, orders = kept["mixes"], kept["orders"]
+    seats = [{"when": one["when"], **row} for one in orders for row in sectors(one["order"], mixes)]
+    joined = [
+        {"when": one["when"], **row}
+        for one in orders
+        for row in lines(one["order"], [(here, there) for here, there in one["lines"]])
+    ]
+    used = {row["class"] for row in seats}
+    names = [name for name in [*next(iter(mixes.values()), {}), UNKNOWN] if name in used]
+    charts = [
+        {"title": f"{one['when']}: cost {number(cost)}"} | ring_chart(one["when"], names, len(one["order"]), RING_WIDTH)
+        for one, cost in zip(orders, kept["cost"], strict=True)
+    ]
+    shared = {"resolve": {"scale": {"color": "shared"}}, "config": {"concat": {"spacing": 30}}}
+    return {"datasets": {"ring": seats, "neighbours": joined}, "hconcat": charts, **shared}
+
+
+NOTES = ("reputation", "opinions")
+"""Names of notes with a number for each member, in the order of the spec."""
+MAX_NUMBERED_STEPS = 24
+"""Of more peers or rounds no number is written into the squares."""
+
+Notes = Sequence[Mapping[str, Any]]
+
+
+def reputations_of(told: Mapping[str, Notes]) -> tuple[str, Chart] | None:
+    """What it shows, and the chart; None of a protocol without reputations. told: by id, in the order of the spec.
+
+    Where all peers have come to the same reputations, they are shown over the rounds; otherwise each one's opinion of
+    each other, after the last round.
+    """
+    ids = [*told]
+    noted = next((name for name in NOTES if all(_noted(one, name, ids) for one in told.values())), None)
+    if noted is None:
+        return None
+    by_peer = {id: _noted(one, noted, ids) for id, one in told.items()}
+    rounds = by_peer[ids[0]]
+    if all(one == rounds for one in by_peer.values()):
+        rows = [_opinion(round, of, value) for round, values in rounds.items() for of, value in values.items()]
+        return "over the rounds, alike at all peers", _heat(rows, [*rounds], ids, ("round", "peer"))
+    last = max(rounds)
+    # What a peer thinks of itself is no opinion.
+    rows = [_opinion(of, by, one[max(one)][of]) for by, one in by_peer.items() for of in ids if of != by]
+    return f"of each other, after round {last}", _heat(rows, ids, ids, ("of", "in the eyes of"))
+
+
+def _noted(notes: Notes, name: str, ids: Sequence[str]) -> dict[int, dict[str, float]]:
+    """By round and member."""
+    found = {note["round"]: note.get(name) for note in notes}
+    whole = {round: values for round, values in found.items() if isinstance(values, list) and len(values) == len(ids)}
+    return {round: dict(zip(ids, values, strict=True)) for round, values in whole.items()}
+
+
+def _opinion(x: Any, y: str, value: float) -> dict[str, Any]:
+    return {"x": str(x), "y": y, "reputation": value}
+
+
+def _heat(rows: list[dict[str, Any]], along: Sequence[Any], up: Sequence[str], words: tuple[str, str]) -> Chart:
+    across = [*map(str, along)]
+    axis = NAMES_AXIS | {"domain": False, "labelSeparation": 1}
+    few = len(across) <= MAX_NUMBERED_STEPS and len(up) <= MAX_NUMBERED_STEPS
+    widest = 6 + 7 * max(map(len, across))
+    colour = {
+        "field": "reputation",
+        "type": "quantitative",
+        "scale": {"zero": True} if few else {"zero": True, "scheme": "viridis"},
+        "legend": {"title": "reputation", "orient": "top", "gradientThickness": 8},
+    }
+    known = [tip("x", words[0]), tip("y", words[1]), tip("reputation", "reputation", ".4f")]
+    square: Chart = {"mark": {"type": "rect"}, "encoding": {"color": colour, "tooltip": known}}
+    number = {"field": "reputation", "type": "quantitative", "format": ".2f"}
+    text: Chart = {"mark": {"type": "text", "style": "cell", "fontSize": 10}, "encoding": {"text": number}}
+    return {
+        "data": {"values": rows},
+        "width": max(240, min(720, max(34, min(60, widest)) * len(across))),
+        "height": max(120, min(560, 26 * len(up))),
+        "encoding": {
+            "x": nominal("x", words[0], scale={"domain": across, "paddingInner": 0.04}, axis=axis),
+            "y": nominal("y", words[1], scale={"domain": [*up], "paddingInner": 0.04}, axis=axis),
+        },
+        "layer": [square, text] if few else [square],
+    }
+
+
+def cell_figures(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:
+    """By file name: the title and the chart."""
+    made: dict[str, tuple[str, Chart]] = {}
+    for words, cell in _shown_cells(cells, axes).items():
+        for kind, title, chart in _figures_of(cell):
+            made[file_name(f"{kind}-{words}", made)] = f"{title}: {words}, seed {cell.spec.seed}", chart
+    return made
+
+
+def _shown_cells(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, Cell]:
+    """By method and place in words, the finished cell with the first seed in the grid."""
+    rows = [(cell_columns(cell), cell) for cell in cells if cell.finished]
+    others = other_axes([row for row, _ in rows], axes, "protocol")
+    found: dict[str, Cell] = {}
+    for row, cell in rows:
+        where = f", {place_in_grid(row, others)}" if others else ""
+        found.setdefault(f"{row['protocol']}{where}", cell)
+    return found
+
+
+def _figures_of(cell: Cell) -> Iterator[tuple[str, str, Chart]]:
+    if ring := cell_details(cell).get("ring"):
+        yield "ring", "The ring before and after ordering", ring_figure(ring)
+    summary = summary_json.read(cell.files.summary)
+    if summary and (found := reputations_of({one.id: one.notes for one in summary.per_peer})):
+        said, chart = found
+        yield "reputation", f"Reputations {said}", chart

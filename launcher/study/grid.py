@@ -1,24 +1,200 @@
-"""From study.yaml to its cells, each checked."""
+"""From study.yaml to its cells, each checked; and a cell: its federation, its key, the directory that holds its files.
 
+DIR/cells/<digest>/federation.yaml   the spec as resolved     rounds.json    rows of rounds, an ordered ring, the commit
+DIR/cells/<digest>/log.txt           what its process said    summary.json   written last: with it the cell is finished
+DIR/cells/<digest>/run/              while it is computed
+
+A cell's digest is that of all that its peers must agree on, and of the files of the user's that they read, as no digest
+of a spec tells what is in those. So the same cell of another study file beside this one is computed once. An error in a
+cell's federation names the line of study.yaml from which the value came.
+"""
+
+import hashlib
 import json
-from collections.abc import Mapping
-from functools import cache
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from launcher.study.cell import Cell
-from launcher.study.cell_document import CellDocument
-from launcher.study.settings import StudySettings
-from launcher.study.sources import digest, sources
-from peer.errors import InputError, nearest
-from peer.spec.document import Document, put, validate
+from pydantic import Field
+
+from launcher.reports import summary_json
+from launcher.run_files import RunFiles
+from peer.errors import InputError, suggest
+from peer.files import MAX_RECORDS_BYTES, open_plain, read_plain, write_atomically
+from peer.settings import Settings, of_peer
+from peer.spec.agreement import sha256, user_code
+from peer.spec.document import Document, Location, put, validate
 from peer.spec.federation import Spec
-from peer.spec.known_keys import Location
-from peer.spec.peer import resolve
+from peer.spec.loading import resolve
+
+Network = Literal["memory", "grpc"]
 
 
-def read(path: Path) -> tuple[StudySettings, Document]:
+class StudySettings(Settings):
+    """A grid of federations."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.+-]*$")]
+    """Names the study, and its directory: letters, digits and `-_.+`."""
+    base: dict[str, Any] = Field(default_factory=dict)
+    """What all cells have alike: keys of federation.yaml, and `peers` in place of a ring."""
+    grid: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+    """The values of each key that varies; a dot reaches into a block, as in `data.partition`. A cell is one value of
+    each."""
+    exclude: list[Annotated[dict[str, Any], Field(min_length=1)]] = Field(default_factory=list)
+    """Cells to leave out: those that have all values of one of these, each as it stands in `grid`."""
+    network: Network = "memory"
+    """`memory`: a cell is one process. `grpc`: a process a peer, on this machine."""
+
+
+BLOCK = 1 << 20
+Sources = Mapping[str, Sequence[str]]
+"""By what the spec calls it: where it lies, seen from the study's file, and the digest of each of its files."""
+
+
+def sources(spec: Spec, base: Path, digest: Callable[[Path], str]) -> Sources:
+    """Seen from the folder `base`."""
+    return {
+        name: [os.path.relpath(path, base.resolve()), *map(digest, dict.fromkeys(of_peer(path, id) for id in spec.ids))]
+        for name, path in _named(spec)
+    }
+
+
+def _named(spec: Spec) -> Iterator[tuple[str, Path]]:
+    # A source that must be told where its data lie knows nothing else of them.
+    fields = type(spec.data).model_fields
+    for key in ("path", "root"):
+        if key in fields and fields[key].is_required():
+            yield f"data.{key}", getattr(spec.data, key)
+    if spec.model.weights is not None:
+        yield "model.weights", spec.model.weights
+    if spec.recording is not None:
+        yield "recording", spec.recording
+    if spec.code is not None:
+        for module in {name.partition(":")[0] for name in user_code(spec.model_dump(mode="json"))}:
+            file = spec.code / f"{module.replace('.', '/')}.py"
+            yield module, file if file.exists() else file.with_suffix("") / "__init__.py"
+
+
+def digest(path: Path) -> str:
+    """Of a plain file's content; empty for a directory."""
+    if path.is_dir():
+        return ""
+    found = hashlib.sha256()
+    try:
+        with open_plain(path) as file:
+            while block := file.read(BLOCK):
+                found.update(block)
+    except OSError:
+        return "cannot be read"
+    return found.hexdigest()
+
+
+Label = int | float | str
+DETAIL_KEYS = {"commit", "rounds"}
+"""What rounds.json holds at least."""
+
+
+def axis_value(axis: str, label: Label) -> str:
+    """A value of an axis in words; with the axis' name where it says nothing by itself, as `3`, `true` and `[64]`."""
+    speaks = isinstance(label, str) and label not in ("true", "false", "null") and not label.startswith("[")
+    return str(label) if speaks else f"{axis} {label}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """labels: what it is of, in words, by key of the grid. directory: the study's. sources: of what its peers read."""
+
+    labels: Mapping[str, Label]
+    spec: Spec
+    network: Network
+    directory: Path
+    sources: Sources = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> str:
+        """The digest of all that its peers must agree on, and of the files that they read; the same for the same cell
+        of another study file beside this one."""
+        return sha256({**self.spec.canonical(), "sources": self.sources}) if self.sources else self.spec.digest()
+
+    @cached_property
+    def place(self) -> Path:
+        return self.directory / "cells" / (self.key if self.network == "memory" else f"{self.key}-{self.network}")
+
+    @property
+    def name(self) -> str:
+        return ", ".join(axis_value(axis, label) for axis, label in self.labels.items())
+
+    @property
+    def files(self) -> "CellFiles":
+        return CellFiles(self.place)
+
+    @property
+    def finished(self) -> bool:
+        return self.files.finished
+
+    @property
+    def command(self) -> str:
+        """Runs it once more, as real peers."""
+        out = f"runs/{self.spec.name}-{self.key[:12]}"
+        return shlex.join(["dfl-launch", "run", str(self.files.federation), "--out", out, "--device", "cpu"])
+
+    def prepare(self) -> None:
+        """Its directory, with the spec in it."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        file, content = self.files.federation, self.spec.dump().encode()
+        if not file.is_file() or file.read_bytes() != content:
+            write_atomically(file, content)
+
+
+@dataclass(frozen=True)
+class CellFiles(RunFiles):
+    """The names in a cell's directory: a run's, and these."""
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def rounds(self) -> Path:
+        return self.path / "rounds.json"
+
+    @property
+    def finished(self) -> bool:
+        return self.has_rounds and summary_json.read(self.summary) is not None
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether they can be read; a power cut may have taken either file."""
+        try:
+            found = json.loads(read_plain(self.rounds, MAX_RECORDS_BYTES))
+            return isinstance(found, dict) and found.keys() >= DETAIL_KEYS
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def said(self) -> Path:
+        return self.path / "log.txt"
+
+
+@dataclass(frozen=True)
+class CellDocument(Document):
+    """places: by where in the federation a value of the grid was put, where it stands in study.yaml."""
+
+    places: Mapping[Location, Location]
+
+    def where(self, location: Location) -> str:
+        for place in sorted(self.places, key=len, reverse=True):
+            if location[: len(place)] == place:
+                return super().where((*self.places[place], *location[len(place) :]))
+        return super().where(("base", *location))
+
+
+def read_study(path: Path) -> tuple[StudySettings, Document]:
     document = Document.read(path)
     return validate(StudySettings, document.content, document, {}), document
 
@@ -65,7 +241,7 @@ def check_keys(settings: StudySettings, document: Document) -> None:
                 way_out = "give `peers: 5`, say" if first == "ring" else "all cells have the study's"
                 raise InputError(f"{where}: `{key}` cannot be in `{block}`; {way_out}")
             if first not in known:
-                raise InputError(f"{where}: unknown key `{key}`; {nearest(first, [*known])}")
+                raise InputError(f"{where}: unknown key `{key}`; {suggest(first, [*known])}")
             if dot and block == "base":
                 raise InputError(f"{where}: `base` has no dots in its keys; write `{first}: {{{rest}: …}}`")
     if "peers" not in settings.base.keys() | settings.grid.keys():

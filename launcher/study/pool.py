@@ -1,42 +1,74 @@
-"""Processes for cells: one each, as many at once as there is room for."""
+"""Processes for cells: one each, as many at once as there is room for, until all have ended or the study is to stop.
+
+Ctrl-C, SIGTERM or a closed terminal becomes a descriptor that can be waited for beside the processes.
+"""
 
 import multiprocessing
+import os
+import signal
 import sys
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
+from types import FrameType
 
-from launcher.study.cell import Cell
-from launcher.study.stopping import Stopping
+from launcher.study.grid import Cell
 from launcher.study.worker import work
-from launcher.supervision.stop import STOPS
+from launcher.supervision.supervisor import STOPS
 from peer.errors import InputError
-from peer.process import held_back
+from peer.process import signals_deferred
 from peer.runtime.resources import memory, whole_cores
-from peer.spec.member import MAX_PORT
+from peer.spec.blocks import MAX_PORT
 
-MEMORY = 1 << 30
+
+class StopSignal:
+    """code: of the exit, once somebody asks for it. descriptor: can be read from then on."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self.descriptor, self._write = os.pipe()
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        self.code = self.code or STOPS[signal.Signals(number)]
+        os.write(self._write, b".")
+
+    @classmethod
+    @contextmanager
+    def listening(cls) -> Iterator["StopSignal"]:
+        made = cls()
+        former = {number: signal.signal(number, made._ask) for number in STOPS}
+        try:
+            yield made
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+            os.close(made.descriptor)
+            os.close(made._write)
+
+
+CELL_MEMORY = 1 << 30
 """Bytes that a cell is given room for."""
-PATIENCE = 20.0
+END_TIMEOUT_S = 20.0
 """Seconds for a cell's process to end when it is told to."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class CellOutcome:
     """A cell that is finished, or why it is not."""
 
     cell: Cell
     failure: str = ""
 
 
-def room(cells: Sequence[Cell]) -> int:
+def max_parallel_cells(cells: Sequence[Cell]) -> int:
     """How many of these cells this machine carries at once."""
     processes = max((len(cell.spec.ids) for cell in cells if cell.network == "grpc"), default=1)
-    free = memory()[1] // (MEMORY * processes)
+    free = memory()[1] // (CELL_MEMORY * processes)
     return max(1, min(whole_cores() // processes, free))
 
 
@@ -50,7 +82,9 @@ def check_port(cells: Sequence[Cell], first: int) -> None:
         )
 
 
-def computed(cells: Sequence[Cell], at_once: int, port: int, stopping: Stopping) -> Generator[Ended, None, None]:
+def compute_cells(
+    cells: Sequence[Cell], at_once: int, port: int, stopping: StopSignal
+) -> Generator[CellOutcome, None, None]:
     """Each cell when it has ended, until all have or the study is told to stop. port: the first that peers may take."""
     # A process made by fork of one that has torch loaded already begins at once, also with the compiler that the first
     # optimiser loads; a Mac's libraries bear no fork.
@@ -58,7 +92,7 @@ def computed(cells: Sequence[Cell], at_once: int, port: int, stopping: Stopping)
     if sys.platform == "linux":
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["launcher.study.worker", "torch._dynamo"])
-    with held_back(STOPS):  # by itself, as it lets signals through when it has started
+    with signals_deferred(STOPS):  # by itself, as it lets signals through when it has started
         resource_tracker.ensure_running()
     waiting, running = deque(cells), dict[BaseProcess, Cell]()
     try:
@@ -67,7 +101,9 @@ def computed(cells: Sequence[Cell], at_once: int, port: int, stopping: Stopping)
                 cell = waiting.popleft()
                 cell.prepare()
                 process = context.Process(target=work, args=(cell.place, cell.network, port))
-                with held_back(STOPS):  # Ctrl-C goes to all of a terminal, also to who is not its own session's yet
+                with signals_deferred(
+                    STOPS
+                ):  # Ctrl-C goes to all of a terminal, also to who is not its own session's yet
                     process.start()
                 running[process] = cell
             wait([stopping.descriptor, *(process.sentinel for process in running)])
@@ -75,21 +111,21 @@ def computed(cells: Sequence[Cell], at_once: int, port: int, stopping: Stopping)
                 return
             for ended in [process for process in running if process.exitcode is not None]:
                 cell = running.pop(ended)
-                yield Ended(cell, "" if cell.finished else why(cell, ended.exitcode))
+                yield CellOutcome(cell, "" if cell.finished else failure_reason(cell, ended.exitcode))
     finally:
-        end([*running])
+        end_processes([*running])
 
 
-def end(running: Sequence[BaseProcess]) -> None:
+def end_processes(running: Sequence[BaseProcess]) -> None:
     for process in running:
         process.terminate()
     for process in running:
-        process.join(PATIENCE)
+        process.join(END_TIMEOUT_S)
         process.kill()
         process.join()
 
 
-def why(cell: Cell, code: int | None) -> str:
+def failure_reason(cell: Cell, code: int | None) -> str:
     """The last that the process said, or what ended it."""
     if code is not None and code < 0:
         hint = "; the machine may have had no memory left" if code == -9 else ""

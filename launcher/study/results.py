@@ -1,21 +1,57 @@
-"""The tidy tables of a study: one row a cell, and one row a round of a cell."""
+"""The tidy tables of a study: one row a cell, and one row a round of a cell; what each gained over which cell of
+`solo`."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from launcher.commands.compare import COMPARED
 from launcher.headline import Headline
-from launcher.page.course import spread
-from launcher.page.tables import as_cell
+from launcher.page.document import as_cell
+from launcher.page.learning_curves import spread
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
-from launcher.reports.worth import gained
-from launcher.study.baselines import baselines
-from launcher.study.cell import Cell
-from peer.reading import RECORDS, read_plain
+from launcher.reports.worth import collaboration_gains
+from launcher.study.grid import Cell, Label
+from peer.files import MAX_RECORDS_BYTES, read_plain
+from peer.spec.agreement import sha256, user_code
 from peer.text import printable
+
+
+def baselines(cells: Sequence[Cell], finished: Collection[str]) -> dict[str, Cell]:
+    """By a cell's key its baseline, among cells whose keys are in `finished`: the peers alone, with the same data in
+    the same way. Of several the one at the same place in the grid; `solo` itself has none."""
+    alone: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.spec.protocol.name == "solo" and cell.key in finished:
+            alone.setdefault(_compared(cell), []).append(cell)
+    chosen = {cell.key: _baseline(cell, alone.get(_compared(cell), [])) for cell in cells}
+    return {key: one for key, one in chosen.items() if one}
+
+
+def _baseline(cell: Cell, alone: Sequence[Cell]) -> Cell | None:
+    if cell.spec.protocol.name == "solo":
+        return None
+    local = cell.spec.protocol.local()
+    fitting = [one for one in alone if one.spec.protocol.local() == local]
+    beside = [one for one in fitting if _other_labels(one) == _other_labels(cell)]
+    return next(iter([*beside, *fitting]), None)
+
+
+def _compared(cell: Cell) -> str:
+    """The digest of all but the protocol: also of the files that it reads, as only these tell what is in them."""
+    spec = cell.spec.canonical()
+    modules = {name.partition(":")[0] for name in user_code({key: spec.get(key) for key in COMPARED})}
+    read = {"data.path", "data.root", "model.weights", *modules}
+    sources = {name: found for name, found in cell.sources.items() if name in read}
+    return sha256({"spec": {key: spec.get(key) for key in COMPARED}, "sources": sources})
+
+
+def _other_labels(cell: Cell) -> dict[str, Label]:
+    return {axis: label for axis, label in cell.labels.items() if axis != "protocol"}
+
 
 Row = dict[str, Any]
 FIGURES = (
@@ -37,15 +73,15 @@ def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
         figures = dict.fromkeys(FIGURES)
         if summary := known.get(cell.key):
             baseline = alone.get(cell.key)
-            figures |= _figures(cell, summary, known[baseline.key] if baseline else None)
+            figures |= _result_columns(cell, summary, known[baseline.key] if baseline else None)
         headline = Headline.of(cell.spec)
         judged = {"figure": headline.words, "better": headline.figure.better}
-        of = what(cell)  # stands first, and last too: an axis may be called like a figure
+        of = cell_columns(cell)  # stands first, and last too: an axis may be called like a figure
         made.append({**of, "failure": printable(failures.get(cell.key, "")), **judged, **figures, **of})
     return made
 
 
-def what(cell: Cell) -> Row:
+def cell_columns(cell: Cell) -> Row:
     """What the cell is."""
     return {
         **cell.labels,
@@ -58,7 +94,7 @@ def what(cell: Cell) -> Row:
     }
 
 
-def _figures(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
+def _result_columns(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
     headline = Headline.of(cell.spec)
     together = {one.id: value for one in summary.per_peer if (value := headline.value(one)) is not None}
     found = spread([*together.values()], headline)
@@ -69,7 +105,7 @@ def _figures(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
         "honest": summary.honest_accuracy,
         "r50": summary.r50,
         "plateau_sigma": summary.plateau_sigma,
-        "weight_divergence": kept(cell).get("weight_divergence"),
+        "weight_divergence": cell_details(cell).get("weight_divergence"),
         **_gains(together, alone, headline),
         "ring_cost_before": before,
         "ring_cost_after": after,
@@ -77,7 +113,7 @@ def _figures(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
         "tensor_bytes_sent": sum(one.tensor_bytes_sent for one in summary.per_peer),
         "bytes_sent": sum(one.bytes_sent for one in summary.per_peer),
         "seconds": summary.wall_seconds,
-        "commit": kept(cell)["commit"],
+        "commit": cell_details(cell)["commit"],
         "model_sha256": json.dumps({one.id: one.model_sha256 for one in summary.per_peer}),
     }
 
@@ -86,13 +122,13 @@ def _gains(together: Mapping[str, float], alone: Summary | None, headline: Headl
     solo = {one.id: value for one in alone.per_peer if (value := headline.value(one)) is not None} if alone else {}
     if not together or solo.keys() != together.keys():
         return {"mcg": None, "cgs": None, "least_gain": None}
-    found = gained(together, solo, headline)
+    found = collaboration_gains(together, solo, headline)
     return {"mcg": found["mcg"], "cgs": found["cgs"], "least_gain": min(found["gain"].values())}
 
 
-def kept(cell: Cell) -> dict[str, Any]:
+def cell_details(cell: Cell) -> dict[str, Any]:
     """What its process left beside the summary."""
-    found: dict[str, Any] = json.loads(read_plain(cell.files.rounds, RECORDS))
+    found: dict[str, Any] = json.loads(read_plain(cell.files.rounds, MAX_RECORDS_BYTES))
     return found
 
 
@@ -100,8 +136,8 @@ def round_rows(cells: Sequence[Cell]) -> Iterator[Row]:
     """A row a round of every finished cell: means over its peers."""
     for cell in cells:
         if cell.finished:
-            of = {name: value for name, value in what(cell).items() if name not in ("command", "network")}
-            yield from ({**of, **row, "evaluated": row["peers"], **of} for row in kept(cell)["rounds"])
+            of = {name: value for name, value in cell_columns(cell).items() if name not in ("command", "network")}
+            yield from ({**of, **row, "evaluated": row["peers"], **of} for row in cell_details(cell)["rounds"])
 
 
 def as_csv(made: Sequence[Row]) -> str:

@@ -1,13 +1,53 @@
-"""Tables of a study: a row a protocol, a column a place in the rest of the grid; mean ± deviation over the seeds."""
+"""Tables of a study: a row a protocol, a column a place in the rest of the grid; mean ± deviation over the seeds.
 
-from collections.abc import Mapping, Sequence
+What is measured, how the best of a column is marked, and the same tables as Markdown, as LaTeX, and as one HTML page
+with the figures and the command that runs each cell again. The page has no script and needs no network.
+"""
+
+import base64
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
+from importlib.resources import files
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
-from launcher.study.cell import called
-from launcher.study.measures import MEASURES, Measure
+from launcher.study.grid import axis_value
 from launcher.study.results import Row
+from launcher.table import quantity
+
+
+@dataclass(frozen=True)
+class Measure:
+    """better: which values are; "" where neither is, "figure" as it is of the figure by which cells are judged. shown:
+    how a mean or a deviation is written."""
+
+    column: str
+    name: str
+    better: Literal["up", "down", "figure", ""]
+    shown: Callable[[float], str]
+
+
+def four(value: float) -> str:
+    return f"{value:.4f}"
+
+
+MEASURES = (
+    Measure("mean", "Mean", "figure", four),
+    Measure("worst", "Worst peer", "figure", four),
+    Measure("honest", "Mean of the peers that do not misbehave", "figure", four),
+    Measure("gini", "Gini coefficient", "down", four),
+    Measure("r50", "First round with a mean of at least one half (R50)", "down", "{:.1f}".format),
+    Measure("plateau_sigma", "Plateau σ", "down", four),
+    Measure("mcg", "Mean collaboration gain over training alone (MCG)", "up", "{:+.4f}".format),
+    Measure("cgs", "Spread of the collaboration gain (CGS)", "down", four),
+    Measure("least_gain", "Gain of the peer that gains least", "up", "{:+.4f}".format),
+    Measure("weight_divergence", "Weight divergence between the peers' models", "", "{:.2e}".format),
+    Measure("ring_saving", "Ring saving by ordering, as a share of the cost", "", four),
+    Measure("tensor_bytes_sent", "Bytes of tensors sent by all peers", "down", quantity),
+    Measure("seconds", "Seconds", "", "{:.1f}".format),
+)
 
 SIGNIFICANT = 0.05
 ROUNDING = 1e-9
@@ -16,7 +56,7 @@ BEST, NOT_WORSE = "best", "not worse"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """Of the seeds of one method in one place. unknown: how many seeds have no value. mark: BEST, NOT_WORSE or
     nothing."""
 
@@ -30,26 +70,26 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class MeasureTable:
     """of: the axis of which each value has a line."""
 
     measure: Measure
     of: str
     columns: Sequence[str]
-    lines: Mapping[str, Sequence[Entry]]
+    lines: Mapping[str, Sequence[TableEntry]]
 
 
-def tables(rows: Sequence[Row], axes: Sequence[str]) -> list[Table]:
+def tables(rows: Sequence[Row], axes: Sequence[str]) -> list[MeasureTable]:
     """A table a measure of which anything is known; where cells are judged by several figures, one for each of those.
     axes: the grid's keys."""
     of = "protocol" if "protocol" in axes else next((axis for axis in axes if axis != "seed"), "protocol")
-    others = elsewhere(rows, axes, of)
+    others = other_axes(rows, axes, of)
     made = []
     for measure in MEASURES:
         for figure in dict.fromkeys(row["figure"] for row in rows) if measure.better == "figure" else [None]:
             judged = [row for row in rows if figure in (None, row["figure"])]
             if any(row.get(measure.column) is not None for row in judged):
-                made.append(_table(judged, of, others, _directed(measure, judged[0])))
+                made.append(_measure_table(judged, of, others, _directed(measure, judged[0])))
     return made
 
 
@@ -59,37 +99,37 @@ def _directed(measure: Measure, row: Row) -> Measure:
     return replace(measure, better=row["better"], name=f"{measure.name}, {row['figure']}")
 
 
-def _table(rows: Sequence[Row], of: str, others: Sequence[str], measure: Measure) -> Table:
-    columns = list(dict.fromkeys(place(row, others) for row in rows))
+def _measure_table(rows: Sequence[Row], of: str, others: Sequence[str], measure: Measure) -> MeasureTable:
+    columns = list(dict.fromkeys(place_in_grid(row, others) for row in rows))
     names = list(dict.fromkeys(str(row[of]) for row in rows))
     marked = {}
     for column in columns:
-        here = [row for row in rows if place(row, others) == column]
+        here = [row for row in rows if place_in_grid(row, others) == column]
         seeds = len({row["seed"] for row in here})
         entries = {name: _entry([row for row in here if str(row[of]) == name], measure, seeds) for name in names}
         marked[column] = _marked(entries, measure)
-    return Table(measure, of, columns, {name: [marked[column][name] for column in columns] for name in names})
+    return MeasureTable(measure, of, columns, {name: [marked[column][name] for column in columns] for name in names})
 
 
-def elsewhere(rows: Sequence[Row], axes: Sequence[str], of: str) -> list[str]:
+def other_axes(rows: Sequence[Row], axes: Sequence[str], of: str) -> list[str]:
     """The axes besides `of` and the seeds along which there is more than one value."""
     return [axis for axis in axes if axis not in (of, "seed") and len({row[axis] for row in rows}) > 1]
 
 
-def place(row: Row, axes: Sequence[str]) -> str:
+def place_in_grid(row: Row, axes: Sequence[str]) -> str:
     """Where in the grid a row lies, in words."""
-    return ", ".join(called(axis, row[axis]) for axis in axes) or "all"
+    return ", ".join(axis_value(axis, row[axis]) for axis in axes) or "all"
 
 
-def _entry(rows: Sequence[Row], measure: Measure, seeds: int) -> Entry:
+def _entry(rows: Sequence[Row], measure: Measure, seeds: int) -> TableEntry:
     """seeds: how many any method has here."""
     if len({row["seed"] for row in rows}) < len(rows):
         raise ValueError("two rows of one method, place and seed")
     values = {row["seed"]: row[measure.column] for row in rows if row.get(measure.column) is not None}
-    return Entry(values, seeds - len(values))
+    return TableEntry(values, seeds - len(values))
 
 
-def _marked(entries: Mapping[str, Entry], measure: Measure) -> dict[str, Entry]:
+def _marked(entries: Mapping[str, TableEntry], measure: Measure) -> dict[str, TableEntry]:
     """With marks, where there are several to choose from."""
     known = {name: entry for name, entry in entries.items() if entry.values and not entry.unknown}
     if len(known) < 2 or not measure.better:
@@ -97,10 +137,10 @@ def _marked(entries: Mapping[str, Entry], measure: Measure) -> dict[str, Entry]:
     choose = max if measure.better == "up" else min
     best = choose(known.values(), key=lambda entry: entry.mean)
     marks = {name: mark(entry, best) for name, entry in known.items()}
-    return {name: Entry(one.values, one.unknown, marks.get(name, "")) for name, one in entries.items()}
+    return {name: TableEntry(one.values, one.unknown, marks.get(name, "")) for name, one in entries.items()}
 
 
-def mark(entry: Entry, best: Entry) -> str:
+def mark(entry: TableEntry, best: TableEntry) -> str:
     """Whether it is the best, or not significantly worse: by a paired t-test over at least two seeds that both have."""
     if entry.mean == best.mean:
         return BEST
@@ -113,9 +153,133 @@ def mark(entry: Entry, best: Entry) -> str:
     return NOT_WORSE if found.pvalue >= SIGNIFICANT else ""
 
 
-def shown(entry: Entry, measure: Measure) -> tuple[str, str]:
+def shown(entry: TableEntry, measure: Measure) -> tuple[str, str]:
     """The mean and the deviation as texts; the second is empty for one seed, both are where nothing is known."""
     if not entry.values:
         return "–", ""
     values = [*entry.values.values()]
     return measure.shown(fmean(values)), measure.shown(stdev(values)).removeprefix("+") if len(values) > 1 else ""
+
+
+LEGEND = (
+    "Mean ± standard deviation over the seeds. The best of a column is bold; † marks what is not significantly worse "
+    "than it: by a paired t-test over the seeds that both have, 5 %. Of few seeds that says little, of one there is no "
+    "test. – is not known; (n missing) tells of seeds without a value, and such a cell gets no mark."
+)
+LATEX_ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "σ": r"$\sigma$"}
+LATEX_ESCAPES |= {"±": r"$\pm$", "†": r"$^\dagger$", "–": "--"} | {one: f"\\{one}" for one in "&%$#_{}"}
+LATEX_ESCAPES["["] = "{[}"  # else a length, after the end of a row
+
+
+def markdown(tables: Sequence[MeasureTable], title: str) -> str:
+    parts = [f"# {markdown_text(title)}\n", f"{LEGEND}\n"]
+    for table in tables:
+        lines = [
+            _markdown_row([markdown_text(table.of), *map(markdown_text, table.columns)]),
+            "|---" + "|---:" * len(table.columns) + "|",
+        ]
+        lines += [
+            _markdown_row([markdown_text(name), *written_entries(table, entries, markdown_text, "**{}**")])
+            for name, entries in table.lines.items()
+        ]
+        parts.append("\n".join([f"## {markdown_text(table.measure.name)}\n", *lines, ""]))
+    return "\n".join(parts)
+
+
+def latex(tables: Sequence[MeasureTable], title: str) -> str:
+    """For `\\input` into a document that uses booktabs."""
+    parts = [f"% {title.splitlines()[0]}: {LEGEND}\n"]
+    for table in tables:
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(table.measure.name)}}}"]
+        lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
+        lines += [_latex_row([latex_text(table.of), *map(latex_text, table.columns)]), r"\midrule"]
+        for name, entries in table.lines.items():
+            lines.append(_latex_row([latex_text(name), *written_entries(table, entries, latex_text, r"\textbf{{{}}}")]))
+        parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]))
+    return "\n".join(parts)
+
+
+def written_entries(
+    table: MeasureTable, entries: Sequence[TableEntry], safe: Callable[[str], str], bold: str
+) -> list[str]:
+    made = []
+    for entry in entries:
+        mean, deviation = map(safe, shown(entry, table.measure))
+        text = bold.format(mean) if entry.mark == BEST else mean
+        text += f" {safe('±')} {deviation}" if deviation else ""
+        text += safe("†") if entry.mark == NOT_WORSE else ""
+        made.append(text + (f" ({entry.unknown} missing)" if entry.unknown and entry.values else ""))
+    return made
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return rf"{' & '.join(cells)} \\"
+
+
+def markdown_text(text: str) -> str:
+    """As Markdown, and as HTML, takes it for text."""
+    html = text.replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\|*`\[\]])", r"\\\1", html)
+
+
+def latex_text(text: str) -> str:
+    return "".join(LATEX_ESCAPES.get(one, one) for one in text)
+
+
+# The colours of a picture are those of a light page: `light` keeps page.css from its dark ones.
+HEAD = """<!doctype html>
+<html lang="en" class="light">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light">
+"""
+STYLE = """
+:root { color-scheme: light; }
+img { max-width: 100%; height: auto; }
+td, th { text-align: right; white-space: nowrap; padding: 2px 10px; }
+td:first-child, th:first-child { text-align: left; }
+pre { overflow-x: auto; }
+"""
+
+
+def study_page(
+    name: str, rows: Sequence[Row], tables: Sequence[MeasureTable], pictures: Mapping[str, tuple[str, bytes]]
+) -> str:
+    """pictures: by name, a title and an SVG."""
+    style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8")
+    parts = [HEAD, f"<title>{escape(name)}</title><style>{style}{STYLE}</style></head><body><header>"]
+    parts += [f"<h1>{escape(name)}</h1><p>{_how_many(rows)}</p><p class='muted'>{escape(LEGEND)}</p></header><main>"]
+    parts += [_html_table(table) for table in tables]
+    for title, svg in pictures.values():
+        source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        parts.append(f"<figure><h2>{escape(title)}</h2><img alt='{escape(title)}' src='{source}'></figure>")
+    failed = "\n".join(f"{row['command']}\n    {row['failure']}" for row in rows if row["failure"])
+    if failed:
+        parts.append(f"<section><h2>Failed</h2><pre>{escape(failed)}</pre></section>")
+    again = "\n".join(row["command"] for row in rows)
+    parts.append(
+        f"<section><details><summary>Each cell once more</summary><pre>{escape(again)}</pre></details></section>"
+    )
+    return "\n".join([*parts, "</main></body></html>\n"])
+
+
+def _how_many(rows: Sequence[Row]) -> str:
+    failed = [row for row in rows if row["failure"]]
+    said = f"{len(rows)} cells"
+    return said if not failed else f"{said}; {len(failed)} failed, as told at the end"
+
+
+def _html_table(table: MeasureTable) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in (table.of, *table.columns))
+    lines = []
+    for name, entries in table.lines.items():
+        written = "".join(f"<td>{text}</td>" for text in written_entries(table, entries, escape, "<b>{}</b>"))
+        lines.append(f"<tr><td>{escape(name)}</td>{written}</tr>")
+    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f"<section><h2>{escape(table.measure.name)}</h2><div class='scroll'>{body}</div></section>"

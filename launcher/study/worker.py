@@ -1,4 +1,4 @@
-"""What the process of one cell does: run its federation, and leave rows and a summary."""
+"""What the process of one cell does: run its federation, on ports that are free, and leave rows and a summary."""
 
 import asyncio
 import json
@@ -8,32 +8,62 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
+from socket import AF_INET, SO_REUSEADDR, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET, socket
 from typing import Any
 
 from launcher.commands.compare import weight_divergence
 from launcher.commands.run import RunOptions, run
 from launcher.output import Output
-from launcher.page.course import rounds
+from launcher.page.learning_curves import round_rows
 from launcher.page.ring import mixes, orders
-from launcher.page.told import Told
+from launcher.page.run_data import RunData
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise
 from launcher.reports.summary_json import Summary
-from launcher.study.cell import CellFiles
-from launcher.study.commit import commit
-from launcher.study.free_ports import free_ports
-from launcher.study.settings import Network
-from launcher.supervision.stop import STOPS
+from launcher.study.dask_worker import commit
+from launcher.study.grid import CellFiles, Network
+from launcher.supervision.supervisor import STOPS
 from peer.errors import FailedError, InputError
 from peer.files import lock, write_atomically
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
-PATIENCE = 60.0
+PORTS = 1 << 16
+
+
+@contextmanager
+def free_ports(first: int, each: int) -> Iterator[int]:
+    """The first of `each` ports in a row, from `first` on, at which nobody of this machine listens and that no other
+    cell has inside the block; FailedError where there are none."""
+    with ExitStack() as held:
+        yield _free_block(held, first, each)
+
+
+def _free_block(held: ExitStack, first: int, each: int) -> int:
+    for port in range(first, PORTS - each + 1, each):
+        with suppress(OSError), ExitStack() as tried:
+            for one in range(port, port + each):
+                _reserve(tried, one)
+            held.enter_context(tried.pop_all())
+            return port
+    raise FailedError(f"no {each} ports in a row are free from {first} on; give another --port")
+
+
+def _reserve(held: ExitStack, port: int) -> None:
+    """OSError where it is taken. Cells tell each other by UDP sockets, of which no peer has any."""
+    held.enter_context(socket(AF_INET, SOCK_DGRAM)).bind(("127.0.0.1", port))
+    with socket(AF_INET, SOCK_STREAM) as tried:
+        tried.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        tried.bind(("127.0.0.1", port))
+
+
+LOCK_TIMEOUT_S = 60.0
 """Seconds for which the cell's process of a launcher that was killed may take to be gone."""
 
 
@@ -51,7 +81,7 @@ def work_until(gone: int, place: Path, network: Network, port: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
     files, held = CellFiles(place), os.open(place, os.O_RDONLY)
-    alone = lock(held, PATIENCE)
+    alone = lock(held, LOCK_TIMEOUT_S)
     if alone and files.finished:  # by the process that had it
         return
     if alone:
@@ -65,7 +95,7 @@ def work_until(gone: int, place: Path, network: Network, port: int) -> None:
     try:
         compute(files, network, port)
     except* (InputError, FailedError) as errors:
-        why = str(first(errors))
+        why = str(first_cause(errors))
     if why:
         sys.exit(why)
 
@@ -80,14 +110,14 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         summary = summarise(spec, files.run, wall_seconds=time.monotonic() - begun, restarts=0)
     else:
         with free_ports(port, len(spec.ids)) as found:
-            summary = as_real_peers(placed(spec, found), files)
-    told = Told.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    rows = [*rounds(told.chronicles, told.views, told.judged, told.headline)]
+            summary = as_real_peers(with_ports(spec, found), files)
+    told = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
+    rows = [*round_rows(told.chronicles, told.views, told.judged, told.headline)]
     kept = {
         "commit": commit(),
         "weight_divergence": weight_divergence(files.run, spec.ids),
         "rounds": rows,
-        "ring": ordered(told),
+        "ring": ring_before_and_after(told),
     }
     write_atomically(files.rounds, json.dumps(kept).encode())
     shutil.rmtree(files.run)
@@ -95,7 +125,7 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
     summary_json.write(files.summary, summary)
 
 
-def ordered(told: Told) -> dict[str, Any] | None:
+def ring_before_and_after(told: RunData) -> dict[str, Any] | None:
     """The ring before and after it was ordered, for the figure; None where nobody has ordered it."""
     if not told.orders:
         return None
@@ -110,7 +140,7 @@ def as_real_peers(spec: Spec, files: CellFiles) -> Summary:
     return ended.summary
 
 
-def placed(spec: Spec, port: int) -> Spec:
+def with_ports(spec: Spec, port: int) -> Spec:
     """With the peers at ports of their own, so that several cells can run beside each other."""
     ring = [one.model_copy(update={"address": f"127.0.0.1:{port + at}"}) for at, one in enumerate(spec.ring)]
     return spec.model_copy(update={"ring": tuple(ring)})
@@ -122,9 +152,9 @@ def end_with_launcher(gone: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     inner = errors.exceptions[0]
-    return first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return first_cause(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 if __name__ == "__main__":  # as a Dask worker starts it; its stdin ends with that one

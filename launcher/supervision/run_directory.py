@@ -1,26 +1,101 @@
 """A run's directory: who may use it, what is in it, and when it may be used again.
 
-DIR/.lock   held by the launcher        DIR/.peers   held by every peer that is a process of this machine
+DIR/.lock            held by the launcher DIR/.peers           held by every peer that is a process of this machine
+DIR/.launcher.json   `Totals`: what the run has taken over all its launches; one that is stopped and resumed adds them
+up DIR/.engine.json     `LaunchRecord`: what started the peers, and how, so that `dfl-launch attach` can take them up
 
 What is in <id>/ is for the user who runs the federation alone; the specs and the summary are as the umask has it.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
+from typing import Any, Self
 
+from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter, ValidationError
+
+from launcher.engines.base import Engine, Run, engine
+from launcher.recorded_spec import RecordedSpec
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
-from launcher.written_spec import WrittenSpec
 from peer.errors import InputError
-from peer.files import lock, why_unwritable, write_atomically
-from peer.ownership import make_private
+from peer.files import MAX_SETTINGS_BYTES, lock, make_private, read_plain, unwritable_reason, write_atomically
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Seconds and restarts of the launches so far; of one that was killed up to when it wrote them down last."""
+
+    wall_seconds: FiniteFloat = 0.0
+    restarts: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """From the file, or nothing spent if there is none, or none that can be read."""
+        try:
+            return TypeAdapter(cls).validate_json(read_plain(path, MAX_SETTINGS_BYTES))
+        except (OSError, ValueError):
+            return cls()
+
+    def plus(self, wall_seconds: float, restarts: int) -> "Totals":
+        return Totals(self.wall_seconds + wall_seconds, self.restarts + restarts)
+
+    def write(self, path: Path) -> None:
+        write_atomically(path, json.dumps(asdict(self)).encode())
+
+
+class LaunchRecord(BaseModel):
+    """The engine and its settings, and what all peers' configs have alike."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    on: str
+    settings: dict[str, Any]
+    device: str
+    certs: Path | None
+
+
+def write_record(engine: Engine[Any], run: Run) -> None:
+    settings = engine.settings.model_dump(mode="json")
+    record = LaunchRecord(
+        on=engine.name, settings=settings, device=run.device, certs=run.certs and run.certs.absolute()
+    )
+    write_atomically(run.files.engine, record.model_dump_json(indent=1).encode())
+
+
+def read_record(files: RunFiles) -> LaunchRecord:
+    """InputError where no launcher has begun a run, or its record cannot be read."""
+    try:
+        return LaunchRecord.model_validate(json.loads(read_plain(files.engine, MAX_SETTINGS_BYTES)))
+    except FileNotFoundError:
+        raise InputError(f"{files.path} holds no run that a launcher began; name the directory of one") from None
+    except (OSError, ValueError, ValidationError) as error:
+        raise InputError(
+            f"{files.engine}: cannot be read ({error}); run the federation again by `dfl-launch run`"
+        ) from None
+
+
+def check_record(files: RunFiles, engine: Engine[Any]) -> None:
+    """InputError where another engine began the run, and its peers may still be at work on it."""
+    if not files.engine.exists() or files.summary.exists():
+        return
+    begun = read_record(files)
+    if begun.on != engine.name and engine_of(begun).outlives_launcher:
+        raise InputError(
+            f"the run in {files.path} was begun by `--on {begun.on}`, whose peers may still run: end them by "
+            f"`dfl-launch attach {files.path}` and Ctrl-C, then remove {files.engine}; or choose another --out"
+        )
+
+
+def engine_of(record: LaunchRecord) -> Engine[Any]:
+    return engine(record.on, record.settings)
 
 
 class RunDirectory:
@@ -50,7 +125,7 @@ class RunDirectory:
 
     def check(self) -> None:
         """Whether the directory can be used, without creating anything."""
-        if why := why_unwritable(self.path):
+        if why := unwritable_reason(self.path):
             raise InputError(f"{why}; choose another directory with --out")
         try:
             foreign = self.path.exists() and not self.is_run() and any(self.path.iterdir())
@@ -113,12 +188,12 @@ class RunDirectory:
                 os.close(descriptor)
         self._lock = self.peers_lock = -1
 
-    def earlier(self) -> WrittenSpec | None:
+    def earlier(self) -> RecordedSpec | None:
         """The spec of the run that is already here, if one is; it may be another's."""
         if not self.files.federation.exists():
             return None
         try:
-            return WrittenSpec.read(self.files.federation)
+            return RecordedSpec.read(self.files.federation)
         except InputError as error:
             raise InputError(f"{error} (an earlier run's; --fresh discards it)") from None
 
@@ -134,7 +209,7 @@ class RunDirectory:
         earlier = self.earlier()
         if earlier is None:
             return
-        differing = earlier.differing(WrittenSpec.of(spec, self.files.federation))
+        differing = earlier.differing(RecordedSpec.of(spec, self.files.federation))
         if obstacle := spec.why_not(differing, earlier.keys.rounds):
             raise InputError(
                 f"{self.path} holds another run: {obstacle}; choose another --out, or discard it with --fresh"

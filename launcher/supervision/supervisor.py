@@ -1,21 +1,138 @@
-"""Keeps the peers of a run alive: starts them, notices who dies, starts crashed ones again, ends them all."""
+"""Keeps the peers of a run alive: starts them, notices who dies, starts crashed ones again, ends them all.
+
+A crash is followed by another start, a decision is not: wrong input, a stop, or a peer that says itself that it cannot
+go on. Which losses a run can bear are those that its peers go on without. A person who stops the launcher ends the
+peers, or leaves them to themselves where they can go on without it; asked a second time, it hurries.
+"""
 
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Self
 
 from launcher.engines.base import Deployment, Process
-from launcher.monitor.federation_view import Federation
-from launcher.monitor.tail import last_lines
+from launcher.monitor.federation import Federation, last_lines
 from launcher.run_files import RunFiles
-from launcher.supervision.losses import Bearable
-from launcher.supervision.restart import STOPPED, WRONG_INPUT, Policy, Restarts
-from launcher.supervision.stop import Stop
 from peer.errors import FailedError
+from peer.spec.federation import Spec
 from peer.tasks import background
+from peer.views.view import View
+
+STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+"""The exit code after each signal that ends a launcher."""
+
+
+class Stop:
+    """Ctrl-C, SIGTERM or a closed terminal; asked a second time, in a hurry.
+
+    outlived: whether peers can go on without the launcher. Then a closed terminal leaves them to themselves.
+    """
+
+    def __init__(self, outlived: bool = False) -> None:
+        self.asked, self.hurry = asyncio.Event(), asyncio.Event()
+        self.code = 0
+        self.leaves = False
+        """Whether the peers are to go on."""
+        self._outlived = outlived
+
+    def ask(self, number: signal.Signals) -> None:
+        if self.asked.is_set():
+            self.hurry.set()
+        elif number == signal.SIGHUP:
+            self.leaves = self._outlived
+        self.code = self.code or STOPS[number]
+        self.asked.set()
+
+    @contextmanager
+    def listening(self) -> Iterator[Self]:
+        loop = asyncio.get_running_loop()
+        for number in STOPS:
+            loop.add_signal_handler(number, self.ask, number)
+        try:
+            yield self
+        finally:
+            for number in STOPS:
+                loop.remove_signal_handler(number)
+
+
+WRONG_INPUT = 2
+STOPPED = (143, 130, -15, -2)
+"""After SIGTERM or SIGINT: with a checkpoint, or before the peer could handle signals at all."""
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """How often a peer is started again, and how long it may take to end. All but `limit` are seconds."""
+
+    limit: int = 5
+    """Restarts in a row."""
+    first_delay: float = 0.5
+    """Before the first restart in a row; each waits twice as long as the one before."""
+    steady: float = 60.0
+    """A peer that has run for so long does not crash because it was started: a new row begins."""
+    grace: float = 20.0
+    """Between the first signal and SIGKILL; a peer writes its checkpoint meanwhile."""
+    asks_by: signal.Signals = signal.SIGTERM
+    """That first signal."""
+
+    @classmethod
+    def of(cls, spec: Spec, limit: int) -> Self:
+        """At the end all are to stop, and none of them is to leave the others."""
+        return cls(limit=limit, asks_by=signal.SIGINT if spec.on_stop == "leave" else signal.SIGTERM)
+
+
+@dataclass
+class Restarts:
+    """The restarts of one peer: so many in a row, and in all. A row ends, too, with a round that is completed."""
+
+    policy: RestartPolicy = RestartPolicy()
+    total: int = field(default=0, init=False)
+    in_row: int = field(default=0, init=False)
+    _started: float = field(default=0.0, init=False)
+    _round: int = field(default=0, init=False)
+
+    def started(self, round: int, now: float) -> None:
+        """The peer was started at `now` (seconds), when it had completed `round` rounds."""
+        self._started, self._round = now, round
+
+    def delay(self, code: int, failed: bool, round: int, now: float) -> float | None:
+        """Seconds to wait before starting the peer again; None if it is not to be started.
+
+        failed: the peer itself said that it cannot go on (a diverged model, a neighbour that never came). Wrong input
+        is a decision at the first start only: later it may be an address that somebody took for a moment.
+        """
+        if code == 0 or (code == WRONG_INPUT and not self.total) or code in STOPPED or failed:
+            return None
+        if round > self._round or now - self._started >= self.policy.steady:
+            self.in_row = 0
+        if self.in_row == self.policy.limit:
+            return None
+        self.in_row += 1
+        self.total += 1
+        return float(self.policy.first_delay * 2 ** (self.in_row - 1))
+
+
+@dataclass(frozen=True)
+class LossTolerance:
+    """at_least: members that every view has; None where every peer is needed. faulty: f, how many may lie."""
+
+    at_least: int | None = None
+    faulty: int = 0
+
+    @classmethod
+    def of(cls, spec: Spec, certificates: bool) -> Self:
+        return cls(spec.protocol.min_peers, spec.tolerated(certificates)) if spec.on_loss == "bypass" else cls()
+
+    def without(self, failed: Collection[str], view: View) -> bool:
+        """Whether the rest of the view's members can decide to go on, and are enough."""
+        if self.at_least is None:
+            return not failed
+        left = [id for id in view.members if id not in failed]
+        return len(left) >= self.at_least and view.is_quorum(left, self.faulty)
+
 
 LOG_LINES = 15
 
@@ -32,8 +149,8 @@ class Supervisor:
     files: RunFiles
     federation: Federation
     say: Callable[[str], None]
-    policy: Policy = field(default_factory=Policy)
-    bearable: Bearable = field(default_factory=Bearable)
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    bearable: LossTolerance = field(default_factory=LossTolerance)
     codes: dict[str, int] = field(default_factory=dict, init=False)
     restarts: int = field(default=0, init=False)
     _failures: list[str] = field(default_factory=list, init=False)
@@ -115,13 +232,13 @@ class Supervisor:
             so = "; the others go on without it" if self._goes_on() else ", so the run ends"
             self.say(f"{self._obituary(id, code)}\n{id} is not started again{so}")
             last = view.failure or " ".join(last_lines(self.files.log(id), 1))
-            self._failures.append(f"{id} {end(code)}" + (f": {last}" if last else ""))
+            self._failures.append(f"{id} {exit_words(code)}" + (f": {last}" if last else ""))
 
     def _obituary(self, id: str, code: int) -> str:
         last = "".join(f"\n    {line}" for line in last_lines(self.files.log(id), LOG_LINES))
         refused = code == WRONG_INPUT and not self.restarts  # then nothing is left of a run that has just begun
         where = "its last words" if refused else f"the end of {self.files.log(id)}"
-        return f"{id} {end(code)}; {where}:{last or ' (empty)'}"
+        return f"{id} {exit_words(code)}; {where}:{last or ' (empty)'}"
 
     async def _end(self, hurry: asyncio.Event) -> None:
         """Ends whoever still runs: asks them to, and after the grace or in a hurry SIGKILL."""
@@ -147,7 +264,7 @@ class Supervisor:
                 self.codes[id] = await process.wait()
 
 
-def end(code: int) -> str:
+def exit_words(code: int) -> str:
     """What became of a process, by its exit code."""
     return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
 

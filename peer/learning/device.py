@@ -1,14 +1,21 @@
-"""Where a model and its samples lie, and what is said when there is no room for them."""
+"""The device that holds a model and its samples, and tensors on their way to and from it.
+
+A GPU without room for them is reported as one error with the way out. Copies between a GPU and the CPU are waited
+for only by the code that reads them. Such a copy needs pinned memory on the CPU: torch keeps a block of it, and one
+of the GPU's, from being used again before the copies from and to it are over.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from peer.errors import FailedError, InputError
 
-FULL = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "MPS backend out of memory")
+OUT_OF_MEMORY_MESSAGES = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "MPS backend out of memory")
 """What torch's RuntimeErrors say of a GPU without room where it has no OutOfMemoryError for it: before the first tensor
 lies there, say, when others have taken all."""
 
@@ -46,7 +53,7 @@ def memory_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _is_full(error):
+        if not _is_out_of_memory(error):
             raise
         raise FailedError(
             f"the GPU's memory is full ({_first_words(error)}); set a smaller `batch_size`, run fewer peers on this "
@@ -54,8 +61,8 @@ def memory_errors() -> Iterator[None]:
         ) from error
 
 
-def _is_full(error: RuntimeError) -> bool:
-    return isinstance(error, torch.cuda.OutOfMemoryError) or any(one in str(error) for one in FULL)
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.cuda.OutOfMemoryError) or any(one in str(error) for one in OUT_OF_MEMORY_MESSAGES)
 
 
 def _first_words(error: RuntimeError) -> str:
@@ -63,3 +70,92 @@ def _first_words(error: RuntimeError) -> str:
     said = str(error).splitlines()[0]
     found = re.match(r".*? is free", said)
     return (found[0] if found else said[:200]).rstrip(".")
+
+
+BLOCKING_DEVICES = ("cpu", "mps")
+"""Devices without such copies: of Apple's GPUs torch does not say that they are safe."""
+Empty = Callable[[int, torch.dtype], Tensor]
+"""Memory on the CPU for so many values, whatever is in it."""
+
+
+def memory_for(device: torch.device) -> Empty:
+    """Where a vector is put together that is to go to that device, or has come from it: pinned for a GPU."""
+    pinned = device.type not in BLOCKING_DEVICES
+
+    def empty(size: int, dtype: torch.dtype) -> Tensor:
+        with memory_errors():
+            return torch.empty(size, dtype=dtype, pin_memory=pinned)
+
+    return empty
+
+
+@dataclass(frozen=True)
+class HostCopy:
+    """A vector on its way to the CPU."""
+
+    vector: Tensor
+    """On the CPU, in one piece; not to be read before it is here."""
+    copied: torch.cuda.Event | None = None
+    """None: it was here at once."""
+
+    def wait(self) -> None:
+        """Until it is here (blocking)."""
+        if self.copied is not None:
+            self.copied.synchronize()
+
+
+class Transfers:
+    """The vectors of one model's device; those of a CUDA device are copied beside what it computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._empty = device, memory_for(device)
+        self._apart = device.type not in BLOCKING_DEVICES
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def fetch(self, vector: Tensor) -> HostCopy:
+        """A vector (n,) as it is now, whatever becomes of it; of a model on the CPU the same memory, and no copy."""
+        vector = vector.detach()
+        if not self._apart:
+            return HostCopy(vector.cpu().contiguous())
+        now = vector.clone(memory_format=torch.contiguous_format)
+        if now.device.type == "cpu":
+            return HostCopy(now)
+        if self._stream is None:
+            return HostCopy(self._copied(now))
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            found = HostCopy(self._copied(now), torch.cuda.Event(blocking=True))  # type: ignore[no-untyped-call]
+            self._stream.record_event(found.copied)
+        now.record_stream(self._stream)
+        return found
+
+    def _copied(self, vector: Tensor) -> Tensor:
+        return self._empty(vector.numel(), vector.dtype).copy_(vector, non_blocking=True)
+
+    def placed(self, vector: Tensor) -> Tensor:
+        """One from the CPU on the device, where all that is computed from now on finds it copied."""
+        if self._stream is None:
+            return vector.to(self._device, non_blocking=self._apart)
+        computing = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            there = vector.to(self._device, non_blocking=True)
+        computing.wait_stream(self._stream)
+        there.record_stream(computing)
+        return there
+
+    def put(self, vector: Tensor, into: Tensor) -> None:
+        """The values of one on the CPU into a live one; of a model on the CPU perhaps the same memory."""
+        into.copy_(vector, non_blocking=self._apart)
+
+
+def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What they are now, on the CPU and each in one piece (blocking). From a GPU all are under way at once."""
+    found = {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda).copy_(
+            tensor.detach(), non_blocking=True
+        )
+        for name, tensor in tensors.items()
+    }
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+    return found

@@ -25,15 +25,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.files import sync, write_atomically
-from peer.learning.data.samples import Names
-from peer.learning.data.standard import Standard
-from peer.learning.model.dry_pass import Example
+from peer.files import open_plain, sync, write_atomically
+from peer.learning.data.samples import Names, Standardisation
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
-from peer.learning.model.zoo import build, split
+from peer.learning.model.shape_check import Example
+from peer.learning.model.zoo import build, make_split
 from peer.learning.tasks import Task, task_class
-from peer.reading import open_plain
 
 Shape = tuple[PositiveInt, ...]
 
@@ -113,37 +111,37 @@ def has_one_input(path: str | Path) -> bool:
     """Whether the model in a `model.safetensors` is of one input: others `load_model` cannot open. InputError as
     there."""
     with _opened(Path(path)) as file:
-        return Described.of(file).one_shape is not None
+        return ModelFileHeader.of(file).one_shape is not None
 
 
-class DescribedTask(BaseModel):
+class HeaderTask(BaseModel):
     """The `task` block that a file tells."""
 
     model_config = ConfigDict(extra="allow")
     name: str
 
 
-class DescribedStandard(BaseModel):
+class HeaderStandardisation(BaseModel):
     """How inputs are standardised."""
 
     means: tuple[FiniteFloat, ...]
     deviations: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
 
-    def as_tensors(self) -> Standard:
-        return Standard(torch.tensor(self.means), torch.tensor(self.deviations))
+    def as_tensors(self) -> Standardisation:
+        return Standardisation(torch.tensor(self.means), torch.tensor(self.deviations))
 
 
-class Described(BaseModel):
+class ModelFileHeader(BaseModel):
     """What a file says of its model, each as JSON."""
 
     model: Json[str]
     shape: Json[Shape | tuple[Shape, ...] | dict[str, Shape]]
     classes: Json[PositiveInt]
-    task: Json[DescribedTask] = DescribedTask(name="classification")
+    task: Json[HeaderTask] = HeaderTask(name="classification")
     settings: Json[dict[str, JsonValue]] = Field(default_factory=dict)
     columns: Json[tuple[str, ...]] = ()
     class_names: Json[tuple[str, ...]] = ()
-    standard: Json[DescribedStandard] | None = None
+    standard: Json[HeaderStandardisation] | None = None
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:
@@ -177,14 +175,14 @@ class Described(BaseModel):
             raise InputError(f"{path}: its settings are those of no model; copy the file again") from error
 
 
-def _task(path: Path, told: DescribedTask) -> Task:
+def _task(path: Path, told: HeaderTask) -> Task:
     try:
         return task_class(told.name).model_validate_json(told.model_dump_json(), strict=True)
     except ValidationError:
         raise InputError(f"{path}: `task` is not as a peer writes it; copy the file again") from None
 
 
-def _refuse_another(path: Path, described: Described, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
+def _refuse_another(path: Path, described: ModelFileHeader, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
     """InputError unless the file has the tensors of the model that it names: a kilobyte can name one of terabytes."""
     name, classes = described.model, described.classes
     size = sum(tensor.nbytes for tensor in tensors.values())
@@ -192,7 +190,7 @@ def _refuse_another(path: Path, described: Described, shape: Shape, tensors: Map
     fits = max(prod(shape), classes) <= size
     if fits:
         with torch.device("meta"):  # shapes without memory
-            made = split(ModelSettings(name=name), shape, classes)
+            made = make_split(ModelSettings(name=name), shape, classes)
         fits = _shapes(made.module.state_dict()) == _shapes(tensors)
     if not fits:
         raise InputError(f"{path}: these are not the tensors of model {name} for inputs {shape} and {classes} classes")
@@ -202,10 +200,10 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], Described]:
+def _read(path: Path) -> tuple[dict[str, Tensor], ModelFileHeader]:
     with _opened(path) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        return tensors, Described.of(file)
+        return tensors, ModelFileHeader.of(file)
 
 
 @contextmanager

@@ -1,5 +1,9 @@
-"""The deadlines of the network and how much other parties can make it keep; one object each, passed in."""
+"""The deadlines of the network, how much other parties can make it keep, and how often something may happen.
 
+One object each, passed in; `peer.network` knows no other bounds. SECURITY.md has its table from here.
+"""
+
+import asyncio
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -99,7 +103,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Strangers:
+class UnknownCallerLimits:
     """What those may take in all who are not known, or not yet: whoever can connect, until its hello is taken.
 
     Of connections, calls that wait and messages there are two more for each neighbour, which may all come at once from
@@ -148,7 +152,7 @@ class Strangers:
     own_files: int = 128
     """Descriptors kept free of all connections: files, libraries, the loop, the port for probes."""
 
-    def beside(self, neighbours: int) -> "Strangers":
+    def beside(self, neighbours: int) -> "UnknownCallerLimits":
         """The same, with room for so many neighbours until they are known."""
         more = 2 * neighbours
         return replace(
@@ -159,3 +163,26 @@ class Strangers:
             messages=self.messages + more,
             messages_of_one_origin=self.messages_of_one_origin + more,
         )
+
+
+class RateLimiter:
+    """`burst` times at once, and once more every so many seconds."""
+
+    def __init__(self, burst: int, seconds: float) -> None:
+        self._ahead, self._seconds = (burst - 1) * seconds, seconds
+        self._clock = asyncio.get_running_loop().time
+        self._spent_until = self._clock()
+        """When all that has happened would have, had it come evenly."""
+
+    def take(self) -> bool:
+        """Whether it may happen now; then it counts as done."""
+        if self.wait > 0:
+            return False
+        self._spent_until = max(self._spent_until, self._clock()) + self._seconds
+        return True
+
+    @property
+    def wait(self) -> float:
+        """Seconds until it may happen again. Whoever has waited so long finds that it may, whatever is rounded: shares
+        that are added up could stay just below 1, and the waits be too short for a clock to tell."""
+        return max(0.0, self._spent_until - self._ahead - self._clock())

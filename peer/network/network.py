@@ -7,37 +7,40 @@ from itertools import count
 from typing import Any
 
 from peer.errors import FailedError
-from peer.network.heartbeat import Heartbeats
-from peer.network.membership.durability import NOTHING, ImpossibleError
-from peer.network.membership.edges import Neighbour
-from peer.network.node import Callbacks, Node
+from peer.network.durability import NOTHING, ImpossibleError
+from peer.network.neighbours import Neighbour
 from peer.network.streams.audit import Audit
-from peer.network.streams.fetching import Fetching
-from peer.network.streams.inbox import Inbox, Message
-from peer.network.streams.link import Link
-from peer.network.streams.message_writer import MessageWriter
-from peer.network.streams.outbox import Frames, KeptFrame
-from peer.network.streams.receiver import Receiver
-from peer.network.streams.succession import Succession
+from peer.network.streams.heartbeat import Heartbeats
+from peer.network.streams.link import (
+    Inbox,
+    IncomingMessage,
+    KeptFrame,
+    KeptFrames,
+    MessageWriter,
+    OutgoingLink,
+    Receiver,
+    ReverseLink,
+)
+from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.streams.stream import StreamTakeover
 from peer.network.transport import SERVICES, BreachError, DisconnectedError, Pipe, Service
-from peer.network.wire.call import Call
-from peer.network.wire.frames import Heading, Key, decode
+from peer.network.wire.frames import Call, Heading, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Welcome
 from peer.tasks import background
-from peer.telemetry.events import Refused, Regressed
-from peer.topology.reach import why_not
+from peer.telemetry.events import CallerRefused, PeerRegressed
+from peer.topology import unreachable_pair_problem
 
 
 class Network:
     """What the collectives stand on: frames to neighbours, messages from them, all keyed by round and step."""
 
-    def __init__(self, node: Node, manifest: Manifest, callbacks: Callbacks) -> None:
+    def __init__(self, node: NetworkState, manifest: Manifest, callbacks: NetworkCallbacks) -> None:
         self._node, self.identity, self.manifest, self.limits = node, node.identity, manifest, node.limits
         self.audit, self.traffic = Audit(node.identity.view), node.traffic
         self.edges, self.durability = node.edges, node.durability
         self.resources = callbacks.resources
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, OutgoingLink] = {}
         self.serials = count()
         """Numbers of the frames that are written."""
         self.transport = node.transport
@@ -49,7 +52,7 @@ class Network:
         """What was wrong with this peer itself when it served an incoming stream."""
         self._receiver = Receiver(node, manifest, self.audit, callbacks.report, callbacks.memory)
         self._heartbeats = Heartbeats(node, callbacks)
-        self._fetching = Succession(node.limits, node.timeouts)
+        self._fetching = StreamTakeover(node.limits, node.timeouts)
         """Streams of neighbours that nobody can dial."""
         self._report, self._questions = callbacks.report, callbacks.questions
 
@@ -89,18 +92,18 @@ class Network:
         if not self.edges.can_be_dialled(me):
             for other in neighbours:
                 if not self.edges.can_be_dialled(other):
-                    raise FailedError(why_not((me, other)))
+                    raise FailedError(unreachable_pair_problem((me, other)))
 
     def _open_links(self) -> None:
         """A stream of tensors to each receiver; of heartbeats one a pair, whoever opens it."""
         for peer, neighbour in self.edges.neighbours.items():
             if self.edges.has("send", peer) and peer not in self.links:
-                link = self.links[peer] = Link(self._node, neighbour, self._welcomed)
+                link = self.links[peer] = OutgoingLink(self._node, neighbour, self._welcomed)
                 if neighbour.address:
                     self._streams[peer, "Tensors"] = self._tasks.create_task(link.run())
             dials = not self.edges.can_be_dialled(self.identity.id)
             if dials and self.edges.has("receive", peer) and (peer, "Fetch") not in self._streams:
-                fetching = Fetching(self._node, neighbour, self._receiver)
+                fetching = ReverseLink(self._node, neighbour, self._receiver)
                 self._streams[peer, "Fetch"] = self._tasks.create_task(fetching.run())
             if neighbour.address and (peer, "Heartbeat") not in self._streams:
                 self._streams[peer, "Heartbeat"] = self._tasks.create_task(self._heartbeats.run(neighbour))
@@ -128,13 +131,13 @@ class Network:
     def inbox(self, sender: str) -> Inbox:
         return self._receiver.inbox(sender)
 
-    async def message(self, sender: str, call: Call, count: int | None = None) -> Message:
+    async def message(self, sender: str, call: Call, count: int | None = None) -> IncomingMessage:
         """What a sender sent in that call, once its first `count` bytes are here, or all of them if None."""
         longest = self.manifest.largest if count is None else count
         return await self.inbox(sender).message(self.key(call), longest)
 
     def expect(
-        self, message: Message, sender: str, call: Call, length: int | None, scalars: int = 0, offset: int = 0
+        self, message: IncomingMessage, sender: str, call: Call, length: int | None, scalars: int = 0, offset: int = 0
     ) -> None:
         """FailedError unless a message is what every peer sends in that call; `length` in bytes, None: of any."""
         heading, number = message.heading, self.manifest.number(call.name, call.round)
@@ -185,7 +188,7 @@ class Network:
         # Those who have finished and left cannot be asked any more how far they are.
         self.durability.remember(state["durable"])
 
-    def frames(self, round: int) -> Frames:
+    def frames(self, round: int) -> KeptFrames:
         """What neighbours may still ask for of that round; a frame for several of them is there once.
 
         In the order of writing: in another one, a neighbour that replays could have no room for what it waits for.
@@ -209,7 +212,7 @@ class Network:
         self.traffic.received.update(state["received"])
         self.durability.grant(durable)
 
-    def load_frames(self, frames: Frames) -> None:
+    def load_frames(self, frames: KeptFrames) -> None:
         """Put a round's frames back, after those of the rounds before it."""
         for receivers, data in frames:
             frame = decode(data)
@@ -280,7 +283,7 @@ class Network:
     def _closed(self, service: Service, pipe: Pipe, why: str) -> None:
         caller = pipe.member or pipe.identity or "a stranger"
         reason = f"its stream of {service} was closed: {why}"
-        self._receiver.refusals.add(Refused(caller=caller, origin=pipe.origin, kind="stream", reason=reason))
+        self._receiver.refusals.add(CallerRefused(caller=caller, origin=pipe.origin, kind="stream", reason=reason))
 
     async def _watch_incoming(self) -> None:
         await self._failed
@@ -315,7 +318,7 @@ class Network:
         if lost := self.durability.lost(peer, welcome):
             if peer not in self.regressed:
                 self.regressed.add(peer)
-                self._report(Regressed(neighbour=peer, sentence=lost))
+                self._report(PeerRegressed(neighbour=peer, sentence=lost))
             raise DisconnectedError(lost)
         self.regressed.discard(peer)
         try:

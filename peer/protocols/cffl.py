@@ -9,13 +9,11 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.data.samples import Samples
-from peer.protocols.base import Init, Peer, Protocol, Record, Share
-from peer.protocols.blocks.largest import largest
-from peer.protocols.blocks.reputation import portions, reputable, still_here
-from peer.protocols.blocks.running_statistics import keep_variances
-from peer.protocols.blocks.trainable import trainable_by
+from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.training import Fraction, Rate
-from peer.protocols.blocks.updates import Told, Updates
+from peer.protocols.blocks.updates import PeerUpdates, Updates, portions, reputable, still_here
+from peer.protocols.blocks.vectors import keep_variances, largest, trainable_by
+from peer.protocols.declarations import Record, Share
 
 BATCH = 256
 """Validation samples that go through the model at a time."""
@@ -89,7 +87,7 @@ class CFFL(Updates, Protocol):
         """The largest entries, clipped: in this order, as all entries beyond the clip would count the same."""
         return largest(update, int(self.upload * update.numel())).clamp(-self.clip, self.clip)
 
-    def scores(self, peer: Peer, told: Told, remaining: Tensor, public: Samples) -> Tensor:
+    def scores(self, peer: Peer, told: PeerUpdates, remaining: Tensor, public: Samples) -> Tensor:
         """The task's score of the global model with each upload, float64 (N,); 0 for those who were dropped."""
         found = torch.zeros(len(told.updates), dtype=torch.float64)
         for i in remaining.nonzero().flatten().tolist():

@@ -8,11 +8,9 @@ from pydantic import Field
 from torch import Tensor
 
 from peer.protocols.base import Peer, Protocol
-from peer.protocols.blocks.largest import largest_of_each
-from peer.protocols.blocks.reputation import judged, portions
-from peer.protocols.blocks.running_statistics import keep_variances
 from peer.protocols.blocks.training import Fraction, Rate
-from peer.protocols.blocks.updates import Updates
+from peer.protocols.blocks.updates import Updates, judged, portions
+from peer.protocols.blocks.vectors import keep_variances, largest_of_each
 
 
 class CGSV(Updates, Protocol):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.learning.model.model import PARTS, Model, Part
+from peer.learning.model.layout import PARTS, ModelPart
+from peer.learning.model.model import Model
 
 MAX_NUMBERS = 4096
 """Of one record, or beside one vector: as many as a frame takes (`MAX_DOUBLES` of `peer.network.wire.frames`, which a
@@ -29,7 +30,7 @@ class Share:
     """Of one of the protocol's own, how long it may be: float32 values, or bytes. None: as long as the model."""
     bytes: bool = False
     """Of one of the protocol's own: a uint8 tensor into which nobody looks (ciphertext, half precision, sparse)."""
-    like: Part | None = None
+    like: ModelPart | None = None
     """Of one of the protocol's own: laid out as this part of the model, so that a head's bytes in it can be counted.
     None: nobody can say whether a head is in it."""
     update: bool = False
@@ -60,7 +61,7 @@ class Share:
         return self.vector not in PARTS
 
     @property
-    def part(self) -> Part | None:
+    def part(self) -> ModelPart | None:
         """The part of the model as which it is laid out, by its name or its declaration."""
         return next((part for part in PARTS if part == self.vector), self.like)
 
@@ -180,7 +181,7 @@ class Declarations:
             )
 
 
-def words(shares: Iterable[Share], records: Iterable[Record]) -> str:
+def describe_shares(shares: Iterable[Share], records: Iterable[Record]) -> str:
     """For people: what leaves the peer."""
     named = {share.vector + (" with a number" if share.scalars else ""): None for share in shares}
     return ", ".join([*named, *(record.name for record in records)]) or "nothing"

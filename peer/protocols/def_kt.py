@@ -10,9 +10,10 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Loss, Phase
-from peer.protocols.base import Peer, Protocol, Share
+from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import BatchSize, Fraction, Rate
-from peer.topology.graphs import Graph
+from peer.protocols.declarations import Share
+from peer.topology import Graph
 
 
 class DefKT(Protocol):

@@ -7,14 +7,26 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peer.protocols.base import Init, Peer, Protocol, Record, Share
-from peer.protocols.blocks.accountant import dp_accounting, gaussian_epsilon, sampled_epsilon
-from peer.protocols.blocks.common_secret import COMMITMENT, PART, common_secret
-from peer.protocols.blocks.common_start import common_start
-from peer.protocols.blocks.noise import SECRET, as_secret, draw_secret, standard_normal, stream, uniform
-from peer.protocols.blocks.running_statistics import keep_variances
+from peer.protocols.base import Init, Peer, Protocol
+from peer.protocols.blocks.global_model import common_start
+from peer.protocols.blocks.privacy import (
+    COMMITMENT,
+    PART,
+    SECRET_BYTES,
+    as_secret,
+    common_secret,
+    dp_accounting,
+    draw_secret,
+    gaussian_epsilon,
+    sampled_epsilon,
+    standard_normal,
+    stream,
+    uniform,
+)
 from peer.protocols.blocks.training import BatchSize, Fraction, KeepMomentum, PlainSGD
-from peer.topology.graphs import Graph
+from peer.protocols.blocks.vectors import keep_variances
+from peer.protocols.declarations import Record, Share
+from peer.topology import Graph
 
 
 class DPFedAvg(PlainSGD, Protocol):
@@ -63,14 +75,14 @@ class DPFedAvg(PlainSGD, Protocol):
         dp_accounting()
         peer.state["secret"] = await peer.once(lambda: self.secret(peer))
         # The seed stands in the spec and is easily guessed: a sample drawn from it would be hidden from nobody.
-        part = stream(peer.state["secret"], "part of the sampling", 0, SECRET)
+        part = stream(peer.state["secret"], "part of the sampling", 0, SECRET_BYTES)
         peer.state["sampling"] = await common_secret(peer, part)
         peer.state["exposure"] = torch.zeros((), dtype=torch.float64)
         await common_start(peer, init)
 
     def secret(self, peer: Peer) -> Tensor:
         if self.insecure_reproducible_noise:
-            return as_secret(peer.shared_generator("secret").bytes(SECRET) + peer.id.encode())
+            return as_secret(peer.shared_generator("secret").bytes(SECRET_BYTES) + peer.id.encode())
         return draw_secret()
 
     async def round(self, peer: Peer) -> None:

@@ -6,10 +6,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peer.protocols.base import Init, Peer, Share
-from peer.protocols.blocks.corrected_sgd import CorrectedSGD
+from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.global_model import GlobalModel
-from peer.protocols.blocks.trainable import trainable_only
+from peer.protocols.blocks.training import CorrectedSGD
+from peer.protocols.blocks.vectors import trainable_only
+from peer.protocols.declarations import Share
 
 
 class FedDyn(CorrectedSGD, GlobalModel):

@@ -6,14 +6,14 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from peer.learning.model.model import Part
+from peer.learning.model.layout import ModelPart
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
-from peer.protocols.base import Init, Peer, Protocol, Share
-from peer.protocols.blocks.common_start import common_start
-from peer.protocols.blocks.participation import Participation
+from peer.protocols.base import Init, Peer, Protocol
+from peer.protocols.blocks.global_model import Participation, common_start
 from peer.protocols.blocks.training import BatchSize, Fraction, Rate
-from peer.topology.graphs import Graph
+from peer.protocols.declarations import Share
+from peer.topology import Graph
 
 Schedule = Literal["fixed", "equispaced", "exponential", "linear", "cosine", "harmonic"]
 
@@ -37,7 +37,7 @@ class FedISP(Participation, Protocol):
     batch_size: BatchSize = 64
 
     paper: ClassVar[str] = "FedISP, Algorithm 1"
-    passed_on: ClassVar[Part | None] = "model"
+    passed_on: ClassVar[ModelPart | None] = "model"
 
     @property
     def graph(self) -> Graph:

@@ -6,8 +6,8 @@ from pydantic import Field
 from torch import Tensor
 
 from peer.protocols.base import Peer
-from peer.protocols.blocks.corrected_sgd import CorrectedSGD
 from peer.protocols.blocks.global_model import GlobalModel
+from peer.protocols.blocks.training import CorrectedSGD
 
 
 class FedProx(CorrectedSGD, GlobalModel):

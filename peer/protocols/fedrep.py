@@ -2,12 +2,11 @@
 
 from typing import ClassVar, Literal
 
-from peer.learning.model.model import Part
+from peer.learning.model.layout import ModelPart
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer
-from peer.protocols.blocks.mean_extractor import MeanExtractor
-from peer.protocols.blocks.participation import Participation
+from peer.protocols.blocks.global_model import MeanExtractor, Participation
 from peer.protocols.blocks.training import BatchSize, Epochs, Fraction, Rate
 
 
@@ -32,7 +31,7 @@ class FedRep(Participation, MeanExtractor):
     batch_size: BatchSize = 64
 
     paper: ClassVar[str] = "Collins et al. 2021, Algorithm 1"
-    common: ClassVar[Part | None] = "extractor"
+    common: ClassVar[ModelPart | None] = "extractor"
     init: ClassVar[Init] = "independent"
 
     def local(self) -> tuple[Phase, ...]:

@@ -3,9 +3,10 @@
 from math import sqrt
 from typing import ClassVar, Literal
 
-from peer.protocols.base import Init, Peer, Protocol, Received, Share
-from peer.protocols.blocks.blend import blend
+from peer.protocols.base import Init, Peer, Protocol, Received
 from peer.protocols.blocks.training import Fraction, TwoPhase
+from peer.protocols.blocks.vectors import blend
+from peer.protocols.declarations import Share
 
 PHI = (1 + sqrt(5)) / 2
 ALPHA, BETA = 1 / PHI, 1 / PHI**2

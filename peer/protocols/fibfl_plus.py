@@ -2,8 +2,9 @@
 
 from typing import ClassVar, Literal
 
-from peer.protocols.base import Init, Peer, Protocol, Share
+from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.training import Fraction, TwoPhase
+from peer.protocols.declarations import Share
 from peer.protocols.fibfl import ALPHA, BETA, ring_blend
 
 

@@ -9,11 +9,12 @@ from pydantic import Field
 
 from peer.learning.training.optimiser import Adam
 from peer.learning.training.phase import Phase
-from peer.protocols.base import Init, Peer, Protocol, Record, Share
+from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.training import Fraction, TwoPhase
+from peer.protocols.declarations import Record, Share
 from peer.protocols.fibfl import ring_blend
 from peer.protocols.fibfl_plus import gated_weights
-from peer.topology.graphs import RingCost, ring_cost, similarity, two_opt
+from peer.topology import RingCost, ring_cost, similarity, two_opt
 
 
 class FibFLPlusPlus(TwoPhase, Protocol):

@@ -6,11 +6,11 @@ With `trim` the mean is robust: Yin et al. 2018, "Byzantine-Robust Distributed L
 from typing import ClassVar, Literal
 
 from peer.errors import InputError
-from peer.protocols.base import Peer, Protocol, Share
-from peer.protocols.blocks.blend import blend
-from peer.protocols.blocks.robust import Trim, trimmed_mean
+from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import Epochs, PlainSGD
-from peer.topology.graphs import Graph
+from peer.protocols.blocks.vectors import Trim, blend, trimmed_mean
+from peer.protocols.declarations import Share
+from peer.topology import Graph
 
 
 class GossipSGD(PlainSGD, Protocol):

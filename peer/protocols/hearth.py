@@ -12,13 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from peer.errors import InputError
-from peer.learning.model.layout import Entry
-from peer.learning.model.model import Part
+from peer.learning.model.layout import ModelPart, TensorSlot
 from peer.learning.training.optimiser import Adam
 from peer.learning.training.phase import Loss, Phase
 from peer.protocols.base import Init, Peer
-from peer.protocols.blocks.common_start import common_start
-from peer.protocols.blocks.mean_extractor import MeanExtractor
+from peer.protocols.blocks.global_model import MeanExtractor, common_start
 from peer.protocols.blocks.training import BatchSize, Epochs, Rate
 
 FLOOR = 1e-8
@@ -50,7 +48,7 @@ class Hearth(MeanExtractor):
     """With which head a peer's model predicts: ψ, for data like its own, or η, for all classes alike."""
 
     paper: ClassVar[str] = "none: a protocol of this project"
-    common: ClassVar[Part | None] = "extractor"
+    common: ClassVar[ModelPart | None] = "extractor"
     needs_classes: ClassVar[bool] = True
     init: ClassVar[Init] = "shared"
 
@@ -100,7 +98,7 @@ def adjusted_loss(counts: Tensor) -> Loss:
     return loss
 
 
-def output_bias(peer: Peer) -> Entry:
+def output_bias(peer: Peer) -> TensorSlot:
     """The bias of the head's last layer, one number a class; InputError when there is none."""
     classes = len(peer.proportions)
     last = [entry for entry in peer.layout if entry.part == "head" and entry.trainable][-2:]

@@ -2,9 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from peer.protocols.base import Init, Peer, Protocol, Share
-from peer.protocols.blocks.blend import blend
+from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.training import Fraction, PlainSGD
+from peer.protocols.blocks.vectors import blend
+from peer.protocols.declarations import Share
 
 
 class RDFL(PlainSGD, Protocol):

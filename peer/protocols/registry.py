@@ -1,7 +1,7 @@
 """The protocols there are, by name; a user's own is `module:Name`."""
 
 from peer.learning.tasks import Task
-from peer.overriding import load_class
+from peer.plugins import load_class
 from peer.protocols.base import Protocol
 
 PROTOCOLS = {

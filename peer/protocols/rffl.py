@@ -7,13 +7,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peer.protocols.base import Peer, Protocol, Record
-from peer.protocols.blocks.largest import largest_of_each
-from peer.protocols.blocks.reputation import judged, portions, reputable, still_here
-from peer.protocols.blocks.running_statistics import keep_variances
-from peer.protocols.blocks.trainable import trainable_by
+from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import Fraction, Rate
-from peer.protocols.blocks.updates import Updates
+from peer.protocols.blocks.updates import Updates, judged, portions, reputable, still_here
+from peer.protocols.blocks.vectors import keep_variances, largest_of_each, trainable_by
+from peer.protocols.declarations import Record
 
 
 class RFFL(Updates, Protocol):

@@ -1,6 +1,9 @@
-"""RI-FedAvg without a server: FedAvg with a proximal term as strong as each peer's loss is rough."""
+"""RI-FedAvg without a server: FedAvg with a proximal term as strong as each peer's loss is rough.
 
-from collections.abc import Iterator
+How rough: how unlike the loss looks along random directions, the Roughness Index, Eqs. 5-9 of the paper.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -9,10 +12,37 @@ from pydantic import Field
 from torch import Tensor
 
 from peer.protocols.base import Peer
-from peer.protocols.blocks.corrected_sgd import CorrectedSGD
 from peer.protocols.blocks.global_model import GlobalModel
-from peer.protocols.blocks.roughness import roughness
-from peer.protocols.blocks.trainable import trainable_only
+from peer.protocols.blocks.training import CorrectedSGD
+from peer.protocols.blocks.vectors import trainable_only
+
+
+def roughness(
+    loss: Callable[[Tensor], float], start: Tensor, directions: Iterable[Tensor], length: float, intervals: int
+) -> float:
+    """I = std/mean over the directions d of T(f) with f(s) = loss(start + s·d) for s in [−length, length].
+
+    `start` (p,) float64; each direction (p,) float64 is brought to length 1. In float32, rounding alone gives an I of
+    about .1 where the loss is monotone and I is 0.
+    """
+    variations = []
+    for direction in directions:
+        unit = direction / direction.norm()
+        steps = torch.linspace(-length, length, intervals + 1, dtype=torch.float64).tolist()
+        variations.append(normalised_variation([loss(start + s * unit) for s in steps], length))
+    found = torch.tensor(variations, dtype=torch.float64)
+    return float(found.std(correction=0) / found.mean())
+
+
+def normalised_variation(values: list[float], length: float) -> float:
+    """T = TV/(2·length·A), A the greatest difference between two values: 1/(2·length) if they never turn back.
+
+    So it is, too, where the function is constant, of which the paper gives 0/0.
+    """
+    f = torch.tensor(values, dtype=torch.float64)
+    variation, amplitude = float(f.diff().abs().sum()), float(f.max() - f.min())
+    return (variation / amplitude if amplitude else 1.0) / (2 * length)
+
 
 BATCH = 1024
 """Samples that pass through the model at a time."""

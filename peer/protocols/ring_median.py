@@ -2,9 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from peer.protocols.base import Peer, Protocol, Share
-from peer.protocols.blocks.robust import trimmed_mean
+from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import TwoPhase
+from peer.protocols.blocks.vectors import trimmed_mean
+from peer.protocols.declarations import Share
 
 
 class RingMedian(TwoPhase, Protocol):

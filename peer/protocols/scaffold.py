@@ -8,10 +8,11 @@ from torch import Tensor
 
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
-from peer.protocols.base import Init, Peer, Share
+from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.global_model import GlobalModel
-from peer.protocols.blocks.trainable import trainable_only
 from peer.protocols.blocks.training import BatchSize, Epochs, Rate
+from peer.protocols.blocks.vectors import trainable_only
+from peer.protocols.declarations import Share
 
 
 class Scaffold(GlobalModel):

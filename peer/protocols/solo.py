@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from peer.learning.training.phase import Phase
-from peer.protocols.base import Init, Peer, Protocol, Share
+from peer.protocols.base import Init, Peer, Protocol
+from peer.protocols.declarations import Share
 from peer.protocols.registry import PROTOCOLS, protocol_class
-from peer.topology.graphs import Graph
+from peer.topology import Graph
 
 
 class Solo(Protocol):

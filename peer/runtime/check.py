@@ -12,28 +12,25 @@ import torch
 from peer.errors import FailedError, InputError
 from peer.learning.data.shard import Shard
 from peer.learning.data.sources import Source
-from peer.learning.data.sources.downloads import MissingError
+from peer.learning.data.sources.image_sets import MissingError
 from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.model import Model
-from peer.network.transport.addresses import why_taken
-from peer.network.transport.asking import StatusClient
+from peer.network.operator_client import StatusClient
+from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, check_tcp, why_taken
 from peer.network.transport.base import DisconnectedError
-from peer.network.transport.reach import SECONDS, reach
-from peer.network.transport.tls import Certificates, Chain
+from peer.network.transport.tls import CertificateBundle, CertificatePaths
 from peer.runtime.setup import check_directory, check_room, fitting_model, load_shard
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig, check_plaintext, read_peer
-from peer.spec.recorded_views import recorded_views
-from peer.spec.resources import given
-from peer.spec.watching import watching
+from peer.spec.loading import read_peer
+from peer.spec.peer import PeerConfig, check_plaintext, subscriber_settings
+from peer.spec.recordings import fixed_resources, recorded_views
 from peer.telemetry.metrics import client
-from peer.telemetry.tensorboard import writer_class
-from peer.telemetry.tracker import load_tracker
-from peer.topology.graphs import neighbours
+from peer.telemetry.telemetry import load_tracker, writer_class
+from peer.topology import neighbours
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One line: what was looked at, and that it is right, or what is wrong with the way out."""
 
     what: str
@@ -42,39 +39,39 @@ class Finding:
     """None: it cannot be looked at before something else is right."""
 
 
-def check(path: Path) -> Iterator[Finding]:
+def check(path: Path) -> Iterator[CheckResult]:
     """Everything that a start needs, whatever of it is wrong."""
     try:
         config, spec = read_peer(path)
     except InputError as error:
-        yield Finding("config", str(error), False)
-        yield Finding("all else", "cannot be looked at before the config is right", None)
+        yield CheckResult("config", str(error), False)
+        yield CheckResult("all else", "cannot be looked at before the config is right", None)
         return
-    yield Finding("config", f"{config.id}, one of {len(spec.ids)} peers of {spec.name} ({spec.protocol.name})")
+    yield CheckResult("config", f"{config.id}, one of {len(spec.ids)} peers of {spec.name} ({spec.protocol.name})")
     found = PeerCheck(config, spec)
     yield from found.findings()
     yield from asyncio.run(_neighbours(config, spec, found.chain))
 
 
-async def _neighbours(config: PeerConfig, spec: Spec, chain: Chain | None) -> list[Finding]:
+async def _neighbours(config: PeerConfig, spec: Spec, chain: CertificateBundle | None) -> list[CheckResult]:
     """Those of the ring as it is written, all called at once."""
     around = neighbours(spec.protocol.graph, spec.ids, config.id)
-    async with aclosing(StatusClient(spec.name, spec.addresses, chain, patience=SECONDS)) as peers:
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain, patience=TCP_CHECK_TIMEOUT_S)) as peers:
         return [*await asyncio.gather(*(_neighbour(id, spec.addresses[id], peers) for id in around))]
 
 
-async def _neighbour(id: str, address: str | None, peers: StatusClient) -> Finding:
+async def _neighbour(id: str, address: str | None, peers: StatusClient) -> CheckResult:
     what = f"neighbour {id}"
     if address is None:
-        return Finding(what, "it dials out, so it is the one that calls")
-    met = await reach(address)
+        return CheckResult(what, "it dials out, so it is the one that calls")
+    met = await check_tcp(address)
     if not met.accepted:
-        return Finding(what, f"{address}: {met.said}", met.right)
+        return CheckResult(what, f"{address}: {met.said}", met.right)
     try:
         status = await peers.ask(id)
     except DisconnectedError as error:
-        return Finding(what, f"{address}: {met.said}; whether it is {id} cannot be told ({error})", None)
-    return Finding(what, f"{address}: it runs, {status.state} in round {status.round}")
+        return CheckResult(what, f"{address}: {met.said}; whether it is {id} cannot be told ({error})", None)
+    return CheckResult(what, f"{address}: it runs, {status.state} in round {status.round}")
 
 
 class PeerCheck:
@@ -86,9 +83,9 @@ class PeerCheck:
         self.device = torch.device("cpu")
         self.shard: Shard | None = None
         self.model: Model | None = None
-        self.chain: Chain | None = None
+        self.chain: CertificateBundle | None = None
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[CheckResult]:
         looks: list[tuple[str, Callable[[], str | None]]] = [
             ("device", self._device),
             ("data", self._data),
@@ -108,12 +105,12 @@ class PeerCheck:
             try:
                 said = look()
             except (InputError, FailedError) as error:
-                yield Finding(what, str(error), False)
-            except NotYetError as error:
-                yield Finding(what, str(error), None)
+                yield CheckResult(what, str(error), False)
+            except SkippedCheckError as error:
+                yield CheckResult(what, str(error), None)
             else:
                 if said:
-                    yield Finding(what, said)
+                    yield CheckResult(what, said)
 
     @property
     def _listen(self) -> str | None:
@@ -141,7 +138,7 @@ class PeerCheck:
         except MissingError as error:
             source = self.config.data or self.spec.data
             if getattr(source, "download", False):
-                raise NotYetError(f"{source.name} is not here yet; the start downloads it") from None
+                raise SkippedCheckError(f"{source.name} is not here yet; the start downloads it") from None
             raise InputError(str(error)) from None
         whose = "its own" if self.shard.own else f"its part of {self.spec.data.name}"
         shape, samples = self.shard.train.shape, len(self.shard.train)
@@ -149,14 +146,14 @@ class PeerCheck:
 
     def _model(self) -> str:
         if self.shard is None:
-            raise NotYetError("cannot be looked at before the data is right")
+            raise SkippedCheckError("cannot be looked at before the data is right")
         with memory_errors():
             self.model = fitting_model(self.config, self.spec, self.shard, self.device)
         return ", ".join([self.spec.model.name, f"{self.model.sizes['model']:,} values", *self.model.remarks])
 
     def _resources(self) -> str | None:
         source = self.spec.protocol.resources_from
-        given(self.config, self.spec)
+        fixed_resources(self.config, self.spec)
         return None if source == "measured" else f"{source}, and they are there"
 
     def _views(self) -> str | None:
@@ -170,7 +167,7 @@ class PeerCheck:
 
     def _disk(self) -> str:
         if self.shard is None or self.model is None:
-            raise NotYetError("cannot be looked at before data and model are right")
+            raise SkippedCheckError("cannot be looked at before data and model are right")
         needed = check_room(self.config, self.spec, self.shard, self.model)
         there = next(path for path in (self.out, *self.out.parents) if path.exists())
         return f"up to {needed / 1e6:,.0f} MB are needed, {shutil.disk_usage(there).free / 1e6:,.0f} MB are free"
@@ -180,30 +177,30 @@ class PeerCheck:
         if (tls := self.config.tls) is None:
             allowed = "`plaintext` allows it" if self.spec.plaintext else "all peers are on this machine"
             return f"none: nothing is encrypted; {allowed}"
-        self.chain = Certificates(self.config.id, tls.ca, tls.cert, tls.key).read()
+        self.chain = CertificatePaths(self.config.id, tls.ca, tls.cert, tls.key).read()
         until = f"valid until {self.chain.expires:%Y-%m-%d %H:%M} UTC"
         return f"made out to {self.config.id}, {until}, by the CA {self.chain.fingerprint}"
 
     def _metrics(self) -> str | None:
-        if (address := watching(self.config, self.spec).metrics) is None:
+        if (address := subscriber_settings(self.config, self.spec).metrics) is None:
             return None
         client()
         return _free(address, "metrics")
 
     def _tensorboard(self) -> str | None:
-        if not watching(self.config, self.spec).tensorboard:
+        if not subscriber_settings(self.config, self.spec).tensorboard:
             return None
         writer_class()
         return "can be written"
 
     def _tracker(self) -> str | None:
-        if (name := watching(self.config, self.spec).tracker) is None:
+        if (name := subscriber_settings(self.config, self.spec).tracker) is None:
             return None
         load_tracker(name)
         return f"{name} is there"
 
 
-class NotYetError(Exception):
+class SkippedCheckError(Exception):
     """Something cannot be looked at before something else is right."""
 
 

@@ -1,36 +1,181 @@
-"""What a protocol would send, counted by letting it run on nothing.
+"""What a protocol would send, and what its peers would need on disk, counted by letting it run on nothing.
 
-The protocol's own rounds run against a `Peer` with the true model that trains nothing, hears its own vectors from
-every neighbour and counts the bytes of what it would send: no protocol has to say its traffic twice, and a wrong call
-shows itself before anything is started.
+The protocol's own rounds run against a `Peer` with the true model that trains nothing, has no clock, hears its own
+vectors from every neighbour and counts the bytes of what it would send: no protocol has to say its traffic twice, and
+a wrong call shows itself before anything is started. `DryRunPeer` is the half that does not communicate, `DryRun` all
+of it. From what it counts follows how much disk a peer needs at most (`disk_needed`), so that it can say so before it
+starts rather than when the disk is full.
 """
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import CORO_CREATED, getcoroutinestate
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.network.collectives.pending import Pending
-from peer.protocols.base import Init, Protocol, Received
+from peer.learning.data.samples import Samples
+from peer.learning.model.layout import TensorSlot
+from peer.learning.model.model import Model
+from peer.learning.randomness import derive, torch_generator
+from peer.learning.tasks import Task
+from peer.learning.training.phase import Phase
+from peer.network.collectives import Pending
+from peer.protocols.base import Init, Peer, Protocol, Received, Resources, State
 from peer.protocols.declarations import Share
-from peer.runtime.member_rows import first_rows
-from peer.runtime.rehearsal import Rehearsal, Rehearsing, recorded, was_awaited
-from peer.runtime.sendable import Of, To
+from peer.protocols.registry import PROTOCOLS
+from peer.runtime.calls import CallChecker, Of, To, first_rows, plain_notes
+from peer.runtime.encodings import new_encoding
+from peer.spec.blocks import Float32, Wire
+from peer.spec.federation import Spec
+from peer.views.view import STALENESS_BOUND
 
-FLOAT64 = 8
-KNOWN = ("proportions", "order")
+T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
+DRY_RUN_SAMPLES = 32
+"""Of a peer's samples, for protocols that look at them."""
+NUDGE = 1e-3
+"""How far a dry run's training moves each weight at most: differences of zero would make divisions by zero."""
+
+
+@dataclass(frozen=True)
+class DryRunInput:
+    """What a dry run stands on: the model, some of a peer's samples, and the whole federation's proportions."""
+
+    model: Model
+    data: Samples
+    proportions: Mapping[str, Tensor]
+    """Everyone's q_i, float64 (classes,), by id in the ring's order."""
+    rounds: int
+    seed: int
+    validation: Samples | None = None
+    wire: Wire = field(default_factory=Float32)
+
+
+def recorded(method: Method) -> Method:
+    """A call counts when it is made, not when it is awaited: one that never is would do nothing, without a word."""
+
+    @wraps(method)
+    def call(peer: "DryRunPeer", *arguments: Any, **keywords: Any) -> Coroutine[Any, Any, Any]:
+        work = method(peer, *arguments, **keywords)
+        peer.made.append((method.__name__, work))
+        return work
+
+    return cast(Method, call)
+
+
+class DryRunPeer(Peer):
+    """The half of a dry run that does not communicate. `journalled` is what it has drawn by `once`, in bytes."""
+
+    rehearsal = True
+
+    def __init__(self, id: str, protocol: Protocol, rehearsal: DryRunInput) -> None:
+        self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
+        self.round, self.rounds, self.samples = 0, rehearsal.rounds, len(rehearsal.data)
+        self.proportions = rehearsal.proportions[id]
+        self.data = rehearsal.data.first(DRY_RUN_SAMPLES).to(rehearsal.model.device)
+        public = rehearsal.validation and rehearsal.validation.first(DRY_RUN_SAMPLES)
+        self.validation = public.to(rehearsal.model.device) if public else None
+        self.state = State()
+        self.journalled = 0
+        self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        self._protocol, self._rehearsal = protocol, rehearsal
+        self._vector = rehearsal.model.vector.detach().clone()
+        self._encoding = new_encoding(rehearsal.wire, rehearsal.model.sizes)
+        self._calls = CallChecker.of(protocol, rehearsal.rounds, rehearsal.model, self._encoding)
+
+    @property
+    def model(self) -> Tensor:  # type: ignore[override]
+        return self._vector
+
+    @property
+    def extractor(self) -> Tensor:  # type: ignore[override]
+        return self._vector[self._rehearsal.model.part("extractor")]
+
+    @property
+    def head(self) -> Tensor:  # type: ignore[override]
+        return self._vector[self._rehearsal.model.part("head")]
+
+    @property
+    def task(self) -> Task:  # type: ignore[override]
+        return self._rehearsal.model.task
+
+    @property
+    def layout(self) -> tuple[TensorSlot, ...]:  # type: ignore[override]
+        return self._rehearsal.model.layout
+
+    @recorded
+    async def train(self, *phases: Phase) -> float:
+        self._calls.train(self, phases)
+        generator = torch_generator(self._rehearsal.seed, self.id, self.round, "rehearsal")
+        for where in self._rehearsal.model.trainable("model"):
+            part = self._vector[where]
+            part.add_(torch.empty(part.shape).uniform_(-NUDGE, NUDGE, generator=generator).to(part.device))
+        return 1.0
+
+    @recorded
+    async def accuracy(self) -> float:
+        return 1.0
+
+    def logits(self, vector: Tensor, x: Tensor, training: bool = False) -> Tensor:
+        return self._rehearsal.model.logits(vector, x, training=training, seed=0)
+
+    def batches(self, size: int, epochs: int = 1) -> Iterator[Tensor]:
+        positions = torch.arange(len(self.data), device=self._vector.device)
+        return (batch for _ in range(epochs) for batch in torch.split(positions, size))
+
+    @recorded
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        self._calls.compute(self, function)
+        return function(*arguments)
+
+    def forget(self, optimiser: str) -> None:
+        pass
+
+    @recorded
+    async def once(self, make: Callable[[], Tensor]) -> Tensor:
+        self._calls.compute(self, make, "once")
+        made = self._calls.once(self, make())
+        self.journalled += made.nbytes
+        return made
+
+    @recorded
+    async def resources(self) -> Resources:
+        return Resources(1.0, 1.0, dict.fromkeys(self.members, 1e6))
+
+    def shared_generator(self, purpose: str) -> np.random.Generator:
+        return np.random.default_rng(derive(self._rehearsal.seed, self.round, purpose))
+
+    def note(self, **values: float | Sequence[float]) -> None:
+        plain_notes(self._protocol.name, values, self.round)
+
+
+def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
+    if isinstance(work, Pending):
+        return work.awaited
+    return getcoroutinestate(work) != CORO_CREATED
+
+
+FLOAT64_BYTES = 8
+KNOWN_RECORDS = ("proportions", "order")
 """Records of which a dry run knows what the others tell; in all others it sees its own numbers from everybody."""
 
 
-class DryRun(Rehearsing):
+class DryRun(DryRunPeer):
     """One peer that only counts.
 
     `sent` is what it has sent so far, in bytes of tensors and numbers; `calls` are the (round, collective, vector or
     record, names of numbers) in which all peers take part, so everybody's are the same.
     """
 
-    def __init__(self, id: str, protocol: Protocol, rehearsal: Rehearsal) -> None:
+    def __init__(self, id: str, protocol: Protocol, rehearsal: DryRunInput) -> None:
         super().__init__(id, protocol, rehearsal)
         self.sent = 0
         self.calls: list[tuple[int | str, ...]] = []
@@ -66,7 +211,7 @@ class DryRun(Rehearsing):
         pending = [work for _, work in self.made if isinstance(work, Pending) and not work.awaited]
         asked = self._calls.exchange(self, share, to, of, scalars, pending=len(pending))
         self._called("exchange", share, scalars)
-        beside = FLOAT64 * len(scalars)
+        beside = FLOAT64_BYTES * len(scalars)
         self.sent += sum(self._bytes(asked.share, vector) + beside for vector in asked.vectors.values())
         heard = next(iter(asked.vectors.values()), None)
         own = self._stand_in(asked.share) if heard is None else heard.clone()
@@ -87,14 +232,14 @@ class DryRun(Rehearsing):
     async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
         declared, vector, _ = self._calls.all_gather(self, share, scalars)
         self._called("all_gather", share, scalars)
-        self.sent += (len(self.members) - 1) * (self._bytes(declared, vector) + FLOAT64 * len(scalars))
+        self.sent += (len(self.members) - 1) * (self._bytes(declared, vector) + FLOAT64_BYTES * len(scalars))
         return {id: Received(vector.clone(), scalars) for id in self.members}
 
     @recorded
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
         numbers = self._calls.gather(self, record, values)
         self._called("gather", record, {})
-        self.sent += FLOAT64 * len(numbers) * (len(self.members) - 1)
+        self.sent += FLOAT64_BYTES * len(numbers) * (len(self.members) - 1)
         known = self._rehearsal.proportions if record == "proportions" else {}
         told = torch.tensor(numbers, dtype=torch.float64)
         return {id: known.get(id, told) for id in self.members}
@@ -130,3 +275,75 @@ class DryRun(Rehearsing):
 
     def _called(self, collective: str, name: str, scalars: Mapping[str, float]) -> None:
         self.calls.append((self.round, collective, name, *sorted(scalars)))
+
+
+FLOAT32_BYTES = 4
+"""Bytes."""
+MAX_COUNTED_PEERS = 64
+"""Peers of a larger federation that are counted: ordering a ring of thousands takes seconds. With N times as many
+peers, a peer sends at most N times as much."""
+
+
+class DryRunFigures(NamedTuple):
+    """What a dry run finds of one peer, in bytes."""
+
+    busiest: int
+    """Sent in a round."""
+    unchanging: int
+    """Kept in `peer.state` and written once."""
+    journalled: int = 0
+    """Drawn by `once` in the rounds that may be replayed."""
+
+
+def disk_needed(spec: Spec, model_floats: int, rehearsed: DryRunFigures) -> int:
+    """Bytes on disk that a peer needs at most, by estimate.
+
+    The checkpoints that the staleness bound keeps, each with the model, two moments for every parameter and the
+    messages of a round, and what an encoding keeps of each vector; what never changes; the final model; with `trace`,
+    every round's start, before, after and passes; with `hold_back`, the best model; and the journal.
+    """
+    model = FLOAT32_BYTES * model_floats
+    traces = (3 + ceil(len(spec.ring) / 2)) * spec.rounds * model if spec.trace else 0
+    shared = {share.vector for share in spec.protocol.shares(spec.rounds) if not share.bytes}
+    rests = len(shared) * model if spec.wire.kind != "float32" else 0
+    best = model if spec.hold_back else 0
+    rounds = (STALENESS_BOUND + 2) * (3 * model + rests + rehearsed.busiest)
+    return rounds + rehearsed.unchanging + rehearsed.journalled + model + best + traces
+
+
+def dry_run_figures(spec: Spec, id: str, rehearsal: DryRunInput) -> DryRunFigures:
+    """What a peer sends in its busiest round and keeps unchanged, by estimate."""
+    if spec.protocol.name not in PROTOCOLS:
+        # A user's protocol may ask for what a rehearsal lacks: its messages are taken to be one model a round.
+        return DryRunFigures(rehearsal.model.vector.nbytes, 0)
+    among = dict([(id, rehearsal.proportions[id]), *rehearsal.proportions.items()][: MAX_COUNTED_PEERS + 1])
+    dry_run = DryRun(id, spec.protocol, replace(rehearsal, proportions=among))
+    counts, drawn = [_run_to_end(dry_run.set_up(spec.init))], list[int]()
+    for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}):
+        before = dry_run.journalled
+        counts.append(_run_to_end(dry_run.count(number)))
+        drawn.append(dry_run.journalled - before)
+    journalled = drawn[0] + (STALENESS_BOUND + 1) * max(drawn[1:], default=0)
+    kept = sum(tensor.nbytes for name, tensor in dry_run.state.items() if spec.protocol.keeps(name))
+    times = ceil(len(rehearsal.proportions) / len(among))
+    return DryRunFigures(max(counts) * times, kept * times, journalled * times)
+
+
+def check_disk(out: Path, needed: int) -> None:
+    """InputError when the disk under `out` has less room than a run takes beside what it has written there already."""
+    free = shutil.disk_usage(next(path for path in (out, *out.parents) if path.exists())).free
+    held = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if free + held < needed:
+        raise InputError(
+            f"{out}: the disk has {free / 1e6:,.0f} MB free and this run keeps up to {needed / 1e6:,.0f} MB; "
+            "make room or give another directory (`out`, --out)"
+        )
+
+
+def _run_to_end(counting: Coroutine[None, None, int]) -> int:
+    """What a dry run's coroutine returns: it never waits for anything, so it needs no event loop."""
+    try:
+        counting.send(None)
+    except StopIteration as end:
+        return int(end.value)
+    raise RuntimeError("a dry run waited")

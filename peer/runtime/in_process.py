@@ -1,33 +1,40 @@
 """A whole federation in one process: the same links, keys and checkpoints, only the bytes go through memory.
 
-For tests, and for studies with hundreds of peers. Training runs in one thread, peer after peer.
+For tests, and for studies with hundreds of peers. Training runs in one thread, peer after peer. `federate` does it
+from a federation's file to what it left: for tests of code of one's own.
 """
 
 import asyncio
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
 from peer.learning.data.sources import Source
-from peer.network.transport.board import Board
+from peer.network.transport.base import DurabilityBoard
 from peer.network.transport.memory import MemoryNetwork
 from peer.process import raise_open_files, return_memory
-from peer.runtime.bounds import Bounds
-from peer.runtime.common import Common
-from peer.runtime.membership.lives import Lives
+from peer.runtime.lifecycle import RuntimeLimits
+from peer.runtime.membership.view_runner import ViewRunner
 from peer.runtime.runtime import Runtime
-from peer.runtime.setup import prepare
+from peer.runtime.setup import SharedData, prepare
 from peer.spec.federation import Spec
-from peer.spec.own_data import own_data
-from peer.spec.peer import PeerConfig
+from peer.spec.loading import load_spec
+from peer.spec.peer import PeerConfig, peer_data
+from peer.telemetry.results import traced
 from peer.telemetry.telemetry import Telemetry
 
 
 async def run_in_process(
-    spec: Spec, out: Path, bounds: Bounds = Bounds(), own: Mapping[str, Source] | None = None
+    spec: Spec, out: Path, bounds: RuntimeLimits = RuntimeLimits(), own: Mapping[str, Source] | None = None
 ) -> dict[str, Runtime]:
     """Run every peer of `spec` to its end, each writing into `out`/<id>; the finished runtimes by id.
 
@@ -36,15 +43,15 @@ async def run_in_process(
     torch.set_num_threads(1)
     raise_open_files()
     return_memory()
-    board = None if spec.on_loss == "bypass" else Board()  # where views change, so does whose word counts
-    network, everyone = MemoryNetwork(board), dict[str, Lives]()
+    board = None if spec.on_loss == "bypass" else DurabilityBoard()  # where views change, so does whose word counts
+    network, everyone = MemoryNetwork(board), dict[str, ViewRunner]()
     bounds = bounds.in_one_process(len(spec.ring), spec.patience)
-    addresses, common = spec.addresses, Common(spec)
+    addresses, common = spec.addresses, SharedData(spec)
     configs = [_config(id, spec, out, (own or {}).get(id)) for id in spec.ids]
     with ThreadPoolExecutor(1, "train") as executor:
         for config in configs:
             transport = partial(network.transport, addresses[config.id])
-            everyone[config.id] = Lives(prepare(config, spec, common), transport, executor, Telemetry(), bounds)
+            everyone[config.id] = ViewRunner(prepare(config, spec, common), transport, executor, Telemetry(), bounds)
         async with asyncio.TaskGroup() as group:
             for lives in everyone.values():
                 group.create_task(lives.run())
@@ -53,4 +60,32 @@ async def run_in_process(
 
 def _config(id: str, spec: Spec, out: Path, own: Source | None) -> PeerConfig:
     federation = out / "federation.yaml"
-    return PeerConfig(federation=federation, id=id, device="cpu", out=out / id, data=own_data(id, spec, own))
+    return PeerConfig(federation=federation, id=id, device="cpu", out=out / id, data=peer_data(id, spec, own))
+
+
+@dataclass(frozen=True)
+class Federated:
+    """What a finished federation left in the directory `out`, in a folder for each of the peers `ids`."""
+
+    out: Path
+    ids: tuple[str, ...]
+
+    def trace(self, peer: str, round: int) -> dict[str, NDArray[np.float32]]:
+        """The shared vector, float32 (n,), at the round's `start`, `before` it was communicated, and `after`."""
+        return load_file(self.out / peer / traced(round))
+
+    def result(self, peer: str) -> dict[str, Any]:
+        """Its `result.json`: figures, and what it noted in each round."""
+        content: dict[str, Any] = json.loads((self.out / peer / "result.json").read_text())
+        return content
+
+
+def federate(federation: Path, out: Path, *, peers: int | None = None, overrides: Sequence[str] = ()) -> Federated:
+    """Run what the file `federation` says, every peer of it within this process, and leave all of it in `out`.
+
+    `peers` and `overrides` are as `--peers` and `--set` of `dfl-launch run`. InputError where something is wrong; an
+    ExceptionGroup of what ended the peers, where they failed.
+    """
+    spec = load_spec(federation, peers=peers, overrides=["trace=true", *overrides])
+    asyncio.run(run_in_process(spec, out))
+    return Federated(out, tuple(spec.ids))

@@ -1,6 +1,41 @@
-"""A peer's life as a table of states, printable with `python -m peer.runtime.lifecycle`."""
+"""A peer's life: its states, what it waits for in each of them, and who watches it meanwhile.
 
+`python -m peer.runtime.lifecycle` prints the states. A peer waits for
+
+- its neighbours at the start (`wait_for_neighbours`),
+- the staleness bound before each round (`await_staleness_bound`, rule R6),
+- its neighbours at the end (`drain`, rule R8): until they have on disk all that they may still ask for,
+- and, wherever the members of the run may change, the membership (`MembershipGate`): what the runtime must know of it,
+  whoever decides on it. Where members stay the same the gate is always open; `peer.runtime.membership.gate` has the
+  other one.
+
+What bounds a peer's waits and stores is one object, passed in (`RuntimeLimits`). No reminder ends a wait:
+`ReportIntervals` says only when a peer speaks of one. For as long as a peer runs, watchers look at its neighbours: one
+that is lost is told of every minute, or ends the run; one that lives and sends nothing is told of.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
+
+from peer.errors import FailedError
+from peer.network.durability import NOTHING, Durability
+from peer.network.limits import Limits, Timeouts
+from peer.network.neighbours import CORRECT_ADDRESS_HINT, ONE_WAY, Edges, Neighbour
+from peer.network.network import Network
+from peer.network.streams.handshake import MAKE_ALIKE_HINT
+from peer.network.streams.state import no_views
+from peer.network.transport import Pipe
+from peer.network.wire.frames import Key
+from peer.runtime.checkpoints import CheckpointLostError
+from peer.spec.federation import Spec
+from peer.tasks import background
+from peer.telemetry.events import MAX_NAMED, Awaited, NeighbourLost, Report, Waiting
+from peer.views.signing import UNSIGNED, Keyring
+from peer.views.view import STALENESS_BOUND, View
 
 State = Literal["joining", "ready", "training", "communicating", "evaluating", "serving", "done", "failed"]
 TRANSITIONS: dict[State, tuple[State, ...]] = {
@@ -35,6 +70,291 @@ class Lifecycle:
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a peer that is {self.state} cannot become {state}")
         self.state = state
+
+
+@dataclass(frozen=True)
+class ReportIntervals:
+    """Seconds until a peer that waits says so. None of them ends a wait."""
+
+    look: float = 1.0
+    """Between two looks at who keeps it waiting."""
+    behind: float = 2.0
+    """At the staleness bound; and at least from one word about it to the next."""
+    stalled: float = 30.0
+    """For a message that does not grow, of a neighbour that lives."""
+    stalled_again: float = 600.0
+    """From one word about the same wait to the next."""
+    lost_again: float = 60.0
+    """From one word about a lost neighbour to the next."""
+    members_again: float = 60.0
+    """From the first word about a wait for members to the second; to each later one it is twice as long as before."""
+    members_longest: float = 3600.0
+    """The longest of these."""
+
+
+@dataclass(frozen=True)
+class RuntimeLimits:
+    """Of the network, and of the runtime above it."""
+
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: Limits = field(default_factory=Limits)
+    reminders: ReportIntervals = field(default_factory=ReportIntervals)
+
+    def in_one_process(self, peers: int, patience: float) -> "RuntimeLimits":
+        """The same for so many peers with one event loop: where one is silent, so are all, and nobody asks for status.
+
+        Of more than 20 there are no more signs of life than of 20, but several in `patience` seconds.
+        """
+        least = patience / (4 * self.timeouts.beat)
+        factor = max(1.0, min(peers / 20, least))
+        reminders = replace(self.reminders, look=factor * self.reminders.look)
+        return replace(self, timeouts=self.timeouts.stretched(factor), reminders=reminders)
+
+
+async def wait_for_neighbours(edges: Edges, report: Report, patience: float) -> None:
+    """Wait for a handshake with every neighbour; FailedError after `patience` seconds names who did not come."""
+    try:
+        async with asyncio.timeout(None if patience == inf else patience), background() as group:
+            group.create_task(_report_missing(edges, report))
+            await edges.complete()
+    except TimeoutError:
+        if not (missing := edges.missing()):
+            return  # the last one came in the same moment
+        who = "; ".join(f"{neighbour.place}: {why}" for neighbour, why in missing)
+        raise FailedError(f"gave up after {patience:g} s of waiting for {who}{_hint(missing)}") from None
+    report(_waiting_to_join([]))
+
+
+def _hint(missing: list[tuple[Neighbour, str]]) -> str:
+    """What to do, unless the reasons say so themselves."""
+    reasons = [why for _, why in missing]
+    if not all(
+        "refused:" in why or "certificate" in why or why.endswith((ONE_WAY, CORRECT_ADDRESS_HINT)) for why in reasons
+    ):
+        return "; start it or correct its address"
+    if all("refused:" in why for why in reasons) and not any(MAKE_ALIKE_HINT in why for why in reasons):
+        return "; make the peers agree"
+    return ""
+
+
+async def await_staleness_bound(durability: Durability, spec: Spec, round: int, report: Report, seconds: float) -> None:
+    """Wait until nobody is more than W rounds behind `round` (rule R6); say for whom whenever that has changed.
+
+    Shorter waits than so many seconds are not worth a word.
+
+    The one who is behind need not be a neighbour: then no link is down here, and nothing else would tell.
+    """
+    said = None
+    while True:
+        try:
+            async with asyncio.timeout(seconds):
+                await durability.allows(round)
+        except TimeoutError:
+            behind = durability.behind(round)  # nobody, if the news came in the same moment
+            if behind and (waiting := _behind_bound(behind, spec, round)) != said:
+                report(waiting)
+                said = waiting
+            continue
+        if said:
+            over = f"nobody is too far behind any more: round {round} begins"
+            report(Waiting(cause="staleness", awaited=(), sentence=over))
+        return
+
+
+async def drain(network: Network, patience: float = inf) -> list[str]:
+    """Wait until the neighbours have all on disk that they may ask for (rule R8); those of whom that was not heard.
+
+    The wait ends when those that are behind have given no sign of life for `patience` seconds.
+    """
+    edges, durability, end = network.edges, network.durability, network.last_round
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    while behind := [n for n in edges.neighbours.values() if durability.of(n.id) < edges.last(n.id, end)]:
+        left = max(began, *(neighbour.heard for neighbour in behind)) + patience - clock()
+        if left < 0.01:
+            return [neighbour.id for neighbour in behind]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if left == inf else left):
+                await durability.beyond(durability.version)
+    return []
+
+
+async def _report_missing(edges: Edges, report: Report) -> None:
+    said = None
+    while True:
+        await asyncio.sleep(1)
+        waiting = _waiting_to_join(edges.missing())
+        if waiting != said:
+            report(waiting)
+            said = waiting
+
+
+def _behind_bound(behind: dict[str, int], spec: Spec, round: int) -> Waiting:
+    """Those who are furthest behind, at most MAX_NAMED, and how many there are besides."""
+    addresses = spec.addresses
+    first = sorted(behind, key=lambda id: behind[id])[:MAX_NAMED]
+    who = tuple(Awaited(id, addresses[id], _on_disk(behind[id], round)) for id in first)
+    others = len(behind) - len(first)
+    named = ", ".join(map(str, who)) + (f" and {others} others" if others else "")
+    sentence = f"round {round} cannot begin: waiting for {named}"
+    return Waiting(cause="staleness", awaited=who, others=others, sentence=sentence)
+
+
+def _on_disk(durable: int, round: int) -> str:
+    known = f"only its round {durable}" if durable > NOTHING else "no round of it"
+    return f"{known} is known to be on disk, {round - STALENESS_BOUND} is needed"
+
+
+def _waiting_to_join(missing: list[tuple[Neighbour, str]]) -> Waiting:
+    who = tuple(Awaited(neighbour.id, neighbour.address, why) for neighbour, why in missing)
+    sentence = f"waiting for {'; '.join(map(str, who))}" if who else "all neighbours are here"
+    return Waiting(cause="join", awaited=who, sentence=sentence)
+
+
+class MembershipGate:
+    """Of a run whose members stay the same: nothing is asked, and nothing held back."""
+
+    can_be_lost = False
+    """Whether the others may go on without this peer: then it can be taken in anew whatever it has lost."""
+
+    def __init__(self, view: View, patience: float) -> None:
+        """patience: seconds."""
+        self.view, self._patience = view, patience
+        self.keyring: Keyring = UNSIGNED
+        self.waiting: Waiting | None = None
+        """For members, of whom too few are here to decide on the next view."""
+        self.passed: Mapping[int, int] = {}
+        """By the number of an earlier view, the round that all have on disk who have come from it to this one."""
+
+    def take(self, network: Network, done: int) -> None:
+        """The peer has found on its disk what it had after round `done`, and begins to live in this view."""
+
+    def tellable(self, durable: int) -> int:
+        """Up to which round others may hear that this peer's are on disk."""
+        return durable
+
+    def told_before(self, whole: Sequence[int]) -> int:
+        """The round that a peer may tell that it has, by the rounds of its whole checkpoints, the newest first.
+
+        No later one than would still be whole if the newest were found to be damaged, too.
+        """
+        return max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
+
+    def least_wanted(self, durability: Durability) -> int:
+        """The least round to which this peer may have to go back."""
+        return durability.low_watermark
+
+    def patience(self, done: int) -> float:
+        """Seconds to wait for neighbours after round `done`."""
+        return self._patience
+
+    async def may_start(self, round: int) -> None:
+        """Wait until this peer may begin that round: not while a view is being decided on."""
+
+    async def may_pass_on(self, network: Network) -> None:
+        """Wait until all neighbours have this view's last round on disk: the next one begins then (rule R8)."""
+        await drain(network)
+
+    async def may_finish(self, network: Network) -> None:
+        """Wait until this peer is needed no more, though its neighbours have all that they want of it."""
+
+    async def answer(self, pipe: Pipe) -> None:
+        """A question about views has come in."""
+        await no_views(pipe)
+
+
+async def watch_unresponsive(
+    edges: Edges,
+    spec: Spec,
+    seat: MembershipGate,
+    running: Callable[[], bool],
+    report: Report,
+    reminders: ReportIntervals,
+) -> None:
+    """A neighbour that is silent, or takes nothing, for longer than `patience`: say so now and then, or fail.
+
+    It fails with `on_loss: stop` only. Who is silent where members change is left out, or waited for with all others
+    that are away.
+    """
+    clock = asyncio.get_running_loop().time
+    said: dict[str, float] = {}
+    while True:
+        await asyncio.sleep(reminders.look)
+        for neighbour in [*edges.neighbours.values()]:
+            heard = inf if seat.can_be_lost else neighbour.heard
+            rejecting = neighbour.rejecting if neighbour.rejects else inf
+            lost = clock() - min(heard, rejecting)
+            if not running() or neighbour.state == "left" or lost < spec.patience:
+                said.pop(neighbour.id, None)
+                continue
+            how = "so" if rejecting < heard else "silent"
+            why = neighbour.rejects or neighbour.reason
+            who = f"{neighbour.place} ({why}), {how} for {lost:.0f} s"
+            if spec.on_loss == "stop":
+                raise FailedError(f"stopped because of {who}; start it again, then this peer")
+            if clock() - said.get(neighbour.id, -reminders.lost_again) >= reminders.lost_again:
+                said[neighbour.id] = clock()
+                report(
+                    NeighbourLost(
+                        neighbour=neighbour.id, sentence=f"still waiting for {who}; if it has ended, start it again"
+                    )
+                )
+
+
+async def watch_own_regression(edges: Edges, joining: Callable[[], bool], faulty: int = 0) -> None:
+    """Whom all its receivers refuse because it is behind what it had announced cannot go on: LostError.
+
+    The word of so many as may lie is not enough: if it is true, the others go on without this peer by themselves.
+    """
+    while True:
+        await asyncio.sleep(1)
+        receivers = [edges.neighbours[id] for id in edges.peers("send")]
+        if joining() and len(receivers) > faulty and all(neighbour.ahead for neighbour in receivers):
+            raise CheckpointLostError(
+                "this peer has lost rounds that it had on its disk, as all neighbours say; when the others have gone "
+                "on without it, it is taken in anew"
+            )
+
+
+async def watch_stalled(network: Network, report: Report, reminders: ReportIntervals) -> None:
+    """A neighbour that gives signs of life, and from which the message that is waited for does not come: say so.
+
+    It may have more to train, or its own neighbour keeps it waiting; then this is over some time. It may also run other
+    code, or not tell the truth: then nothing else would show it. No deadline could tell the one from the other.
+    """
+    clock = asyncio.get_running_loop().time
+    since: dict[str, tuple[Key, int, float]] = {}
+    said: dict[str, float] = {}
+    while True:
+        await asyncio.sleep(reminders.look)
+        now, before = clock(), since
+        since, stalled, due = {}, dict[str, Awaited](), False
+        for neighbour, key, frames in network.stalled():
+            id, seen = neighbour.id, before.get(neighbour.id)
+            since[id] = seen if seen and seen[:2] == (key, frames) else (key, frames, now)
+            waited = now - since[id][2]
+            told = now - said.get(id, -reminders.stalled_again) < reminders.stalled_again
+            if (neighbour.state == "up" or neighbour.rejects) and waited >= reminders.stalled and not told:
+                said[id], due = now, True
+            stalled[id] = _stalled_neighbour(neighbour, key.round, waited)
+        back = [id for id in said if since.get(id) != before.get(id)]
+        for id in back:
+            del said[id]
+        if due or back:
+            report(_waiting_for_stalled([stalled[id] for id in said], back))
+
+
+def _stalled_neighbour(neighbour: Neighbour, round: int, waited: float) -> Awaited:
+    reason = f"nothing more of round {round} for {waited:.0f} s; it says that it is {neighbour.doing}"
+    return Awaited(neighbour.id, neighbour.address, "; ".join(filter(None, [reason, neighbour.rejects])))
+
+
+def _waiting_for_stalled(stalled: list[Awaited], back: list[str]) -> Waiting:
+    """All who are stalled now, and who is so no longer."""
+    news = [f"{id} sends again" for id in back]
+    if stalled:
+        news.append(f"{'still ' if back else ''}waiting for {', '.join(map(str, stalled))}")
+    return Waiting(cause="stalled", awaited=tuple(stalled), sentence="; ".join(news))
 
 
 if __name__ == "__main__":

@@ -1,42 +1,51 @@
-"""What a protocol is given, made of the model, the trainer and the network."""
+"""What a protocol is given, made of the model, the trainer and the network.
+
+Below all protocols, and before anything else in round 0, a peer comes by the means and deviations of `standardize`
+(`settle_standard`). The federation's are weighted means round the ring, of two vectors: sums over all training
+samples, of which no peer tells its own. Who is taken in later, with nothing but its data, is given the result
+(`admit_standard`).
+"""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from peer.learning.data.drift import stage_of
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import Samples, Standardisation, first_pass, second_pass, standardisation_of
 from peer.learning.data.shard import Shard, class_mix
-from peer.learning.data.standard import Standard
-from peer.learning.model.layout import Entry
+from peer.learning.model.layout import TensorSlot
 from peer.learning.randomness import derive
 from peer.learning.tasks import Task
-from peer.learning.training.settings import Training
-from peer.learning.training.trainer import Phase, Trainer
+from peer.learning.training.phase import Phase, Training
+from peer.learning.training.trainer import Trainer
 from peer.network.network import Network
-from peer.protocols.peer import Resources
-from peer.protocols.state import State
-from peer.runtime.communicating import Communicating
-from peer.runtime.journal import Journal
+from peer.network.wire.manifest import Manifest, PayloadSpec
+from peer.protocols.base import Resources, State
+from peer.runtime.calls import plain_notes
+from peer.runtime.checkpoints import Journal
+from peer.runtime.communicator import Communicator
+from peer.runtime.connection import admission_name
 from peer.runtime.lifecycle import State as Activity
-from peer.runtime.notes import noted
 from peer.runtime.setup import Setup, load_shard
-from peer.spec.resources import NOTED, as_noted
+from peer.spec.federation import MEANS, VARIANCES
+from peer.spec.recordings import RESOURCES_NOTE, as_noted
 from peer.tasks import in_thread
-from peer.telemetry.events import DataDrifted, DataHeld, Note, Report
+from peer.telemetry.events import DataDrifted, DataSummary, Note, Report
+from peer.views.view import View
 
 T = TypeVar("T")
 GIB = 1 << 30
 
 
-class LocalPeer(Communicating):
+class LocalPeer(Communicator):
     """The runtime's side of `peer.protocols.base.Peer`."""
 
     def __init__(
@@ -51,7 +60,7 @@ class LocalPeer(Communicating):
         spec = setup.spec
         self.rounds, self.seed, self.setup, self._since = spec.rounds, spec.seed, setup, 1
         self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.training)
-        self.standard: Standard | None = None
+        self.standard: Standardisation | None = None
         self._hold(setup.shard)
         self.executor = executor
         self.journal = Journal(setup.out / "journal")
@@ -85,7 +94,7 @@ class LocalPeer(Communicating):
         self._since = since
         return True
 
-    def standardise(self, standard: Standard) -> None:
+    def standardise(self, standard: Standardisation) -> None:
         """Bring its samples, which are as they lie on disk, to these means and deviations: once in a life."""
         self.standard = self.trained.standard = standard
         self._hold(self.setup.shard.standardised(standard))
@@ -106,12 +115,12 @@ class LocalPeer(Communicating):
         self.proportions = torch.from_numpy(told)
         self.validation = shard.validation.to(self.trained.device) if shard.validation else None
 
-    def data_held(self, round: int) -> DataHeld:
+    def data_held(self, round: int) -> DataSummary:
         """What it trains on from that round on."""
         shares = self.proportions.tolist() if self.task.has_classes else []
         names = self.setup.shard.names.classes
         named = names if len(names) == len(shares) else map(str, range(len(shares)))
-        return DataHeld(round=round, samples=self.samples, classes=dict(zip(named, shares, strict=True)))
+        return DataSummary(round=round, samples=self.samples, classes=dict(zip(named, shares, strict=True)))
 
     @property
     def samples(self) -> int:  # type: ignore[override]
@@ -126,7 +135,7 @@ class LocalPeer(Communicating):
         return self.trained.task
 
     @property
-    def layout(self) -> tuple[Entry, ...]:  # type: ignore[override]
+    def layout(self) -> tuple[TensorSlot, ...]:  # type: ignore[override]
         return self.trained.layout
 
     async def train(self, *phases: Phase) -> float:
@@ -192,7 +201,7 @@ class LocalPeer(Communicating):
             values = (await self.once(self._measure)).tolist()
             rates = dict(zip(self.members, values[2:], strict=True))
             self._measured = Resources(values[0], values[1], rates)
-            self.note(**{NOTED: values})
+            self.note(**{RESOURCES_NOTE: values})
         return self._measured
 
     def _measure(self) -> Tensor:
@@ -207,4 +216,47 @@ class LocalPeer(Communicating):
         return np.random.default_rng(derive(self.seed, f"view {view}", self.round, purpose))
 
     def note(self, **values: float | Sequence[float]) -> None:
-        self.noted |= noted(self.calls.protocol, values, self.round)
+        self.noted |= plain_notes(self.calls.protocol, values, self.round)
+
+
+Whose = Literal["own", "federation"]
+ENTRY = admission_name("column means and deviations")
+
+
+def with_standard(declared: Manifest, columns: int, view: View) -> Manifest:
+    """With what the federation's values are made of, and what those are given who are taken in: as it is."""
+    vector = PayloadSpec(name=MEANS, size=2 * columns, doubles=1, first_round=0, last_round=0)
+    more = [vector, replace(vector, name=VARIANCES)]
+    if view.entrants:
+        more.append(replace(vector, name=ENTRY, doubles=0, first_round=view.first, last_round=view.first))
+    return Manifest((*declared.payloads, *more), declared.data)
+
+
+async def settle_standard(peer: LocalPeer, whose: Whose) -> None:
+    """In round 0, at every member."""
+    together, samples = whose == "federation", peer.data
+    first = await _in_executor(peer, first_pass, samples)
+    if together:
+        await peer.mean(MEANS, first, len(samples))
+    second = await _in_executor(peer, second_pass, samples, first)
+    if together:
+        await peer.mean(VARIANCES, second, len(samples))
+    peer.standardise(standardisation_of(first, second))
+
+
+async def admit_standard(peer: LocalPeer, whose: Whose, entrants: Mapping[str, int]) -> None:
+    """In the first round of a view; who brings private state brings these values, too."""
+    new = [id for id, stands in entrants.items() if stands == -1]
+    if whose == "own":
+        if peer.id in new:
+            await settle_standard(peer, whose)
+        return
+    if peer.id in new:
+        peer.standardise(Standardisation.of_vector((await peer.take_over(ENTRY)).vector))
+    if peer.right in new and peer.standard:
+        await peer.hand_over(ENTRY, peer.standard.vector)
+
+
+async def _in_executor(peer: LocalPeer, function: object, *arguments: object) -> Tensor:
+    vector: Tensor = await asyncio.get_running_loop().run_in_executor(peer.executor, function, *arguments)  # type: ignore[arg-type]
+    return vector

@@ -10,43 +10,55 @@ from dataclasses import asdict
 from typing import Any
 
 from peer.errors import DivergedError, FailedError, InputError
-from peer.files import cannot_write
-from peer.learning.device import memory_errors
-from peer.learning.transfer import memory_for
+from peer.files import LineFile, write_failure
+from peer.learning.device import memory_errors, memory_for
 from peer.network.network import Network
-from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
-from peer.network.streams.traffic import Traffic
+from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.streams.stream import Traffic
 from peer.network.transport import StatusHandler, Transport
 from peer.network.wire.messages import Resources
 from peer.plugins import UserCodeError, user_code_errors
-from peer.runtime.barriers import await_staleness_bound, drain, join
-from peer.runtime.bounds import Bounds
-from peer.runtime.checkpointer import Checkpointer, LostError
-from peer.runtime.encodings import encoded, encoding
-from peer.runtime.finish import Finish
-from peer.runtime.judge import Judge
-from peer.runtime.lifecycle import Lifecycle, State
-from peer.runtime.local_peer import LocalPeer
-from peer.runtime.manifest import manifest, with_entries
-from peer.runtime.member_rows import first_rows
+from peer.runtime.calls import first_rows
+from peer.runtime.checkpointer import Checkpointer
+from peer.runtime.checkpoints import CheckpointLostError
+from peer.runtime.connection import build_manifest, with_admission_vectors
+from peer.runtime.encodings import encoded_manifest, new_encoding
+from peer.runtime.lifecycle import (
+    Lifecycle,
+    RuntimeLimits,
+    State,
+    await_staleness_bound,
+    drain,
+    wait_for_neighbours,
+    watch_own_regression,
+    watch_stalled,
+    watch_unresponsive,
+)
+from peer.runtime.local_peer import LocalPeer, admit_standard, settle_standard, with_standard
 from peer.runtime.resources import measure
-from peer.runtime.round_reports import bytes_passed, judged, round_done, started, told_of_own, trace_facts
+from peer.runtime.round_reports import (
+    Evaluator,
+    Finish,
+    bytes_passed,
+    model_figures,
+    round_done,
+    started,
+    status_reply,
+    trace_facts,
+    user_figures,
+)
 from peer.runtime.setup import Setup, own_directory
-from peer.runtime.standardising import settle, take_in, with_standard
-from peer.runtime.status import status_reply
-from peer.runtime.watchdog import watch_forgotten, watch_lost, watch_stalled
 from peer.spec.agreement import digests
-from peer.spec.behaviour import in_words
+from peer.spec.blocks import describe_behaviours
 from peer.tasks import background, in_thread
-from peer.telemetry.events import Done, Failed, Left, Misbehaving, StateChanged
-from peer.telemetry.line_file import LineFile
+from peer.telemetry.events import Done, EndedUnacknowledged, Failed, Misbehaving, StateChanged
 from peer.telemetry.results import AUDIT, EVENTS, append_audit, close_torn_lines, earlier
 from peer.telemetry.telemetry import Telemetry
 from peer.telemetry.trace import Trace
-from peer.topology.graphs import receivers, senders
+from peer.topology import receivers, senders
 
-WATCHED = 2.0
+STATUS_WATCH_S = 2.0
 """Seconds for which whoever has asked for this peer's status is taken to go on asking."""
 
 
@@ -59,7 +71,7 @@ class Runtime:
         transport: Callable[[StatusHandler], Transport],
         executor: Executor,
         telemetry: Telemetry,
-        bounds: Bounds = Bounds(),
+        bounds: RuntimeLimits = RuntimeLimits(),
     ) -> None:
         self.setup, self.telemetry = setup, telemetry
         self._spec, self._out, self._reminders = setup.spec, setup.out, bounds.reminders
@@ -67,9 +79,9 @@ class Runtime:
         self._declared = self._spec.declarations()
         self._seat, self._view = setup.seat, setup.view
         peers, names = len(self._view.members), setup.shard.names
-        plain = manifest(self._declared, setup.model, self._spec.rounds, peers, names)
-        travelling = encoded(plain, self._declared, encoding(self._spec.wire, setup.model.sizes))
-        declared = with_entries(travelling, plain, self._spec.protocol, self._view, len(self._spec.ids))
+        plain = build_manifest(self._declared, setup.model, self._spec.rounds, peers, names)
+        travelling = encoded_manifest(plain, self._declared, new_encoding(self._spec.wire, setup.model.sizes))
+        declared = with_admission_vectors(travelling, plain, self._spec.protocol, self._view, len(self._spec.ids))
         if self._spec.data.standardize == "federation":
             declared = with_standard(declared, setup.shard.train.shape[0], self._view)
         agreement = setup.agreement
@@ -84,12 +96,12 @@ class Runtime:
             settings=agreement,
             keyring=self._seat.keyring,
         )
-        node = Node(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
+        node = NetworkState(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
         memory = memory_for(setup.model.device)
-        callbacks = Callbacks(telemetry.emit, self._doing, self._resources, memory, self._seat.answer)
+        callbacks = NetworkCallbacks(telemetry.emit, self._doing, self._resources, memory, self._seat.answer)
         self.network = Network(node, declared, callbacks)
         self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
-        self._judge = Judge(self.peer, telemetry.emit)
+        self._judge = Evaluator(self.peer, telemetry.emit)
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, self._judge.course, telemetry.emit)
         self._complete = self._out / "complete"
         self._audit = LineFile(self._out / AUDIT)
@@ -120,7 +132,7 @@ class Runtime:
             return over
         except DivergedError as error:
             raise self._failed(f"{error}{self._by_others() if error.by_others else ''}") from None
-        except LostError as error:
+        except CheckpointLostError as error:
             raise error if self._seat.can_be_lost else self._failed(str(error)) from None
         except UserCodeError as error:
             logging.getLogger("dfl").error("code of the user's failed", exc_info=error.__cause__)
@@ -128,7 +140,7 @@ class Runtime:
         except (FailedError, InputError) as error:
             raise self._failed(str(error)) from None
         except OSError as error:
-            raise self._failed(cannot_write(error.filename or self._out, error)) from None
+            raise self._failed(write_failure(error.filename or self._out, error)) from None
         finally:
             self._audit.close()
             self.telemetry.close()
@@ -152,12 +164,12 @@ class Runtime:
         network, emit = self.network, self.telemetry.emit
         with own_directory(self._out, self.setup.config, self._spec):
             async with self._checkpointer.writing(), background() as watchers:
-                lost = watch_lost(network.edges, self._spec, self._seat, self._running, emit, self._reminders)
+                lost = watch_unresponsive(network.edges, self._spec, self._seat, self._running, emit, self._reminders)
                 watchers.create_task(lost)
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
                 if self._seat.can_be_lost:
                     faulty = self._view.tolerates(self._spec.tolerated(self.setup.config.tls is not None))
-                    watchers.create_task(watch_forgotten(network.edges, self._joining, faulty))
+                    watchers.create_task(watch_own_regression(network.edges, self._joining, faulty))
                 try:
                     return await self._live_there()
                 finally:
@@ -177,7 +189,7 @@ class Runtime:
         await self.peer.hold_data_of(done)
         self.telemetry.emit(self.peer.data_held(max(0, done)))
         if self._spec.behaviour:
-            self.telemetry.emit(Misbehaving(peers=in_words(self._spec.behaviour)))
+            self.telemetry.emit(Misbehaving(peers=describe_behaviours(self._spec.behaviour)))
         if self._judge.course.over:
             self.network.end_after(done)
         self._seat.take(self.network, done)
@@ -185,7 +197,7 @@ class Runtime:
             self._complete.unlink(missing_ok=True)
             if done < self._view.first:
                 self._use_first_edges()
-            await join(self.network.edges, self.telemetry.emit, self._seat.patience(done))
+            await wait_for_neighbours(self.network.edges, self.telemetry.emit, self._seat.patience(done))
             self._become("ready")
             while done < self.network.last_round and await self._may_start(done + 1):
                 done += 1
@@ -221,7 +233,7 @@ class Runtime:
         self.peer.begin(0)
         with user_code_errors(self._spec.protocol.name), memory_errors():
             if whose := self._spec.data.standardize:
-                await settle(self.peer, whose)
+                await settle_standard(self.peer, whose)
             first_rows(self._spec.protocol, self.peer.state, len(self.peer.members))
             await self._spec.protocol.start(self.peer, self._spec.init)
             self.peer.end()
@@ -244,13 +256,13 @@ class Runtime:
         if trace := self.peer.departures.trace:
             await in_thread(trace.write, shared, trace_facts(self.peer))
         self._become("evaluating")
-        found = judged(None, {})
+        found = model_figures(None, {})
         if self._spec.evaluates(round):
             found = await self._judge.judge()
             await self._judge.keep_best(round, self._out)
             await self._judge.agree(round)
             self._become("evaluating")
-        self.network.audit.noted(round, told_of_own(self.peer, found))
+        self.network.audit.noted(round, user_figures(self.peer, found))
         self.telemetry.emit(round_done(self.peer, found, before))
         passed = self.network.traffic.copy()
         self.telemetry.emit(bytes_passed(round, passed - self._passed))
@@ -259,7 +271,7 @@ class Runtime:
 
     async def _begin_view(self, round: int) -> None:
         if whose := self._spec.data.standardize:
-            await take_in(self.peer, whose, dict(self._view.entrants))
+            await admit_standard(self.peer, whose, dict(self._view.entrants))
         await self.peer.take_in(dict(self._view.entrants))
         if round > 1:
             await self._spec.protocol.begin_view(self.peer)
@@ -294,7 +306,9 @@ class Runtime:
             if behind:
                 who = ", ".join(behind)
                 way_out = "if one of them waits for this peer, start it again"
-                self.telemetry.emit(Left(sentence=f"ended without hearing that {who} finished; {way_out}"))
+                self.telemetry.emit(
+                    EndedUnacknowledged(sentence=f"ended without hearing that {who} finished; {way_out}")
+                )
             else:
                 await self._seat.may_finish(self.network)
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
@@ -303,9 +317,9 @@ class Runtime:
 
     async def _tell_who_watches(self) -> None:
         """Whoever asks again and again shall hear of the end, too: from a peer that has gone it could be anything."""
-        if time.monotonic() - self._asked < WATCHED:
+        if time.monotonic() - self._asked < STATUS_WATCH_S:
             with suppress(TimeoutError):
-                async with asyncio.timeout(WATCHED):
+                async with asyncio.timeout(STATUS_WATCH_S):
                     await self._seen_serving.wait()
 
     def _running(self) -> bool:

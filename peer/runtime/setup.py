@@ -1,4 +1,9 @@
-"""Everything a peer needs before it opens a connection: its data, its model, and a directory that is its own."""
+"""Everything a peer needs before it opens a connection: its data, its model, and a directory that is its own.
+
+Nothing is created before all of it is known to go together. What the peers of one process hold once for all of them is
+in `SharedData`. A peer that the spec lets flip labels does so here, where its data are loaded; how else a peer may
+misbehave is in `peer.runtime.communicator`.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,37 +14,75 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from peer.errors import InputError
-from peer.files import sole_use, why_unwritable, write_atomically
-from peer.learning.data.held_back import HoldBack
-from peer.learning.data.shard import Shard, own_data_errors, own_shard, take_shard
+from peer.files import make_private, refuse_links, sole_use, unwritable_reason, write_atomically
+from peer.learning.data.shard import CommonData, HoldBack, Shard, common_shard, own_data_errors, own_shard
 from peer.learning.device import choose_device, limit_memory, memory_errors
-from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Gradient, Model
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.training.batches import check_batches
-from peer.learning.training.length import check_length
-from peer.learning.training.trial import try_training
+from peer.learning.randomness import torch_generator
+from peer.learning.training.checks import check_length, try_training
+from peer.learning.training.trainer import check_batches
 from peer.network.wire.messages import VERSION
-from peer.ownership import make_private, refuse_links
-from peer.protocols.peer import Resources
-from peer.runtime.behaviour import flip_labels
-from peer.runtime.common import Common
-from peer.runtime.disk import check_disk, disk_needed, rehearse
-from peer.runtime.fine_tuned import forget_other
-from peer.runtime.rehearsal import SAMPLES, Rehearsal
-from peer.runtime.seat import Seat
-from peer.spec.behaviour import LabelFlip
-from peer.spec.federation import Spec, why_no_transforms
-from peer.spec.learnt import check_learnt, check_mix
-from peer.spec.own_code import own_code
+from peer.protocols.base import Resources
+from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput, check_disk, disk_needed, dry_run_figures
+from peer.runtime.lifecycle import MembershipGate
+from peer.spec.agreement import user_code
+from peer.spec.blocks import LabelFlip
+from peer.spec.checks import why_no_transforms
+from peer.spec.federation import Spec, check_learnt, check_mix
 from peer.spec.peer import PeerConfig
-from peer.spec.recorded_views import recorded_views
-from peer.spec.resources import given
-from peer.spec.run import Run
+from peer.spec.recordings import RunIdentity, fixed_resources, recorded_views
+from peer.telemetry.results import RESULT
 from peer.views.statements import Decision
 from peer.views.view import View
+
+
+class SharedData:
+    """The federation's data, and room for gradients."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._gradients: dict[int, Tensor] = {}
+
+    @cached_property
+    def data(self) -> CommonData:
+        """Read when a peer without data of its own wants them; InputError when they are no use."""
+        return CommonData(self._spec.data, self._spec.ids, self._spec.task)
+
+    def gradient(self, vector: Tensor) -> Tensor:
+        """One of that vector's size: the peers train one after the other, and none keeps anything there."""
+        size = len(vector)
+        if size not in self._gradients:
+            self._gradients[size] = torch.zeros_like(vector)
+        return self._gradients[size]
+
+
+def forget_other(out: Path, spec: Spec) -> None:
+    """Remove a result that was fine-tuned by other settings, or by none, before run.json says that it was by these."""
+    try:
+        theirs = RunIdentity.read(out).digests.get("finetune")
+    except (OSError, ValueError):
+        return
+    if theirs != spec.digests().get("finetune"):
+        (out / RESULT).unlink(missing_ok=True)
+
+
+def flip_labels(labels: Tensor, rate: float, classes: int, seed: int, peer: str) -> Tensor:
+    """Labels (n,) of which ⌊rate·n + ½⌋, drawn for this peer, are others of the classes 0 … classes−1.
+
+    With one class there is no other, and nothing changes.
+    """
+    generator = torch_generator(seed, peer, 0, "label-flip")
+    chosen = torch.randperm(len(labels), generator=generator)[: int(rate * len(labels) + 0.5)]
+    flipped = labels.clone()
+    if classes > 1:
+        shift = torch.randint(1, classes, (len(chosen),), generator=generator)
+        flipped[chosen] = (labels[chosen] + shift) % classes
+    return flipped
 
 
 @dataclass
@@ -54,19 +97,19 @@ class Setup:
     """This peer's resources by round; None if they are to be measured."""
     recorded: tuple[Decision, ...] | None = None
     """The views of the run that is replayed, after that of all; None if they are to be decided."""
-    moved: Seat | None = None
+    moved: MembershipGate | None = None
     """Its place in a later view; None in the run's first one, of all members."""
-    common: Common | None = None
+    common: SharedData | None = None
     """What all peers of this process hold together; None where each is a process of its own."""
 
     @cached_property
-    def seat(self) -> Seat:
-        return self.moved or Seat(View(0, self.spec.ids, first=0), self.spec.patience)
+    def seat(self) -> MembershipGate:
+        return self.moved or MembershipGate(View(0, self.spec.ids, first=0), self.spec.patience)
 
     @cached_property
     def own_code(self) -> list[str]:
         """Each `module:Name` of a user's own that has a say in what this peer sends."""
-        own = own_code(self.config.model_dump(mode="json", include={"data"}))
+        own = user_code(self.config.model_dump(mode="json", include={"data"}))
         return list(dict.fromkeys([*self.spec.computing_code, *own]))
 
     @property
@@ -85,13 +128,13 @@ class Setup:
         return self.config.out or Path(self.config.id)
 
 
-def prepare(config: PeerConfig, spec: Spec, common: Common | None = None) -> Setup:
+def prepare(config: PeerConfig, spec: Spec, common: SharedData | None = None) -> Setup:
     """Load the data and build the model; InputError when they do not go together. Creates nothing."""
     device = choose_device(config.device)
     limit_memory(device, config.gpu_memory)
     out = config.out or Path(config.id)
     check_directory(out, config, spec)
-    resources = given(config, spec)
+    resources = fixed_resources(config, spec)
     recorded = recorded_views(config, spec)
     shard = load_shard(config, spec, 1, common)
     model = fitting_model(config, spec, shard, device, common.gradient if common else torch.zeros_like)
@@ -113,21 +156,21 @@ def fitting_model(
     check_batches(model, spec.phases, len(shard.train), config.id)
     check_length(model, spec.protocol.local(), len(shard.train), spec.training, spec.rounds)
     with memory_errors():
-        try_training(model, shard.train.first(SAMPLES), spec.phases, spec.training, spec.rounds)
+        try_training(model, shard.train.first(DRY_RUN_SAMPLES), spec.phases, spec.training, spec.rounds)
     return model
 
 
 def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> int:
     """The bytes on disk that the run needs at most; InputError when there are not as many."""
     everyone = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
-    few = shard.train.first(SAMPLES)
-    rehearsal = Rehearsal(model, few, everyone, spec.rounds, spec.seed, shard.validation, spec.wire)
-    needed = disk_needed(spec, model.sizes["model"], rehearse(spec, config.id, rehearsal))
+    few = shard.train.first(DRY_RUN_SAMPLES)
+    rehearsal = DryRunInput(model, few, everyone, spec.rounds, spec.seed, shard.validation, spec.wire)
+    needed = disk_needed(spec, model.sizes["model"], dry_run_figures(spec, config.id, rehearsal))
     check_disk(config.out or Path(config.id), needed)
     return needed
 
 
-def load_shard(config: PeerConfig, spec: Spec, round: int, common: Common | None = None) -> Shard:
+def load_shard(config: PeerConfig, spec: Spec, round: int, common: SharedData | None = None) -> Shard:
     """The data as this peer has them in a round; InputError when they are no use in any round."""
     data = spec.data
     if config.data and (why := why_no_transforms(spec.protocol, config.data)):
@@ -139,7 +182,7 @@ def load_shard(config: PeerConfig, spec: Spec, round: int, common: Common | None
     elif common:
         shard = common.data.shard(config.id, round, hold_back)
     else:
-        shard = take_shard(data, spec.ids, config.id, round, spec.task, hold_back)
+        shard = common_shard(data, spec.ids, config.id, round, spec.task, hold_back)
     match spec.behaviour.get(config.id):
         case LabelFlip(rate=rate):
             train, held = (
@@ -152,13 +195,13 @@ def load_shard(config: PeerConfig, spec: Spec, round: int, common: Common | None
 
 def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
     """Refuse a directory that cannot be written, or that holds the files of another run."""
-    if why := why_unwritable(out):
+    if why := unwritable_reason(out):
         raise InputError(f"{why}; give another `out`")
     if out.exists():
         with sole_use(out):
             refuse_links(out)
     try:
-        theirs = Run.read(out)
+        theirs = RunIdentity.read(out)
     except FileNotFoundError:
         return
     except (OSError, ValueError):
@@ -177,6 +220,6 @@ def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
     make_private(out)
     with sole_use(out):
         forget_other(out, spec)
-        Run.of(spec, config.id, VERSION).write(out)
+        RunIdentity.of(spec, config.id, VERSION).write(out)
         write_atomically(out / "pid", f"{os.getpid()}\n".encode())
         yield

@@ -6,13 +6,10 @@ from contextlib import asynccontextmanager
 
 from peer.network.transport.addresses import names_of, split
 from peer.runtime.setup import Setup
-from peer.spec.watching import watching
+from peer.spec.peer import subscriber_settings
 from peer.telemetry.events import Report
-from peer.telemetry.listener import Listener, Subscriber
 from peer.telemetry.metrics import Metrics
-from peer.telemetry.telemetry import Telemetry
-from peer.telemetry.tensorboard import TensorBoard
-from peer.telemetry.tracker import Tracker
+from peer.telemetry.telemetry import Subscriber, SubscriberThread, Telemetry, TensorBoard, Tracker
 
 TENSORBOARD = "tensorboard"
 """The directory in a peer's own."""
@@ -20,7 +17,7 @@ TENSORBOARD = "tensorboard"
 
 def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
     """All that are wanted. InputError where a package, a port or the user's code is missing. Creates no file."""
-    watched, found = watching(setup.config, setup.spec), list[Subscriber]()
+    watched, found = subscriber_settings(setup.config, setup.spec), list[Subscriber]()
     if watched.tracker:
         found.append(Tracker(watched.tracker))
     if watched.tensorboard:
@@ -35,7 +32,7 @@ def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
 @asynccontextmanager
 async def told(telemetry: Telemetry, found: Sequence[Subscriber]) -> AsyncIterator[None]:
     """Inside the block they are told of every event; at its end they are given time for the last ones."""
-    listeners = [Listener(one, telemetry.emit) for one in found]
+    listeners = [SubscriberThread(one, telemetry.emit) for one in found]
     for one in listeners:
         telemetry.tell(one.tell)
     try:

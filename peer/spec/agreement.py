@@ -1,11 +1,16 @@
-"""Of a spec what all peers must agree on, and its digests, by which a refusal names the keys that differ."""
+"""What the plain keys of a spec say, whether or not they are valid otherwise: what peers must agree on, and whose code
+they name.
+
+Each key that peers must agree on has a digest, by which a refusal names the keys that differ. Nothing here imports
+torch: the launcher compares specs without it.
+"""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-ELSEWHERE = ("code", "recording", "metrics", "tensorboard", "tracker")
+NOT_COMPARED = ("code", "recording", "metrics", "tensorboard", "tracker")
 """Keys of a spec in which peers may differ."""
 
 
@@ -21,7 +26,7 @@ def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download", "workers")}
     # What a file of weights comes to is compared by digest.
     model = {key: value for key, value in content["model"].items() if key != "weights"}
-    kept = {key: value for key, value in content.items() if key not in ELSEWHERE and value is not None}
+    kept = {key: value for key, value in content.items() if key not in NOT_COMPARED and value is not None}
     return kept | {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
 
 
@@ -34,3 +39,51 @@ def sha256(value: Any) -> str:
     """In hex, of its JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def lasting_digest(digests: Mapping[str, str]) -> str:
+    """`Spec.lasting_digest`, by the digest of each of its keys, as a peer's run.json has them."""
+    changing = ("rounds", "finetune", "views")
+    return sha256({key: digest for key, digest in digests.items() if key not in changing})
+
+
+def user_code(content: Mapping[str, Any]) -> list[str]:
+    """Every `module:Name` in the plain content of a spec, or of a part of it, whether or not it is valid otherwise."""
+    return [name for name in _names(content) if ":" in name]
+
+
+def _names(content: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("protocol", "model", "task"):
+        yield from _name(content.get(key))
+    yield from _name(_block(content.get("protocol")).get("like"))
+    yield from _name(_block(content.get("training")).get("step"))
+    yield from _name(content.get("tracker"))
+    yield from _of_source(content.get("data"))
+    for member in _entries(content.get("ring")):
+        yield from _of_source(_block(member).get("data"))
+
+
+def _of_source(source: Any) -> Iterator[str]:
+    yield from _name(source)
+    block = _block(source)
+    yield from _name(block.get("collate"))
+    for key in ("transforms", "test_transforms"):
+        for one in _entries(block.get(key)):
+            yield from filter(_is_text, [one] if isinstance(one, str) else _block(one))
+
+
+def _name(raw: Any) -> Iterator[str]:
+    """`protocol: fibfl` and `protocol: {name: fibfl}` are the same."""
+    yield from filter(_is_text, [_block(raw).get("name", raw)])
+
+
+def _block(raw: Any) -> Mapping[str, Any]:
+    return raw if isinstance(raw, Mapping) else {}
+
+
+def _entries(raw: Any) -> list[Any]:
+    return [*raw] if isinstance(raw, list | tuple) else []
+
+
+def _is_text(raw: Any) -> bool:
+    return isinstance(raw, str)

@@ -1,34 +1,49 @@
-"""federation.yaml: what all peers of a federation agree on, compared key by key in every handshake."""
+"""federation.yaml: what all peers of a federation agree on, compared key by key in every handshake.
+
+`Spec` has every key with its meaning and refuses what does not go together. What only the model or a peer's data can
+tell, once they are loaded, is checked at the end of this file.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_serializer, model_validator
 
-from peer.errors import nearest
+from peer.errors import InputError, suggest
 from peer.learning.data.partition import PARTITIONS
-from peer.learning.data.sources import Source
+from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.tasks import Classification
-from peer.learning.training.phase import Phase
-from peer.learning.training.settings import Training
-from peer.protocols.base import Init, Protocol, Record
-from peer.protocols.declarations import Declarations
+from peer.learning.training.phase import Phase, Training
+from peer.protocols.base import Init
+from peer.protocols.declarations import Declarations, Record
 from peer.protocols.registry import suited
 from peer.settings import Settings
-from peer.spec.agreement import agreed, digests, sha256
-from peer.spec.behaviour import AnyBehaviour, LabelFlip
-from peer.spec.bypass import against_bypass, against_replay
-from peer.spec.declared import check_declared
+from peer.spec.agreement import agreed, digests, lasting_digest, sha256, user_code
+from peer.spec.blocks import (
+    AnyBehaviour,
+    AnyProtocol,
+    AnySource,
+    AnyTask,
+    FineTune,
+    Float32,
+    Id,
+    LabelFlip,
+    Machine,
+    Member,
+    Port,
+    StopEarly,
+    TrackerName,
+    Wire,
+    ports_of,
+    why_no_ports,
+)
+from peer.spec.checks import against_bypass, against_replay, check_declared, why_no_transforms
 from peer.spec.document import dump_yaml
-from peer.spec.evaluation import FineTune, StopEarly
-from peer.spec.member import Id, Machine, Member, Port, TrackerName
-from peer.spec.metrics import ports_of, why_no_ports
-from peer.spec.named import AnyProtocol, AnySource, AnyTask
-from peer.spec.own_code import own_code
-from peer.spec.wire import Float32, Wire
-from peer.topology.reach import unreachable_pair, why_not
+from peer.topology import unreachable_pair, unreachable_pair_problem
 
 MAX_PEERS = 10_000
 FIGURE = Record("stop_early")
@@ -144,14 +159,14 @@ class Spec(Settings):
                 raise ValueError(f"two peers of the ring have the {what} `{twice}`; give each its own")
         if strangers := sorted({*(self.machines or {})} - {*self.ids}):
             raise ValueError(
-                f"`machines` has `{strangers[0]}`, which is not in the ring; {nearest(strangers[0], self.ids)}"
+                f"`machines` has `{strangers[0]}`, which is not in the ring; {suggest(strangers[0], self.ids)}"
             )
         if "federation" in self.ids:
             raise ValueError(
                 "a peer cannot have the id `federation`: its config would be written over federation.yaml; rename it"
             )
         if strangers := [id for id in self.behaviour if id not in self.ids]:
-            hint = nearest(strangers[0], self.ids)
+            hint = suggest(strangers[0], self.ids)
             raise ValueError(f"`behaviour` names `{strangers[0]}`, which is not in the ring; {hint}")
         return self
 
@@ -168,7 +183,7 @@ class Spec(Settings):
         # Where the ring is put in another order, any two may become neighbours.
         around = "complete" if self.protocol.reorders else self.protocol.graph
         if pair := unreachable_pair(around, self.ids, self.dial_out):
-            raise ValueError(why_not(pair))
+            raise ValueError(unreachable_pair_problem(pair))
         try:
             self.declarations()
         except ValueError as error:
@@ -357,12 +372,12 @@ class Spec(Settings):
     @property
     def own_code(self) -> list[str]:
         """Every `module:Name` in it."""
-        return own_code(self.model_dump(mode="json"))
+        return user_code(self.model_dump(mode="json"))
 
     @property
     def computing_code(self) -> list[str]:
         """The same without a tracker, which is told of events and has no say in what a peer sends."""
-        return own_code(self.model_dump(mode="json", exclude={"tracker"}))
+        return user_code(self.model_dump(mode="json", exclude={"tracker"}))
 
     def evaluates(self, round: int) -> bool:
         """Whether peers evaluate their models after that round."""
@@ -426,13 +441,27 @@ class Spec(Settings):
         return dump_yaml(content)
 
 
-def why_no_transforms(protocol: Protocol, source: Source) -> str | None:
-    """Why a protocol cannot train on samples that these data change at random; None if it can."""
-    why = protocol.why_inputs_are_fixed() if source.transforms else None
-    return why and f"`{protocol.name}` cannot train on `transforms` of its samples: {why}; leave them out"
+def check_learnt(spec: Spec, model: Model) -> None:
+    """InputError with the way out where the part that a phase trains holds nothing that is learnt."""
+    for phase in spec.protocol.local():
+        if phase.epochs and not model.trainable(phase.part):
+            raise InputError(
+                f"`{spec.protocol.name}` trains the {phase.part}, and nothing in that of model {model.name} is learnt; "
+                "freeze less of it, divide the model elsewhere, or choose another protocol"
+            )
+    if spec.finetune and not model.trainable(spec.finetune.part):
+        raise InputError(
+            f"`finetune` trains the {spec.finetune.part}, and nothing in that of model {model.name} is learnt; write "
+            "`part: model`, or leave `finetune` out"
+        )
 
 
-def lasting_digest(digests: Mapping[str, str]) -> str:
-    """`Spec.lasting_digest`, by the digest of each of its keys, as a peer's run.json has them."""
-    changing = ("rounds", "finetune", "views")
-    return sha256({key: digest for key, digest in digests.items() if key not in changing})
+def check_mix(spec: Spec, mix: NDArray[np.float64], id: str) -> None:
+    """InputError with the way out where a protocol goes by a peer's mix of targets and it is not known, (0,)."""
+    if not len(mix) and any(record.size == "kinds" for record in spec.protocol.records):
+        instead = suited(spec.task, len(spec.ids))
+        raise InputError(
+            f"`{spec.protocol.name}` goes by each peer's mix of targets, and that of {id} is not known: data of its "
+            "own take `task: {name: regression, edges: [...]}`, and of a torch data set no targets are read before; "
+            f"give these, or choose a protocol that does not go by it, such as {instead}"
+        )

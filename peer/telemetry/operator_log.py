@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-LOOK = 0.5
+POLL_INTERVAL_S = 0.5
 """Seconds between two looks at the waits, and between two pictures of the live line."""
-PATIENT = 10.0
+REMINDER_AFTER_S = 10.0
 """Seconds that the peer waits before it reminds the operator."""
-AGAIN = 60.0
+REMINDER_EVERY_S = 60.0
 """Seconds from one reminder to the next."""
 BUSY = ("training", "evaluating", "done", "failed")
 """States in which a peer waits for nobody."""
@@ -141,7 +141,10 @@ class OperatorLog:
             self._reminded = float("-inf")
             return None
         since = min([one.since for one in awaited], default=self._since)
-        if now - max(since, self._since if serves else since) < PATIENT or now - self._reminded < AGAIN:
+        if (
+            now - max(since, self._since if serves else since) < REMINDER_AFTER_S
+            or now - self._reminded < REMINDER_EVERY_S
+        ):
             return None
         self._reminded = now
         named = "; ".join(map(str, awaited))
@@ -161,7 +164,7 @@ class OperatorLog:
 
     async def _look(self, live: "Live | None") -> None:
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_INTERVAL_S)
             if said := self.reminder(time.time()):
                 self._say(said)
             if live:

@@ -3,7 +3,7 @@
 from collections import deque
 from statistics import median
 
-LAST = 9
+ROUNDS_COUNTED = 9
 """Rounds that an estimate rests on."""
 
 
@@ -18,7 +18,7 @@ class Remaining:
         self._round, self._ended = 0, 0.0
         self._seen = False
         """Whether the end of that round was seen, and when it was is known."""
-        self._durations = deque[float](maxlen=LAST)
+        self._durations = deque[float](maxlen=ROUNDS_COUNTED)
 
     def begin(self, round: int) -> None:
         """A start, or a step back, after so many rounds: when the last of them ended says nothing."""
@@ -30,7 +30,7 @@ class Remaining:
             self.begin(round)
         elif ended := round - self._round:
             if self._seen:
-                self._durations.extend([max(now - self._ended, 0.0) / ended] * min(ended, LAST))
+                self._durations.extend([max(now - self._ended, 0.0) / ended] * min(ended, ROUNDS_COUNTED))
             self._round, self._ended, self._seen = round, now, True
 
     def seconds(self, rounds: int, now: float) -> float | None:

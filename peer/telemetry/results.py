@@ -9,10 +9,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, FiniteFloat, TypeAdapter
 
-from peer.files import patiently, read, sync, write_atomically
-from peer.reading import RECORDS, read_plain
-from peer.telemetry.events import Count, FigureValue, RoundDone, Share, Started, read_event
-from peer.telemetry.line_file import LineFile
+from peer.files import MAX_RECORDS_BYTES, LineFile, read, read_plain, retry_without_descriptors, sync, write_atomically
+from peer.telemetry.events import Count, FigureValue, Ratio, RoundDone, Started, read_event
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
 MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
@@ -39,10 +37,10 @@ class Best:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class ModelFigures:
     """Figures of one model. Accuracies in 0..1, `test_loss` the task's."""
 
-    accuracy: dict[str, Share | None]
+    accuracy: dict[str, Ratio | None]
     figures: dict[str, FigureValue] = field(default_factory=dict)
     """The task's, by name."""
     balanced: float | None = None
@@ -57,7 +55,7 @@ class Figures:
 
     id: str
     samples: Count
-    accuracy: dict[str, Share | None]
+    accuracy: dict[str, Ratio | None]
     figures: dict[str, FigureValue] = field(default_factory=dict)
     """The task's, by name."""
     balanced: float | None = None
@@ -73,7 +71,7 @@ class Figures:
     """The task's on the samples that are held back; written if any are."""
     best: Best | None = None
     """Written if samples are held back."""
-    before_finetuning: Judged | None = None
+    before_finetuning: ModelFigures | None = None
     """What the model was worth after the last round; written if it was fine-tuned afterwards."""
 
     @property
@@ -129,7 +127,7 @@ def sync_lines(out: Path) -> None:
 
 def append_audit(file: LineFile, line: dict[str, Any]) -> None:
     """One round; replayed after a crash it appears again, and of each view its last line counts."""
-    patiently(file.append, json.dumps(line))
+    retry_without_descriptors(file.append, json.dumps(line))
 
 
 def history(out: Path) -> tuple[RoundDone, ...]:
@@ -142,26 +140,28 @@ def history(out: Path) -> tuple[RoundDone, ...]:
     return tuple(rounds[number] for number in sorted(rounds))
 
 
-class Earlier(NamedTuple):
+class EarlierProcesses(NamedTuple):
     """The lives of a peer's processes so far: how many, and for how many seconds they lived in all."""
 
     starts: int
     seconds: float
 
 
-def earlier(out: Path) -> Earlier:
+def earlier(out: Path) -> EarlierProcesses:
     """By events.jsonl, each life from its `started` to its last event: what lies between them counts for nothing."""
     try:
         lines = read(out / EVENTS).splitlines()
     except FileNotFoundError:
-        return Earlier(0, 0.0)
+        return EarlierProcesses(0, 0.0)
     named = ((at, objects([line])) for at, line in enumerate(lines) if Started.name.encode() in line)
     starts = [at for at, found in named if found and isinstance(read_event(found[0]), Started)]
     lives = [lines[first:following] for first, following in pairwise([*starts, len(lines)])]
-    return Earlier(len(starts), sum(max(0.0, _told(reversed(life)) - _told(life)) for life in lives))
+    return EarlierProcesses(
+        len(starts), sum(max(0.0, _first_time(reversed(life)) - _first_time(life)) for life in lives)
+    )
 
 
-def _told(lines: Iterable[bytes]) -> float:
+def _first_time(lines: Iterable[bytes]) -> float:
     """When the first event was told that can be read, in unix seconds."""
     return next((event.time for line in lines for one in objects([line]) if (event := read_event(one))), 0.0)
 
@@ -192,6 +192,6 @@ def write_result(out: Path, result: Result) -> None:
 def read_result(out: Path) -> Result | None:
     """The result in a peer's directory; None if there is none, or none that a peer wrote like that."""
     try:
-        return RESULTS.validate_json(read_plain(out / RESULT, RECORDS))
+        return RESULTS.validate_json(read_plain(out / RESULT, MAX_RECORDS_BYTES))
     except (OSError, ValueError):
         return None

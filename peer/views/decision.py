@@ -21,26 +21,41 @@ higher one.
 
 - **V1 Promise.** Who has promised starts no round until the number is decided or nothing changes, and announces no
   later round on its disk than the one it has promised to be able to go back to. What it answers is on disk before.
-- **V2 Which view.** The one with the highest lock that is named by the promises. Without one, what `next_view` makes of
-  them: members are those who promise, without who leaves, with who enters. Who does not promise can be left out only
-  if whoever votes for it has had no answer from it either (the driver's part: `Membership`).
-- **V3 From which round.** If all promise, the view is *planned*: it begins after the last round that anybody has begun.
-  Otherwise what has begun is void, and all go back to the last round that each who promises can go back to. Who was
-  taken in later than that round is taken in there once more, with the private state it came with, unless that would be
-  void. Where all go back to the beginning, nobody is taken in: all begin.
-- **V4 Words against deeds.** Who promises less than it has announced has lost its disk: it is left out, and nobody goes
-  back for it. Who has begun a round cannot be further ahead of the others than rule R6 lets it, whatever it says.
+- **V2 Which view.** The one with the highest lock that is named by the promises. Without one, what `next_view` makes
+  of them: members are those who promise, without who leaves, with who enters. Who does not promise can be left out
+  only if whoever votes for it has had no answer from it either (the driver's part: `Membership`).
+- **V3 From which round.** If all promise, the view is *planned*: it begins after the last round that anybody has
+  begun. Otherwise what has begun is void, and all go back to the last round that each who promises can go back to. Who
+  was taken in later than that round is taken in there once more, with the private state it came with, unless that
+  would be void. Where all go back to the beginning, nobody is taken in: all begin.
+- **V4 Words against deeds.** Who promises less than it has announced has lost its disk: it is left out, and nobody
+  goes back for it. Who has begun a round cannot be further ahead of the others than rule R6 lets it, whatever it says.
 - **V5 Expulsion.** By the signed consent of a quorum, or by two votes of one member that contradict each other.
 - **V6 No change** is a value like any other: only when a quorum has committed to it may anybody begin rounds again.
   Lower locks are void then, so that no view turns up later that was worked out before those rounds began.
+
+Whose attempts one member listens to (`Turns`), so that nobody holds up the rest for ever, nor outdoes others again and
+again. Safety never rests on this: a ballot that is passed over here is as good as lost on its way. Progress does, as
+two who outdo each other decide nothing (PBFT has a fixed order of primaries and ever longer timeouts for it).
+
+- **T1** A turn belongs to the member whose new ballot was listened to. While it lasts no other ballot is, nor the next
+  of the same member, as each costs a write to the disk. It lasts as long as a phase may take, from the last phase that
+  was completed.
+- **T2** Whose attempt comes to nothing says so (`Yield`), and its turn is over.
+- **T3** After a turn its member is not listened to for a while, which grows exponentially with all the time that its
+  turns have taken since the last view: those in which several members listen to it at different times end, too.
+- **T4** All of that is forgotten once a view is decided, or one answers again that had been silent: then those who
+  have tried in vain are as good as any.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from math import inf
 from typing import Literal
 
-from peer.views import reasons
+from peer.views import view as reasons
 from peer.views.signing import Authorities, Keyring
 from peer.views.statements import (
     JUMP,
@@ -85,7 +100,7 @@ from peer.views.statements import (
     Yield,
     canonical,
 )
-from peer.views.view import STALENESS_BOUND, Chain, Id, Number, Round, View, played
+from peer.views.view import STALENESS_BOUND, Id, Number, Round, View, ViewChain, played
 
 Phase = Literal["accept", "commit"]
 NO_EVIDENCE = Evidence()
@@ -108,7 +123,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Standing:
+class MemberProgress:
     """How a member stands in the training, as `Promise` says it."""
 
     durable: int
@@ -117,12 +132,12 @@ class Standing:
     private: int
 
 
-NOWHERE = Standing(durable=-1, oldest=0, started=-1, private=-1)
+NO_PROGRESS = MemberProgress(durable=-1, oldest=0, started=-1, private=-1)
 """Of whoever is asked for no promise."""
 
 
 @dataclass(frozen=True)
-class Wish:
+class MembershipChange:
     """What a proposer would have. Who does not promise is left out anyway."""
 
     leaves: bool = False
@@ -145,7 +160,7 @@ class Wish:
 # What follows from what.
 
 
-def next_view(chain: Chain, proposer: str, grounds: Grounds, rules: Rules) -> View | None:
+def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -> View | None:
     """The view that follows from all this; None if nothing is to change, or too few members would be left."""
     present = chain.current
     proved = {*_expelled(grounds.evidence)} - {*present.expelled}
@@ -172,8 +187,8 @@ def next_view(chain: Chain, proposer: str, grounds: Grounds, rules: Rules) -> Vi
     taken_in = tuple((id, kept(id, entrants[id])) for id in _ordered(entrants.keys() & members, rules.ids))
     silent = [id for id in present.members if id not in {*promised, *out}] + [*missing]
     gone = _ordered(lost & promised.keys(), rules.ids)
-    news: list[reasons.News] = [([id], _why_expelled(id, grounds.evidence)) for id in _ordered(proved, rules.ids)]
-    news += [(silent, reasons.silent(rules.absence)), (gone, reasons.FORGETFUL)]
+    news: list[reasons.ReasonNews] = [([id], _why_expelled(id, grounds.evidence)) for id in _ordered(proved, rules.ids)]
+    news += [(silent, reasons.silent_reason(rules.absence)), (gone, reasons.FORGETFUL)]
     news += [([proposer] if grounds.leaves else [], reasons.LEAVES), (enter, reasons.TAKEN_IN)]
     outside = {*rules.ids} - {*present.members} - members
     return View(
@@ -182,12 +197,12 @@ def next_view(chain: Chain, proposer: str, grounds: Grounds, rules: Rules) -> Vi
         first,
         planned,
         taken_in,
-        reasons.reason(news, present.reason, outside, rules.ids),
+        reasons.compose_reason(news, present.reason, outside, rules.ids),
         _ordered(out, rules.ids),
     )
 
 
-def _lost(chain: Chain, grounds: Grounds) -> set[str]:
+def _lost(chain: ViewChain, grounds: Grounds) -> set[str]:
     """Who promises less than it has announced, or than a view that was decided says it has: its disk is gone."""
     promised = {one.signer: one.statement for one in grounds.promises}
     lost = {one.signer for one in grounds.announced if is_less(promised.get(one.signer), one.statement, chain)}
@@ -204,7 +219,7 @@ def _after_all(present: View, standing: Mapping[str, Promise], least: int) -> in
     return max(present.first, 1 + max(min(promise.started, most) for promise in standing.values()))
 
 
-def is_less(promise: Promise | None, announced: Announcement, chain: Chain) -> bool:
+def is_less(promise: Promise | None, announced: Announcement, chain: ViewChain) -> bool:
     """Whether a member promises less than it has announced, but for rounds that are void since."""
     if promise is None or announced.view > chain.current.number:
         return False
@@ -212,7 +227,7 @@ def is_less(promise: Promise | None, announced: Announcement, chain: Chain) -> b
     return promise.durable < (announced.round if ceiling is None else min(announced.round, ceiling))
 
 
-def _kept(chain: Chain, first: int, rounds: int) -> Callable[[str, int], int]:
+def _kept(chain: ViewChain, first: int, rounds: int) -> Callable[[str, int], int]:
     """Of a member and the round of the private state that it brings to a view from `first` on: that round, or -1 where
     it is void there, or one that this member has never played."""
     views = (*chain.since(-1), View(chain.current.number + 1, (), first))
@@ -230,7 +245,7 @@ def _expelled(evidence: Evidence) -> Iterable[str]:
 
 def _why_expelled(id: str, evidence: Evidence) -> str:
     by = [one.signer for one in evidence.consents if one.statement.id == id]
-    return reasons.voted_out(by) if by else reasons.LIAR
+    return reasons.voted_out_reason(by) if by else reasons.LIAR
 
 
 # What is to be believed.
@@ -341,7 +356,7 @@ class Court:
         self.check_signed(guilt.one)
         self.check_signed(guilt.other)
 
-    def check_proposal(self, chain: Chain, proposal: Proposal) -> None:
+    def check_proposal(self, chain: ViewChain, proposal: Proposal) -> None:
         """It is its proposer's, and follows from its grounds."""
         present, grounds, vote = chain.current, proposal.grounds, proposal.vote.statement
         ballot = vote.ballot
@@ -367,7 +382,7 @@ class Court:
         _require(proposal.view in (None, view), "a view that does not follow from what was promised")
         _require(self.is_quorum(present, counted), "too few promises")
 
-    def _check_grounds(self, chain: Chain, grounds: Grounds) -> None:
+    def _check_grounds(self, chain: ViewChain, grounds: Grounds) -> None:
         ids, present = self.rules.ids, chain.current
         _require(len(grounds.announced) <= len(ids) and len(grounds.entries) <= len(ids), "too many grounds")
         self.check_evidence(present, grounds.evidence)
@@ -452,7 +467,7 @@ class Acceptor:
         """InvalidError if the memory holds a view that was never decided."""
         self.memory, self.rules, self.keyring = memory, rules, keyring
         self.id, self.court = memory.id, Court(rules, keyring)
-        self.chain = Chain([View(0, rules.ids, first=0)])
+        self.chain = ViewChain([View(0, rules.ids, first=0)])
         for decision in memory.decisions:
             self.court.check_decision(self.chain.current, decision)
             self.chain.extend(decision.view)
@@ -504,7 +519,7 @@ class Acceptor:
         """The views after that one, no more than so many: who is further behind asks again."""
         return Decided(tuple(self.memory.decisions[number : number + most]))
 
-    def hear(self, request: Request, standing: Standing = NOWHERE, most: int = 64) -> Reply:
+    def hear(self, request: Request, standing: MemberProgress = NO_PROGRESS, most: int = 64) -> Reply:
         """The answer to one request; InvalidError for what no honest member asks. At most so many views are told."""
         match request:
             case AskPromise(prepare):
@@ -546,7 +561,7 @@ class Acceptor:
         has_say = self.is_member and ballot.proposer in present.members and ballot.proposer not in self.unheard
         return None if has_say else Refused(number, ballot)
 
-    def _promise(self, prepare: Signed[Prepare], standing: Standing) -> Reply:
+    def _promise(self, prepare: Signed[Prepare], standing: MemberProgress) -> Reply:
         slot, ballot = self.slot, prepare.statement.ballot
         _require(prepare.signer == ballot.proposer, "an attempt in the name of another")
         self.court.check_signed(prepare)
@@ -681,7 +696,7 @@ class Attempt:
     what they say of it counts as its own word, as it is signed.
     """
 
-    def __init__(self, acceptor: Acceptor, above: Ballot | None, wish: Wish) -> None:
+    def __init__(self, acceptor: Acceptor, above: Ballot | None, wish: MembershipChange) -> None:
         """above: the highest ballot that has outdone this proposer's. ValueError if it is no member."""
         self._chain, self._court, self._keyring = acceptor.chain, acceptor.court, acceptor.keyring
         self._rules, self._wish, self._present = acceptor.rules, wish, acceptor.chain.current
@@ -875,3 +890,79 @@ class Attempt:
     def _become(self, state: State) -> None:
         self.state = state
         self._waiting = set()
+
+
+PHASES_OF_ATTEMPT = 3
+"""In an attempt: promise, vote, commit."""
+LONGEST_PAUSE = 900
+"""For which a member is not listened to after its turn, at most, in times of a phase. Much shorter, and a liar could
+always be in its turn at one of many members."""
+
+
+class Turns:
+    """As one member sees them."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        """seconds: that a phase may take."""
+        self._seconds, self._clock = seconds, clock
+        self._holder = ""
+        """Whose the last turn was."""
+        self._began = self._until = -inf
+        self._charged = True
+        """Whether the time of the last turn is counted already."""
+        self._spent: defaultdict[str, float] = defaultdict(float)
+        self._free_at: defaultdict[str, float] = defaultdict(lambda: -inf)
+        self._raised: defaultdict[str, float] = defaultdict(lambda: -inf)
+        """When each has last brought this member nearer to a ballot far above all others."""
+
+    @property
+    def over_for(self) -> float:
+        """Seconds since the last turn was over; 0 while one lasts."""
+        return max(0.0, self._clock() - self._until)
+
+    def is_free(self, member: str) -> bool:
+        """Whether a new ballot of that member would be listened to."""
+        self._charge()
+        return self._charged and self._clock() >= self._free_at[member]
+
+    def take(self, member: str) -> bool:
+        """Whether its new ballot is listened to; if so its turn begins."""
+        if not self.is_free(member):
+            return False
+        self._holder, self._began, self._charged = member, self._clock(), False
+        self._until = self._began + self._seconds
+        return True
+
+    def advance(self, member: str) -> None:
+        """A phase of its attempt is over."""
+        if not self._charged and self._holder == member:
+            self._until = min(self._clock() + self._seconds, self._began + PHASES_OF_ATTEMPT * self._seconds)
+
+    def end(self, member: str | None = None) -> None:
+        """Its turn is over; None: whosever it is."""
+        if member in (None, self._holder):
+            self._until = min(self._until, self._clock())
+            self._charge()
+
+    def forget(self) -> None:
+        """Nobody has had a turn."""
+        self._until, self._charged = min(self._until, self._clock()), True
+        self._spent.clear()
+        self._free_at.clear()
+
+    def may_raise(self, member: str) -> bool:
+        """Whether a ballot of that member that is too far above all others brings this one nearer to it: seldom enough
+        for others to keep up."""
+        now = self._clock()
+        if now - self._raised[member] < self._seconds:
+            return False
+        self._raised[member] = now
+        return True
+
+    def _charge(self) -> None:
+        if self._charged or self._clock() < self._until:
+            return
+        self._charged = True
+        self._spent[self._holder] += self._until - self._began
+        turns = min(self._spent[self._holder] / self._seconds, 32)
+        self._free_at[self._holder] = self._until + self._seconds * min(2 * (2**turns - 1), LONGEST_PAUSE)

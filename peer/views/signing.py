@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from peer.views.statements import Signed, Statement, canonical
 
-CERTIFICATES = 1024
+CHECKED_CERTIFICATES = 1024
 """Certificates of others that are remembered as checked."""
 
 
@@ -47,9 +47,9 @@ class Authorities:
     def _holder_and_key(self, certificate: str) -> tuple[str, object] | None:
         """To whom it is made out, if one of the CAs has issued it."""
         if certificate not in self._checked:
-            if len(self._checked) >= CERTIFICATES:
+            if len(self._checked) >= CHECKED_CERTIFICATES:
                 self._checked.clear()
-            self._checked[certificate] = _read(certificate, self.pems)
+            self._checked[certificate] = _read_certificate(certificate, self.pems)
         return self._checked[certificate]
 
 
@@ -111,7 +111,7 @@ class CertifiedKeyring(Keyring):
         return self._loaded[1], self._loaded[2]
 
 
-def _read(certificate: str, authorities: Iterable[str]) -> tuple[str, object] | None:
+def _read_certificate(certificate: str, authorities: Iterable[str]) -> tuple[str, object] | None:
     from cryptography import x509
 
     # Whatever the parser makes of what comes from outside: it is no certificate then.

@@ -1,6 +1,11 @@
-"""Views: who is a member from which round on, and the chain of all that were decided."""
+"""Views: who is a member from which round on, and the chain of all that were decided.
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+Why members are not in a view stands in it, in words: of each of them, also of those who were out before. What a view
+says of them is read again for the next one, so nothing else needs to be kept of it or agreed on.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -70,7 +75,7 @@ class View:
         return not self.planned or id in dict(self.entrants)
 
 
-class Chain:
+class ViewChain:
     """The decided views, from number 0."""
 
     def __init__(self, views: Sequence[View]) -> None:
@@ -152,7 +157,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Span:
+class ViewRounds:
     """The rounds of one view that count: from `first` to `last`."""
 
     view: View
@@ -164,24 +169,86 @@ class Span:
         return range(self.first, self.last + 1)
 
 
-def spans(views: Sequence[View], rounds: int) -> Sequence[Span]:
+def view_rounds(views: Sequence[View], rounds: int) -> Sequence[ViewRounds]:
     """Of all views of a run of so many rounds, in order; a round is in one of them. Views of which no round counts are
     left out."""
-    last, found = rounds, list[Span]()
+    last, found = rounds, list[ViewRounds]()
     for view in reversed(views):
         if view.first <= last:
-            found.append(Span(view, view.first, last))
+            found.append(ViewRounds(view, view.first, last))
         last = min(last, view.first - 1)
     return found[::-1]
 
 
-def played(views: Sequence[View], rounds: int) -> Iterator[tuple[Span, Mapping[str, Sequence[range]]]]:
+def played(views: Sequence[View], rounds: int) -> Iterator[tuple[ViewRounds, Mapping[str, Sequence[range]]]]:
     """These spans in order, and with each the rounds before it of which its members, and others, can have a state."""
     found: dict[str, Sequence[range]] = {}
-    for span in spans(views, rounds):
+    for span in view_rounds(views, rounds):
         yield span, found
         entrants = dict(span.view.entrants)
         for id in span.view.members:
             brought = entrants.get(id, span.first - 1)
             kept = [range(one.start, min(one.stop, brought + 1)) for one in found.get(id, ())]
             found[id] = [*filter(None, kept), span.rounds]
+
+
+LEAVES, HAS_LEFT = "leaves", "left"
+TAKEN_IN = "taken in"
+FORGETFUL = "without the rounds it had announced"
+LIAR = "expelled: it has signed two votes that contradict each other"
+ReasonNews = tuple[Collection[str], str]
+"""Members, and what has become of them."""
+
+
+def silent_reason(seconds: float) -> str:
+    return f"silent for {seconds:g} s"
+
+
+def voted_out_reason(by: Iterable[str]) -> str:
+    return f"voted out by {', '.join(by)}"
+
+
+_ID_PATTERN = "[a-z0-9-]+"
+_STAYS_OUT = re.compile(
+    rf"({_ID_PATTERN}(?:, {_ID_PATTERN})*)(?: and \d+ more)? "
+    rf"(silent for \S+ s|{FORGETFUL}|{LEAVES}|{HAS_LEFT}|voted out by .+|{LIAR})"
+)
+"""A clause of a reason that holds for as long as those whom it names are out."""
+
+
+def compose_reason(news: Iterable[ReasonNews], before: str, out: Collection[str], order: Sequence[str]) -> str:
+    """That of the next view, from the news and the reason of the present one, `before`.
+
+    Where it would be too long, each list in it names fewer.
+
+    out: who is in neither view. order: everybody, as the spec orders them.
+    """
+    said: dict[str, set[str]] = {}
+    for ids, what in (*news, *_still_out(before, out)):
+        if ids:
+            said.setdefault(what, set()).update(ids)
+    unsaid = len({*out}.difference(*said.values()))
+    clauses = [([id for id in order if id in ids], what) for what, ids in said.items()]
+    for most in range(LONGEST_REASON // len("a, "), 0, -1):
+        words = [_clause(ids, what, most) for ids, what in clauses]
+        text = "; ".join([*words, f"{unsaid} more out before"] if unsaid else words)
+        if len(text) <= LONGEST_REASON:
+            break
+    return text[:LONGEST_REASON]
+
+
+def _clause(ids: Sequence[str], what: str, most: int) -> str:
+    """most: ids that are named, and of who has voted."""
+    return f"{_shortened(ids, most, f'{len(ids) - most} more')} {_shortened(what.split(', '), most, 'others')}"
+
+
+def _shortened(words: Sequence[str], most: int, rest: str) -> str:
+    return ", ".join(words[:most]) + (f" and {rest}" if len(words) > most else "")
+
+
+def _still_out(before: str, out: Collection[str]) -> Iterator[ReasonNews]:
+    """What the reason before says of these."""
+    for clause in before.split("; "):
+        if found := _STAYS_OUT.fullmatch(clause):
+            ids, what = found.groups()
+            yield [id for id in ids.split(", ") if id in out], HAS_LEFT if what == LEAVES else what

@@ -12,11 +12,11 @@ import grpc
 from real_peers import SmallFederation
 
 from peer.learning.data.samples import Names
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import SERVICE, Beat, Reply, StatusReply, StatusRequest, Welcome
-from peer.runtime.manifest import manifest
+from peer.runtime.connection import build_manifest
 
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 WELCOME = Reply(welcome=Welcome(durable=-1)).SerializeToString()
@@ -28,7 +28,7 @@ def hello(federation: SmallFederation, id: str, to: str, durable: int = -1) -> b
     """As an honest peer of that id says it."""
     spec = federation.spec
     model = build("mlp", Example.zeros((1, 8, 8), 10), spec.seed)
-    declared = manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
+    declared = build_manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
     return Identity(id, spec.digests(), declared.digest).hello(to, durable)
 
 

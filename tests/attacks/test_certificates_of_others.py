@@ -20,9 +20,9 @@ from cryptography.x509 import DNSName
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from peer.errors import InputError
-from peer.network.transport import DisconnectedError, Pipe, Place, Service
+from peer.network.transport import DisconnectedError, ListenConfig, Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.transport.tls import Certificates, Security
+from peer.network.transport.tls import CertificatePaths, TlsCredentials
 from peer.network.wire.messages import SERVICE
 
 LOOPBACK = x509.IPAddress(ip_address("127.0.0.1"))
@@ -127,8 +127,8 @@ class Victim:
         (directory / "ca.pem").write_bytes(ca.shown)
         ca.issue(DNSName("peer0")).write(directory, "peer0")
         files = (directory / name for name in ("ca.pem", "peer0.pem", "peer0.key"))
-        self.ca, security = ca, Security(Certificates("peer0", *files), self.attackers, print)
-        self.transport = GrpcTransport(Place(self.address), self.status, security)
+        self.ca, security = ca, TlsCredentials(CertificatePaths("peer0", *files), self.attackers, print)
+        self.transport = GrpcTransport(ListenConfig(self.address), self.status, security)
         self.callers: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def status(self, _request: bytes) -> bytes:
@@ -217,7 +217,7 @@ def test_a_peer_starts_only_with_a_certificate_that_is_its_own(ca: Holder, tmp_p
     """What would not let it in everywhere as itself is refused at its own start already."""
     (tmp_path / "ca.pem").write_bytes(ca.shown)
     case.make(ca).write(tmp_path, "peer1")
-    own = Certificates("peer1", *(tmp_path / name for name in ("ca.pem", "peer1.pem", "peer1.key")))
+    own = CertificatePaths("peer1", *(tmp_path / name for name in ("ca.pem", "peer1.pem", "peer1.key")))
     if case.caller == "peer1" and case.dialled == {"peer1"} and case is not CASES["of a CA below"]:
         own.read()
     else:

@@ -15,9 +15,9 @@ from liars import hello
 from real_peers import Build
 from strangers import frame
 
-from launcher.certificate_files import certificate_files
+from launcher.run_files import certificate_files
 from peer.network.wire.messages import SERVICE, VERSION, Beat, Hello, Question, Reply, StatusReply, StatusRequest
-from peer.spec.recorded_views import VIEWS
+from peer.spec.recordings import VIEWS
 from peer.views.signing import CertifiedKeyring
 from peer.views.statements import (
     Base64,

@@ -17,24 +17,21 @@ from rich.console import Console
 
 from launcher.cli import main as launch
 from launcher.engines.base import Run
-from launcher.engines.local.engine import LocalEngine, LocalSettings
+from launcher.engines.local import LocalEngine, LocalSettings
 from launcher.headline import Headline
-from launcher.monitor.federation_view import Federation
-from launcher.monitor.picture import picture
-from launcher.monitor.tail import Tail, last_lines
-from launcher.reports import console as recap
+from launcher.monitor.federation import Federation, Tail, last_lines
+from launcher.monitor.live_table import render
 from launcher.reports import summary_json
-from launcher.reports.audits import audits
+from launcher.reports import summary_text as recap
+from launcher.reports.peer_files import audits
 from launcher.supervision.run_directory import RunDirectory
 from peer.cli import main as peer
 from peer.errors import InputError
-from peer.ownership import OWN
-from peer.reading import lines, open_plain
-from peer.runtime.checkpoint import Checkpoints, Snapshot
+from peer.files import PEER_FILES, lines, open_plain
+from peer.runtime.checkpoints import Checkpoints, Journal, Snapshot
 from peer.runtime.in_process import run_in_process
-from peer.runtime.journal import Journal
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 MATCHED = Headline.accuracy("matched")
 
@@ -64,7 +61,11 @@ def test_what_a_peer_writes_only_its_user_reads(federation: Build) -> None:
     made.run()
     out = made.directory / "peer0"
     written = {path.name for path in out.iterdir()}
-    assert {"model.safetensors", "checkpoint", "trace", "audit.jsonl", "events.jsonl", "run.json"} <= written <= {*OWN}
+    assert (
+        {"model.safetensors", "checkpoint", "trace", "audit.jsonl", "events.jsonl", "run.json"}
+        <= written
+        <= {*PEER_FILES}
+    )
     assert open_to_others(out) == []
     for path in (out, *out.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -133,7 +134,9 @@ def a_pipe(path: Path, _target: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [a_link, a_pipe])
-@pytest.mark.parametrize("name", [*OWN, "checkpoint/.round-0001.json.part", "checkpoint/.spare-round.safetensors"])
+@pytest.mark.parametrize(
+    "name", [*PEER_FILES, "checkpoint/.round-0001.json.part", "checkpoint/.spare-round.safetensors"]
+)
 def test_nothing_leads_out_of_a_peers_directory(
     name: str, made: Callable[[Path, Path], None], tmp_path: Path, spec: Spec, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,7 +311,7 @@ def test_screens_show_no_escapes_and_no_markup(tmp_path: Path, spec: Spec) -> No
     (tmp_path / "log.txt").write_text(f"{ESCAPE}\none\x0btwo\n")
     with (tmp_path / "screen").open("w+") as screen:
         console = Console(file=screen, width=200, force_terminal=True, color_system=None)
-        console.print(picture(federation, console))
+        console.print(render(federation, console))
         shown = summary_json.read(tmp_path / "summary.json")
         assert shown
         recap.show(shown, spec, tmp_path, console)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from liars import hello
 from real_peers import Build, SmallFederation, digests, until
 
-from peer.network.membership.durability import NOTHING, Durability, ImpossibleError
-from peer.network.membership.edges import Edges
-from peer.network.streams.outbox import KeptFrame, Outbox
+from peer.network.durability import NOTHING, Durability, ImpossibleError
+from peer.network.neighbours import Edges
+from peer.network.streams.link import KeptFrame, Outbox
 from peer.network.transport import SERVICES
 from peer.network.wire.frames import Key
 from peer.network.wire.messages import SERVICE, VERSION, Beat, Question, Welcome

@@ -19,15 +19,14 @@ from strangers import MANIFEST, Door, answer, frame, pipes
 from strangers import hello as small_hello
 
 from peer.errors import FailedError
-from peer.network.collectives.all_reduce import AllReduce
-from peer.network.collectives.collectives import Collectives, Neighbourhood
+from peer.network.collectives import AllReduce, Collectives, Neighbourhood
 from peer.network.limits import Limits
-from peer.network.streams.message_writer import MessageWriter
+from peer.network.streams.link import MessageWriter
 from peer.network.wire.messages import Beat, Refusal, Reply, Resources
 from peer.runtime.in_process import run_in_process
 from peer.runtime.runtime import Runtime
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 ESCAPES = "\x1b[2J\r\n2026-01-01 00:00:00 forged line\x07"
 QUICK = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}

@@ -14,13 +14,11 @@ from typing import Any, cast
 
 import pytest
 
-from launcher.engines.ssh.agent import Agent
-from launcher.engines.ssh.collection import collect, names
-from launcher.engines.ssh.engine import where_models_go
-from launcher.engines.ssh.followed import RemotePeer
-from launcher.engines.ssh.hosts import Host
+from launcher.engines.ssh import collect_files, wanted_files, where_models_go
+from launcher.engines.ssh_connection import Agent, RemotePeer
+from launcher.engines.ssh_hosts import Host
 from peer.errors import FailedError
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 from peer.telemetry.results import WANTED, traced
 
 asyncssh = pytest.importorskip("asyncssh")
@@ -97,7 +95,7 @@ def out(tmp_path: Path) -> Path:
 @pytest.fixture
 def wanted(tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "federation.yaml").write_text("{protocol: fedavg, rounds: 3, trace: true, data: digits}")
-    return names(load_spec(tmp_path / "federation.yaml", peers=3), HOST)
+    return wanted_files(load_spec(tmp_path / "federation.yaml", peers=3), HOST)
 
 
 def all_in(directory: Path) -> set[str]:
@@ -108,7 +106,7 @@ async def test_of_what_a_host_lists_nothing_is_fetched(there: Path, out: Path, w
     """Only what a peer leaves, by names that are known here."""
     before = all_in(there.parents[1])
     async with connected(Hostile) as link:
-        await collect(link, str(there), out, wanted)
+        await collect_files(link, str(there), out, wanted)
     assert all_in(out) == {"result.json", traced(1), traced(2)}
     assert (out / "result.json").read_bytes() == b"{}"
     assert all_in(there.parents[1]) - before == {f"run/peer0/{name}" for name in all_in(out)}
@@ -120,7 +118,7 @@ async def test_a_host_that_leaves_its_models_is_asked_for_none(there: Path, out:
     host = HOST.model_copy(update={"models": "leave"})
     (there / "model.safetensors").write_bytes(b"a head")
     async with connected(Hostile) as link:
-        await collect(link, str(there), out, names(load_spec(tmp_path / "federation.yaml", peers=3), host))
+        await collect_files(link, str(there), out, wanted_files(load_spec(tmp_path / "federation.yaml", peers=3), host))
     assert all_in(out) == {"result.json"}
     assert where_models_go([host]) == "the models stay on lab0"
     assert "the models on lab0, heads included, are copied to this machine; `models: leave`" in where_models_go([HOST])
@@ -136,7 +134,7 @@ async def test_a_file_without_end_fills_no_disk(
         with pytest.raises(
             FailedError, match=r"^lab0: .*/peer0 comes to more than 0.001 GB; see what it is, and raise"
         ):
-            await collect(link, str(there), out, wanted)
+            await collect_files(link, str(there), out, wanted)
     left = {"result.json"} if endless == "result.json" else {"result.json", traced(1)}
     assert all_in(out) == left
     assert (out / "result.json").read_bytes() == (b"of before" if endless == "result.json" else b"{}")
@@ -147,7 +145,7 @@ async def test_many_files_are_not_more_than_one(there: Path, out: Path, wanted: 
         (there / name).write_bytes(bytes(MOST // 3))
     async with connected(Hostile) as link:
         with pytest.raises(FailedError, match="comes to more than"):
-            await collect(link, str(there), out, wanted)
+            await collect_files(link, str(there), out, wanted)
     assert sum((out / name).stat().st_size for name in all_in(out)) <= MOST
 
 
@@ -155,7 +153,7 @@ async def test_a_link_laid_out_here_is_not_followed(there: Path, out: Path, tmp_
     (out / ".result.json.part").symlink_to(tmp_path / "elsewhere")
     (out / "result.json").symlink_to(tmp_path / "elsewhere")
     async with connected(Hostile) as link:
-        await collect(link, str(there), out)
+        await collect_files(link, str(there), out)
     assert (out / "result.json").read_bytes() == b"{}"
     assert not (tmp_path / "elsewhere").exists()
 

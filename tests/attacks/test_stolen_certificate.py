@@ -13,7 +13,7 @@ from healing import ABSENCE, await_view, begin, end, healing, kill
 from real_peers import Build, SmallFederation
 from thief import Thief
 
-from peer.spec.recorded_views import VIEWS
+from peer.spec.recordings import VIEWS
 from peer.views.decision import Court, Rules
 from peer.views.statements import (
     HIGHEST,

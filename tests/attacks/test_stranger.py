@@ -21,14 +21,14 @@ from endless import endless
 from raw_http2 import INITIAL_WINDOW, RST_STREAM, SETTINGS, RawConnection, connect, field, prefix, questions
 from real_peers import Build, SmallFederation, until
 
-from launcher.certificate_files import certificate_files
-from peer.network.limits import Strangers
-from peer.network.streams.handshake import UNTOLD
-from peer.network.transport import SERVICES, Place
+from launcher.run_files import certificate_files
+from peer.network.limits import UnknownCallerLimits
+from peer.network.streams.handshake import REASON_WITHHELD
+from peer.network.transport import SERVICES, ListenConfig
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.wire.messages import SERVICE, VERSION, Hello, Reply, StatusReply
 from peer.process import raise_open_files
-from peer.telemetry.events import Event, Refused
+from peer.telemetry.events import CallerRefused, Event
 
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 DESCRIPTORS = 1024
@@ -174,7 +174,7 @@ async def serving(
 ) -> AsyncIterator[tuple[str, str]]:
     """A peer's two ports, that of its neighbours and that of probes, in this process."""
     address, probes = (f"127.0.0.1:{port}" for port in ports(2))
-    transport = GrpcTransport(Place(address, probes), nothing, report=report)
+    transport = GrpcTransport(ListenConfig(address, probes), nothing, report=report)
     await transport.listen(nothing)
     try:
         yield address, probes
@@ -201,7 +201,7 @@ async def test_calls_that_are_given_up_are_counted_and_fill_no_log(
                 give_up(address)
                 await asyncio.to_thread(said, address, HERE, f"/{HEALTH}/Check")
     reason = "calls that are given up before they can be answered, 100 times by now"
-    assert [event.reason for event in told if isinstance(event, Refused)] == 2 * [reason]
+    assert [event.reason for event in told if isinstance(event, CallerRefused)] == 2 * [reason]
     assert not capfd.readouterr().err
     assert not [record for record in caplog.records if not record.name.startswith("grpc")]  # peers log none of gRPC's
 
@@ -234,10 +234,10 @@ async def test_of_the_calls_that_a_busy_peer_cannot_take_up_few_are_kept(
     ports: Callable[[int], list[int]], crowd: ExitStack
 ) -> None:
     """gRPC takes calls in while the event loop has other work, as it has here until the last line."""
-    strangers = replace(Strangers(), waiting=8)
+    strangers = replace(UnknownCallerLimits(), waiting=8)
 
     address = f"127.0.0.1:{ports(1)[0]}"
-    server = GrpcTransport(Place(address), nothing, strangers=strangers)
+    server = GrpcTransport(ListenConfig(address), nothing, strangers=strangers)
     await server.listen(nothing)
     callers = [crowd.enter_context(RawConnection(connect(address))) for _ in range(30)]
     for caller in callers:
@@ -334,7 +334,7 @@ def test_a_refusal_tells_strangers_nothing_of_what_differs(running: SmallFederat
         message, path = Hello(**(right | changes)).SerializeToString(), f"/{SERVICE}/{service}"
         open, closed = (said(running.address("peer0"), origin, path, message)[0] for origin in (HERE, ELSEWHERE))
         assert secret.encode() in open
-        assert Reply.FromString(closed).refusal == UNTOLD
+        assert Reply.FromString(closed).refusal == REASON_WITHHELD
     assert any("seed" in event["reason"] for event in running.events("peer0", "refused"))
 
 

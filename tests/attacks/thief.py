@@ -9,14 +9,14 @@ from typing import Any, Self, TypeVar
 
 from real_peers import SmallFederation
 
-from launcher.certificate_files import certificate_files
+from launcher.run_files import certificate_files
 from peer.network.limits import Limits
 from peer.network.streams.handshake import Identity, RefusedError
 from peer.network.transport import DisconnectedError, Pipe, Service
-from peer.network.transport.base import Place
+from peer.network.transport.base import ListenConfig
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.transport.tls import Certificates, Security
-from peer.network.views.questions import Questions
+from peer.network.transport.tls import CertificatePaths, TlsCredentials
+from peer.network.view_rpc import ViewRpc
 from peer.network.wire.messages import Answer
 from peer.spec.agreement import digests
 from peer.views.signing import CertifiedKeyring
@@ -64,13 +64,15 @@ class Thief:
     async def _open(self) -> None:
         spec = self._federation.spec
         files = certificate_files(self._certs, self.id)
-        certificates = Certificates(self.id, files["ca"], files["cert"], files["key"])
+        certificates = CertificatePaths(self.id, files["ca"], files["cert"], files["key"])
         addresses = {id: at for id, at in spec.addresses.items() if at}
-        security = Security(certificates, {at: id for id, at in addresses.items()}, lambda _event: None)
-        place = Place(addresses[self.id] if self._answers else None, ring=tuple(addresses.values()), neighbours=4)
+        security = TlsCredentials(certificates, {at: id for id, at in addresses.items()}, lambda _event: None)
+        place = ListenConfig(
+            addresses[self.id] if self._answers else None, ring=tuple(addresses.values()), neighbours=4
+        )
         self._transport = GrpcTransport(place, _no_status, security)
         self._identity = Identity(self.id, digests(spec.agreement()), manifest="", settings=spec.agreement())
-        self._questions = Questions(self._identity, addresses, Limits())
+        self._questions = ViewRpc(self._identity, addresses, Limits())
         if self._answers:
             await self._transport.listen(self._accept)
             self._running = asyncio.create_task(self._transport.run())

@@ -257,7 +257,7 @@ MODULES = {
     "unfinished": """from typing import ClassVar
 
 from peer import Protocol
-from peer.learning.training.trainer import SGD, Phase
+from peer import SGD, Phase
 
 
 class Abstract(Protocol):
@@ -293,7 +293,7 @@ def load():
     return x, y, x[:30], y[:30]
 """,
     "commas": """from peer import Record, Share
-from peer.learning.training.trainer import SGD, Phase
+from peer import SGD, Phase
 from peer.protocols.fibfl import FibFL
 
 

@@ -17,7 +17,7 @@ from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, protocol,
 from launcher.cli import main as launch
 from peer.cli import main as peer
 from peer.runtime.setup import own_directory, prepare
-from peer.spec.peer import load_peer, load_spec
+from peer.spec.loading import load_peer, load_spec
 
 
 class Place:

@@ -17,9 +17,9 @@ from real_peers import until
 from small_studies import BASE, OF_THIS_COMPUTATION, RAISES, SOLO, results, written
 
 from launcher.cli import main
-from launcher.study import cluster as clusters
-from launcher.study.cluster import Cluster
-from launcher.study.free_ports import free_ports
+from launcher.study import dask_pool as clusters
+from launcher.study.dask_pool import DaskScheduler
+from launcher.study.worker import free_ports
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.timeout(600)
@@ -30,7 +30,8 @@ OLD = (
 )
 """Says to be an older one."""
 SLOW = (
-    "import time; from launcher.study import remote; told = remote.code; remote.code = lambda: time.sleep(3) or told()"
+    "import time; from launcher.study import dask_worker as remote; "
+    "told = remote.code; remote.code = lambda: time.sleep(3) or told()"
 )
 BROKEN = f"""{RAISES}
 class Kills(Solo):
@@ -183,7 +184,7 @@ def test_ports_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], tmp
 
 def test_a_worker_that_is_slow_to_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "ANSWER", 0.2)
-    with dask_cluster(tmp_path / "dask", ["one"]) as made, Cluster.connected(made.address) as cluster:
+    with dask_cluster(tmp_path / "dask", ["one"]) as made, DaskScheduler.connected(made.address) as cluster:
         (first,) = until(cluster.look, SECONDS, "the first worker has answered")
         made.start_worker("two", "--no-nanny", before=SLOW)
         until(lambda: len(cluster.client.nthreads()) == 2, SECONDS, "the second worker is there")

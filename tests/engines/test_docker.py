@@ -17,11 +17,11 @@ from real_peers import until
 
 from launcher.certificates import make_certificates
 from launcher.cli import main
-from launcher.engines.docker.errors import connect
+from launcher.engines.docker_container import connect
 from peer.errors import InputError
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 pytestmark = pytest.mark.timeout(600)
 SPEC = "rounds: {rounds}\nprotocol: {{name: fibfl++}}\ndata: {{name: digits, limit: 300}}\npatience: 300\n"
@@ -255,7 +255,7 @@ def test_what_the_engine_lacks_is_said(
 
 CONNECT = """
 import os, sys
-from launcher.engines.docker.errors import connect, docker_sdk
+from launcher.engines.docker_container import connect, docker_sdk
 docker_sdk()
 import requests.adapters, docker.transport, encodings.idna
 user = int(sys.argv[1])

@@ -11,7 +11,7 @@ import pytest
 from test_docker import MINUTES, client, image, local_digests
 
 from launcher.cli import main
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 __all__ = ["client", "image"]
 pytestmark = pytest.mark.timeout(600)

@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 from launcher.plan import plan
 from peer.errors import InputError
 from peer.learning.encryption import ckks, square_mlp
-from peer.learning.encryption.isolation import Worker
 from peer.learning.encryption.square_mlp import (
     ANSWER_BYTES,
     CONTEXT_BYTES,
@@ -33,12 +32,13 @@ from peer.learning.encryption.square_mlp import (
     encrypt,
     evaluate,
 )
+from peer.learning.encryption.worker import Worker
 from peer.protocols.base import Peer
-from peer.protocols.blocks import encrypted_predictions
-from peer.runtime.disk import rehearse
+from peer.protocols.blocks import predictions
+from peer.runtime.dry_run import dry_run_figures
 from peer.runtime.in_process import run_in_process
 from peer.runtime.runtime import Runtime
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 from peer.views.view import STALENESS_BOUND
 
 tenseal = pytest.importorskip("tenseal")
@@ -129,7 +129,7 @@ def test_the_disk_has_room_for_what_is_journalled(tmp_path: Path) -> None:
     (tmp_path / "federation.yaml").write_text(json.dumps(content(9, "tiny:square", predictions="encrypted")))
     spec = load_spec(tmp_path / "federation.yaml", peers=3)
     made = plan(spec)
-    journalled = rehearse(spec, "peer0", made.rehearsal("peer0")).journalled
+    journalled = dry_run_figures(spec, "peer0", made.rehearsal("peer0")).journalled
     inputs = KEY_BYTES + CONTEXT_BYTES + 4 * FRESH_BYTES
     assert journalled > inputs + (STALENESS_BOUND + 2) * 2 * made.model.classes * ANSWER_BYTES
 
@@ -343,7 +343,7 @@ def test_a_reply_is_no_longer_than_it_may_be() -> None:
 ASKING = """
 import sys
 from peer.learning.encryption import ckks
-from peer.learning.encryption.isolation import Worker
+from peer.learning.encryption.worker import Worker
 
 class Unending(list):
     def __iter__(self):
@@ -389,15 +389,15 @@ def spoilt(parts: list[torch.Tensor]) -> list[torch.Tensor]:
 def test_who_sent_what_tenseal_cannot_read_is_named(
     made: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = getattr(encrypted_predictions, made)
+    honest = getattr(predictions, made)
 
     def lying(peer: Peer, *who: str) -> torch.Tensor:
         whole: torch.Tensor = honest(peer, *who)
         if peer.id != "peer1":
             return whole
-        return encrypted_predictions._joined(spoilt([*encrypted_predictions._parts(whole)]))
+        return predictions._joined(spoilt([*predictions._ciphertexts(whole)]))
 
-    monkeypatch.setattr(encrypted_predictions, made, lying)
+    monkeypatch.setattr(predictions, made, lying)
     with pytest.raises(ExceptionGroup) as failed:
         run(tmp_path, predictions="encrypted")
     assert {str(error).partition(" (")[0] for error in failed.value.exceptions} == {told}

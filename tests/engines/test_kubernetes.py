@@ -15,12 +15,10 @@ from ruamel.yaml import YAML
 from launcher.certificates import make_certificates
 from launcher.cli import main
 from launcher.engines.base import Run
-from launcher.engines.kubernetes.order import Order
-from launcher.engines.kubernetes.place import CONFIG, TLS, Place
-from launcher.engines.kubernetes.settings import KubernetesSettings
+from launcher.engines.kubernetes_objects import CONFIG, TLS, ClusterLayout, KubernetesSettings, RunObjects
 from launcher.run_files import RunFiles
 from peer.errors import InputError
-from peer.spec.peer import load_peer, load_spec
+from peer.spec.loading import load_peer, load_spec
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.yaml"
@@ -115,14 +113,16 @@ def test_the_pod_for_the_results_is_as_the_schema_has_it(made: Path) -> None:
 
 
 @pytest.fixture
-def ordered(certs: Path, tmp_path: Path) -> Callable[..., Order]:
+def ordered(certs: Path, tmp_path: Path) -> Callable[..., RunObjects]:
     """What `--on kubernetes` with these settings asks of the cluster; a run of its own each time."""
     marks = iter(("0badcafe", "12345678"))
 
-    def made(**settings: Any) -> Order:
+    def made(**settings: Any) -> RunObjects:
         spec = load_spec(DEMO)
         run = Run(spec, RunFiles(tmp_path), certs=certs)
-        return Order(run, Place(spec, certificates=True, mark=next(marks)), KubernetesSettings(image="dfl", **settings))
+        return RunObjects(
+            run, ClusterLayout(spec, certificates=True, mark=next(marks)), KubernetesSettings(image="dfl", **settings)
+        )
 
     return made
 
@@ -134,14 +134,16 @@ def ordered(certs: Path, tmp_path: Path) -> Callable[..., Order]:
         {"gpus": 2, "cpus": 0.5, "memory": "4Gi", "data": "shared", "storage_class": "fast", "access": "ReadWriteOnce"},
     ],
 )
-def test_what_a_run_asks_for_is_as_the_schema_has_it(ordered: Callable[..., Order], settings: dict[str, Any]) -> None:
+def test_what_a_run_asks_for_is_as_the_schema_has_it(
+    ordered: Callable[..., RunObjects], settings: dict[str, Any]
+) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed").validate
     order = ordered(**settings)
     for one in (*order.beside(), order.job, order.collector()):
         validate(one, OLDEST, strict=True)
 
 
-def test_two_runs_of_a_federation_do_not_meet(ordered: Callable[..., Order]) -> None:
+def test_two_runs_of_a_federation_do_not_meet(ordered: Callable[..., RunObjects]) -> None:
     one, other = ordered(), ordered()
     names = [
         {made["metadata"]["name"] for made in (*order.beside(), order.job, order.collector())} for order in (one, other)
@@ -154,7 +156,7 @@ def test_two_runs_of_a_federation_do_not_meet(ordered: Callable[..., Order]) -> 
     assert not service["spec"]["selector"].items() <= one.collector()["metadata"]["labels"].items()
 
 
-def test_what_is_chosen_is_asked_for(ordered: Callable[..., Order]) -> None:
+def test_what_is_chosen_is_asked_for(ordered: Callable[..., RunObjects]) -> None:
     order = ordered(gpus=2, cpus=0.5, memory="4Gi", data="shared", storage="1Ti", storage_class="fast")
     spec, claim = order.job["spec"]["template"]["spec"], of_kind(order.beside(), "PersistentVolumeClaim")["spec"]
     (container,) = spec["containers"]

@@ -18,10 +18,10 @@ from real_peers import all_gone
 
 from launcher.certificates import make_certificates
 from launcher.cli import main
-from launcher.engines.kubernetes import kubectl
+from launcher.engines import kubernetes_cluster
 from peer.errors import FailedError
 from peer.spec.document import dump_yaml
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "there can be a cluster"),
@@ -255,11 +255,11 @@ def test_what_is_refused_leaves_nothing(
 def test_a_cluster_that_does_not_answer_is_not_waited_for_for_ever(
     ports: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kubectl, "ANSWER", 1)
-    monkeypatch.setattr(kubectl, "PATIENCE", 5.0)
+    monkeypatch.setattr(kubernetes_cluster, "ANSWER", 1)
+    monkeypatch.setattr(kubernetes_cluster, "PATIENCE", 5.0)
     with socket.create_server(("127.0.0.1", port := ports(1)[0])):
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
         monkeypatch.setenv("HOME", str(tmp_path))
         (tmp_path / "kubeconfig").write_text(json.dumps(Cluster.kubeconfig(port)))
         with pytest.raises(FailedError, match="the cluster cannot be reached"):
-            asyncio.run(kubectl.Kubectl("kubectl").ask("get", "job,pod"))
+            asyncio.run(kubernetes_cluster.Kubectl("kubectl").ask("get", "job,pod"))

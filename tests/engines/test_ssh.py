@@ -20,7 +20,7 @@ from real_peers import all_gone, until
 from ssh_lab import HOSTS, Lab, missing
 
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 ROUNDS = 60

@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from peer.learning.data.samples import Batch
-from peer.learning.training.own_step import TrainingStep
-from peer.protocols.base import Init, Peer, Protocol, Record, Share
-from peer.protocols.blocks.blend import blend
+from peer.learning.training.step import TrainingStep
+from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.training import PlainSGD
-from peer.topology.graphs import Graph
+from peer.protocols.blocks.vectors import blend
+from peer.protocols.declarations import Record, Share
+from peer.topology import Graph
 
 calls = count()
 """Grows with each draw of any peer in this process: a value that is drawn again is another one."""

@@ -38,10 +38,10 @@ from faults.gates import Gates
 from faults.plans import check, in_peace
 from faults.scenarios import HEALING, SCENARIOS
 from faults.simulation import Outcome
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
+from launcher.run_files import certificate_files
 from peer.protocols.registry import PROTOCOLS
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 PEERS = 10
 LIAR = "peer7"

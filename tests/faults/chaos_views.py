@@ -24,9 +24,9 @@ from healing import ABSENCE, chain, healing, hurry, judge
 from real_peers import Nursery, SmallFederation
 
 from faults.accidents import Accidents
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
-from peer.spec.peer import load_spec
+from launcher.run_files import certificate_files
+from peer.spec.loading import load_spec
 from peer.views.view import View
 
 PEERS, ROUNDS = 10, 250

@@ -18,7 +18,7 @@ from views.gang import Gang
 
 from faults.clock import Life, in_life
 from faults.liars import FAR, Lies, TwoTongued
-from launcher.certificate_files import certificate_files
+from launcher.run_files import certificate_files
 from peer.network.transport import DisconnectedError, Pipe, Service
 from peer.network.wire.messages import (
     VERSION,
@@ -43,7 +43,7 @@ from peer.views.statements import (
     read_request,
     written,
 )
-from peer.views.view import Chain
+from peer.views.view import ViewChain
 
 if TYPE_CHECKING:
     from faults.simulation import Simulation
@@ -82,7 +82,7 @@ class Puppet:
         return lives._membership.acceptor if lives and lives._membership else self._own
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> ViewChain:
         return self.acceptor.chain
 
     @property

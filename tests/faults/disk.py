@@ -10,9 +10,8 @@ from unittest.mock import patch
 
 from faults.clock import here
 from peer import files
-from peer.runtime.checkpoint import Checkpoints
-from peer.runtime.journal import Journal
-from peer.spec.recorded_views import VIEWS
+from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.spec.recordings import VIEWS
 
 
 class Disk:
@@ -42,10 +41,10 @@ class Disk:
             here("views")
 
         with (
-            patch("peer.runtime.checkpoint.write_atomically", self.write),
-            patch("peer.runtime.checkpoint.sync", self.sync),
-            patch("peer.runtime.journal.write_atomically", self.write),
-            patch("peer.runtime.journal.sync", self.sync),
+            patch("peer.runtime.checkpoints.write_atomically", self.write),
+            patch("peer.runtime.checkpoints.sync", self.sync),
+            patch("peer.runtime.checkpoints.write_atomically", self.write),
+            patch("peer.runtime.checkpoints.sync", self.sync),
             patch("peer.runtime.membership.membership.write_atomically", self.write),
             patch("peer.runtime.membership.membership.sync", self.sync),
             patch.object(Checkpoints, "_set_aside", loosely),

@@ -28,12 +28,11 @@ def targets() -> Callable[[bytes], None]:
     from strangers import Door, frame, hello  # noqa: F401
 
     from peer.network.limits import Limits
-    from peer.network.wire.foreign import Foreign
     from peer.network.wire.frames import HEADER, BadFrameError, decode, xxhash
-    from peer.network.wire.manifest import NotDeclaredError
-    from peer.network.wire.sparse import Block, unpack
+    from peer.network.wire.manifest import NotDeclaredError, TopKBlock, unpack_top_k
+    from peer.network.wire.messages import UntrustedDecoder
 
-    foreign = Foreign(Limits(), 3)
+    foreign = UntrustedDecoder(Limits(), 3)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
 
@@ -79,9 +78,9 @@ def targets() -> Callable[[bytes], None]:
                 with suppress(BadFrameError):
                     foreign.beat(rest)
             case 6:
-                blocks = [Block(256 * rest[0] + rest[1], rest[2]), Block(9, 2)] if len(rest) > 2 else []
+                blocks = [TopKBlock(256 * rest[0] + rest[1], rest[2]), TopKBlock(9, 2)] if len(rest) > 2 else []
                 with suppress(ValueError):
-                    for block, (places, values) in zip(blocks, unpack(blocks, memoryview(rest[3:])), strict=True):
+                    for block, (places, values) in zip(blocks, unpack_top_k(blocks, memoryview(rest[3:])), strict=True):
                         assert len(places) == len(values) == block.kept
                         assert not block.kept or 0 <= places[0] <= places[-1] < block.size
 

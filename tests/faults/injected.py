@@ -14,26 +14,24 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import peer.runtime.checkpoint
+import peer.runtime.checkpoints
 from faults.disk import half_written
 from faults.liars import make_liar
 from peer import files
 from peer.cli import main as peer_main
 from peer.learning.training.trainer import Trainer
-from peer.network import node
-from peer.network.collectives.all_reduce import AllReduce
-from peer.network.collectives.collectives import Collectives
-from peer.network.collectives.relay import Relay
-from peer.network.heartbeat import Heartbeats
+from peer.network.collectives import AllGather, AllReduce, Collectives
 from peer.network.network import Network
-from peer.network.streams.receiver import Receiver
-from peer.network.streams.traffic import Counted
-from peer.network.transport.dialled import ClientPipe
+from peer.network.streams import handshake
+from peer.network.streams.heartbeat import Heartbeats
+from peer.network.streams.link import Receiver
+from peer.network.streams.stream import CountedPipe
+from peer.network.transport.grpc import ClientPipe
 from peer.network.wire.messages import Beat
-from peer.runtime.journal import Journal
-from peer.runtime.judge import Judge
+from peer.runtime.checkpoints import Journal
+from peer.runtime.round_reports import Evaluator
 from peer.runtime.runtime import Runtime
-from peer.telemetry.results import Judged
+from peer.telemetry.results import ModelFigures
 
 LARGE = 1 << 16
 
@@ -104,20 +102,20 @@ def communicating(fault: Fault) -> None:
 
 
 def evaluating(fault: Fault) -> None:
-    before(Judge, "judge", fault)
+    before(Evaluator, "judge", fault)
 
 
 def overtaken(fault: Fault) -> None:
     """While it evaluates, when a neighbour has said that it is in the next round already."""
-    hear, judge = Heartbeats._heard, Judge.judge
+    hear, judge = Heartbeats._heard, Evaluator.judge
     rounds, told = [0], asyncio.Event()
 
-    async def heard(self: Heartbeats, other: str, pipe: Counted, beat: Beat) -> None:
+    async def heard(self: Heartbeats, other: str, pipe: CountedPipe, beat: Beat) -> None:
         await hear(self, other, pipe, beat)
         rounds.append(beat.round)
         told.set()
 
-    async def judge_slowly(self: Judge) -> Judged:
+    async def judge_slowly(self: Evaluator) -> ModelFigures:
         if fault.due():
             while max(rounds) <= self._peer.round:
                 told.clear()
@@ -126,7 +124,7 @@ def overtaken(fault: Fault) -> None:
         return await judge(self)
 
     Heartbeats._heard = heard  # type: ignore[method-assign]
-    Judge.judge = judge_slowly  # type: ignore[method-assign]
+    Evaluator.judge = judge_slowly  # type: ignore[method-assign]
 
 
 def mid_pass(fault: Fault) -> None:
@@ -138,7 +136,7 @@ def all_reduce(fault: Fault) -> None:
 
 
 def all_gather(fault: Fault) -> None:
-    before(Relay, "_take", fault)
+    before(AllGather, "_take", fault)
 
 
 def once(fault: Fault) -> None:
@@ -167,7 +165,7 @@ def checkpoint(fault: Fault) -> None:
         files.write_atomically(path, content)
         fault.hit()
 
-    peer.runtime.checkpoint.write_atomically = write  # type: ignore[attr-defined]
+    peer.runtime.checkpoints.write_atomically = write  # type: ignore[attr-defined]
 
 
 def acknowledgement(fault: Fault) -> None:
@@ -176,7 +174,7 @@ def acknowledgement(fault: Fault) -> None:
 
 def greeting(fault: Fault) -> None:
     """When its hello has been sent and not been answered."""
-    introduce = node.introduce
+    introduce = handshake.do_handshake
 
     async def replacement(pipe: Any, hello: bytes, *rest: Any) -> Any:
         await pipe.send(hello)
@@ -184,7 +182,7 @@ def greeting(fault: Fault) -> None:
         return await introduce(pipe, hello, *rest)
 
     if fault.left == 1:
-        node.introduce = replacement  # type: ignore[attr-defined]
+        handshake.do_handshake = replacement  # type: ignore[attr-defined]
 
 
 def greeted(fault: Fault) -> None:

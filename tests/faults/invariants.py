@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from peer.runtime.journal import tensor_digest
-from peer.runtime.manifest import held_by_all
+from peer.runtime.checkpoints import tensor_digest
+from peer.runtime.connection import replicated_names
 from peer.runtime.runtime import Runtime
-from peer.spec.recorded_views import VIEWS
-from peer.telemetry.events import Conflict, Left, Refused, Returning
-from peer.views.view import STALENESS_BOUND, View, spans
+from peer.spec.recordings import VIEWS
+from peer.telemetry.events import CallerRefused, Conflict, EndedUnacknowledged, Returning
+from peer.views.view import STALENESS_BOUND, View, view_rounds
 
 if TYPE_CHECKING:
     from faults.simulation import Simulation
@@ -34,7 +34,7 @@ def of_views(run: "Simulation") -> Iterator[str]:
 
 def of_what_all_hold(run: "Simulation") -> Iterator[str]:
     """Who was taken in holds at the end what all others hold alike."""
-    for name in held_by_all(run.spec.protocol):
+    for name in replicated_names(run.spec.protocol):
         held = {id: one.peer for id, one in run.runtimes.items() if run.outcome.digests[id]}
         bits = {id: tensor_digest(peer.state[name]) for id, peer in held.items() if name in peer.state}
         if len({*bits.values()}) > 1:
@@ -46,7 +46,7 @@ def of_token(run: "Simulation") -> Iterator[str]:
     if run.spec.protocol.name != "tiny:Counting":
         return
     taken, token = dict.fromkeys(run.spec.ids, 0), 0
-    for span in spans(run.views, run.spec.rounds):
+    for span in view_rounds(run.views, run.spec.rounds):
         entering = dict(span.view.entrants)
         token = taken[[id for id in span.view.members if id not in entering][-1]] if span.first > 1 else 0
         for _ in range(max(1, span.first), span.last + 1):
@@ -78,14 +78,14 @@ def of_events(run: "Simulation", id: str) -> Iterator[str]:
     """Nobody sends two contents for one step, turns an honest peer away, or has lost what no fault took."""
     harmed = run.struck or run.wires.lies or run.wires.weather.traitors
     for event in run.heard[id]:
-        refused = isinstance(event, Refused) and not _lies(run, event.caller)
+        refused = isinstance(event, CallerRefused) and not _lies(run, event.caller)
         if refused and harmed and "no neighbour" in event.reason:
             continue  # who was away may not know who sits where
         if refused and any(f"made out to `{liar}`" in event.reason for liar in run.wires.weather.traitors):
             continue
         returns = isinstance(event, Returning) and id not in run.robbed
         conflict = isinstance(event, Conflict) and not _lies(run, event.sender)
-        if conflict or refused or returns or (isinstance(event, Left) and run.calm):
+        if conflict or refused or returns or (isinstance(event, EndedUnacknowledged) and run.calm):
             yield f"{id} reports {event}"
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from peer.network.collectives.collectives import Collectives
+from peer.network.collectives import Collectives
 from peer.network.transport import Pipe, Service, StreamHandler
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.wire.messages import Beat, Refusal, Reply
 from peer.runtime.local_peer import LocalPeer
-from peer.spec.peer import load_peer
+from peer.spec.loading import load_peer
 
 FAR = 2**62
 UNTIL = 30.0

@@ -7,21 +7,20 @@ from typing import Any
 
 import pytest
 
-from peer.network.membership.edges import Neighbour
+from peer.network.neighbours import Neighbour
 from peer.network.network import Network
-from peer.network.node import Node
 from peer.network.streams.handshake import Identity
+from peer.network.streams.state import NetworkState
 from peer.network.wire.messages import Refusal
 from peer.protocols.fedisp import FedISP
 from peer.runtime import runtime
-from peer.runtime.checkpoint import Checkpoints
-from peer.runtime.communicating import Communicating
-from peer.runtime.journal import Journal
-from peer.runtime.membership import lives
-from peer.runtime.membership.deciding import Proposer
+from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.runtime.communicator import Communicator
+from peer.runtime.membership import view_runner
+from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.moving_seat import MovingSeat
-from peer.views.view import Chain
+from peer.runtime.membership.proposer import Proposer
+from peer.views.view import ViewChain
 
 Omission = Callable[[pytest.MonkeyPatch], None]
 
@@ -39,11 +38,11 @@ def the_token_is_not_passed_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def who_leaves_goes_at_once(patch: pytest.MonkeyPatch) -> None:
-    def is_over(self: Chain, number: int, id: str) -> bool:
+    def is_over(self: ViewChain, number: int, id: str) -> bool:
         return played(self, number, id) or id not in self.current.members
 
-    played = Chain.is_over
-    patch.setattr(Chain, "is_over", is_over)
+    played = ViewChain.is_over
+    patch.setattr(ViewChain, "is_over", is_over)
 
 
 def who_leaves_says_no_farewell(patch: pytest.MonkeyPatch) -> None:
@@ -55,17 +54,19 @@ def who_leaves_says_no_farewell(patch: pytest.MonkeyPatch) -> None:
 def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
     """Though it answers from another view, or questions, or would a moment later."""
 
-    def released(self: Node, neighbour: Neighbour, refusal: Refusal) -> None:
+    def released(self: NetworkState, neighbour: Neighbour, refusal: Refusal) -> None:
         heard = neighbour.heard
         told(self, neighbour, refusal)
         neighbour.heard = heard
 
-    def silent_in_spite_of_answers(self: MovingSeat, seconds: float, answered: Mapping[str, float]) -> list[str]:
+    def silent_in_spite_of_answers(
+        self: DynamicMembershipGate, seconds: float, answered: Mapping[str, float]
+    ) -> list[str]:
         return silent(self, seconds, {})
 
-    told, silent = Node._released, MovingSeat.silent
-    patch.setattr(Node, "_released", released)
-    patch.setattr(MovingSeat, "silent", silent_in_spite_of_answers)
+    told, silent = NetworkState._released, DynamicMembershipGate.silent
+    patch.setattr(NetworkState, "_released", released)
+    patch.setattr(DynamicMembershipGate, "silent", silent_in_spite_of_answers)
     patch.setattr(Proposer, "_ask_patiently", lambda self, *asked: self._membership.ask(*asked))
 
 
@@ -73,14 +74,14 @@ def void_rounds_stay(patch: pytest.MonkeyPatch) -> None:
     class Keeping(Checkpoints):
         def drop_after(self, round: int) -> None: ...
 
-    patch.setattr(lives, "Checkpoints", Keeping)
+    patch.setattr(view_runner, "Checkpoints", Keeping)
 
 
 def void_values_stay(patch: pytest.MonkeyPatch) -> None:
     class Keeping(Journal):
         def drop_after(self, round: int) -> None: ...
 
-    patch.setattr(lives, "Journal", Keeping)
+    patch.setattr(view_runner, "Journal", Keeping)
 
 
 def messages_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
@@ -91,16 +92,16 @@ def messages_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_finished_leave(patch: pytest.MonkeyPatch) -> None:
-    async def leave(self: MovingSeat, network: Network) -> None: ...
+    async def leave(self: DynamicMembershipGate, network: Network) -> None: ...
 
-    patch.setattr(MovingSeat, "may_finish", leave)
+    patch.setattr(DynamicMembershipGate, "may_finish", leave)
 
 
 def checkpoints_stay_for_nobody_else(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MovingSeat, "least_wanted", lambda self, durability: durability.own)
+    patch.setattr(DynamicMembershipGate, "least_wanted", lambda self, durability: durability.own)
 
 
 def nobody_is_given_what_all_have(patch: pytest.MonkeyPatch) -> None:
-    async def take_in(self: Communicating, entrants: Mapping[str, int]) -> None: ...
+    async def take_in(self: Communicator, entrants: Mapping[str, int]) -> None: ...
 
-    patch.setattr(Communicating, "take_in", take_in)
+    patch.setattr(Communicator, "take_in", take_in)

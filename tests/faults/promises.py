@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from peer.runtime.membership.membership import Membership, Register
-from peer.spec.recorded_views import VIEWS
+from peer.runtime.membership.membership import Membership, ViewStore
+from peer.spec.recordings import VIEWS
 from peer.views.statements import Ballot, Promised, Reply, Request, Vote, Voted
 
 Hear = Callable[[Membership, Request], Awaitable[Reply]]
@@ -40,7 +40,7 @@ class Promises:
             return None
         if not (self._directory / id / VIEWS).exists():
             return str(given)
-        memory = Register.open(self._directory / id, id).memory
+        memory = ViewStore.open(self._directory / id, id).memory
         number = max(number for number, _, _ in given)
         if len(memory.decisions) >= number:
             return None

@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.certificates import make_certificates
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 PATIENCE = 60.0
 HERE = Path(__file__).parent

@@ -29,19 +29,19 @@ from faults.liars import Lies
 from faults.promises import Promises
 from faults.scenarios import PATIENCE, certificates, specification
 from faults.wires import Weather, Wires, factory
-from launcher.certificate_files import certificate_files
+from launcher.run_files import certificate_files
 from peer.errors import FailedError
 from peer.network.limits import Limits
 from peer.network.wire.messages import Resources
-from peer.runtime.bounds import Bounds
-from peer.runtime.membership.deciding import LeftBehindError
-from peer.runtime.membership.lives import ExpelledError, Lives
+from peer.runtime.lifecycle import RuntimeLimits
 from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.proposer import ExcludedError
+from peer.runtime.membership.view_runner import ExpelledError, ViewRunner
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
 from peer.spec.peer import TLS, PeerConfig
-from peer.telemetry.events import Conflict, Departed, Event, Left, Refused, Returning, RoundDone
+from peer.telemetry.events import CallerRefused, Conflict, Departed, EndedUnacknowledged, Event, Returning, RoundDone
 from peer.telemetry.telemetry import Telemetry
 from peer.views.statements import Expel
 from peer.views.view import View
@@ -119,7 +119,7 @@ class Quiet(Telemetry):
 
     def emit(self, event: Event) -> None:
         self.count += 1
-        if isinstance(event, Conflict | Refused | Left | Returning | Departed):
+        if isinstance(event, Conflict | CallerRefused | EndedUnacknowledged | Returning | Departed):
             self._heard.append(event)
         if self._file and isinstance(event, RoundDone):
             self._file.append(json.dumps(event.as_json()))
@@ -147,7 +147,7 @@ class Simulation:
         self.robbed: set[str] = set()
         """Whose disk has lost what was on it for good."""
         self.lives: dict[str, Life] = {}
-        self.lived: dict[str, Lives] = {}
+        self.lived: dict[str, ViewRunner] = {}
         self.all: list[Life] = []
         self.done: set[str] = set()
         self.ended = asyncio.Event()
@@ -291,8 +291,8 @@ class Simulation:
         self.told[id] = telemetry
         # Only where members change may a call outlive the task that waited for it.
         training = OneThread(Random(f"{id} {self.loop.time()}"), SLOW if self.spec.on_loss == "bypass" else 0.0)
-        bounds = Bounds(limits=Limits(frame=FRAME))
-        lives = Lives(setup, transport, training, telemetry, bounds)  # type: ignore[arg-type]
+        bounds = RuntimeLimits(limits=Limits(frame=FRAME))
+        lives = ViewRunner(setup, transport, training, telemetry, bounds)  # type: ignore[arg-type]
         self.lived[id] = lives
         running = asyncio.create_task(lives.run())
         await asyncio.wait([running])
@@ -326,7 +326,7 @@ class Simulation:
         waited = isinstance(error, FailedError) and str(error).startswith("gave up") and self.spec.on_loss == "bypass"
         away = id in self.struck or self.wires.weather.cut > 0 or self.kept_from_beginning
         alone = bool(self.done) or self.kept_from_beginning
-        return away and (isinstance(error, LeftBehindError) or (waited and alone))
+        return away and (isinstance(error, ExcludedError) or (waited and alone))
 
     @property
     def kept_from_beginning(self) -> bool:

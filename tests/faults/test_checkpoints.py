@@ -11,13 +11,15 @@ import torch
 
 from faults.disk import Disk, half_written
 from peer.learning.data.samples import InMemory
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.training.trainer import SGD, Phase, Trainer
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer
 from peer.network.wire.frames import decode
-from peer.runtime.checkpoint import Checkpoints, Snapshot
+from peer.runtime.checkpoints import Checkpoints, Snapshot
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 from peer.telemetry.trace import copy
 
 
@@ -90,7 +92,7 @@ def test_a_power_cut_brings_no_name_back_with_other_content(tmp_path: Path) -> N
     with patch("faults.disk.here"), disk.under():
         checkpoints = saved(tmp_path)
         checkpoints.prune(low_watermark=1, wanted={2})
-        with patch("peer.runtime.checkpoint.write_atomically", write_and_die), pytest.raises(InterruptedError):
+        with patch("peer.runtime.checkpoints.write_atomically", write_and_die), pytest.raises(InterruptedError):
             checkpoints.save(Snapshot(3, {"another model": torch.arange(9.0)}, {}), [(["peer1"], b"short")])
         disk.power_cut(tmp_path, Worst())
     assert checkpoints.damage(2) is checkpoints.damage(1) is None

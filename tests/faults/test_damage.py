@@ -13,7 +13,7 @@ import pytest
 from faults.scenarios import SCENARIOS, specification
 from faults.simulation import Kill, simulate, undisturbed
 from peer.errors import FailedError
-from peer.runtime.checkpoint import Checkpoints
+from peer.runtime.checkpoints import Checkpoints
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.telemetry.results import history

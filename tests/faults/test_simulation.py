@@ -18,10 +18,10 @@ from faults.plans import check, in_peace
 from faults.scenarios import SCENARIOS, specification
 from faults.simulation import Kill, Outcome, Simulation, simulate, undisturbed
 from faults.wires import Stall, Weather
-from peer.network.membership.durability import Durability
+from peer.network.durability import Durability
 from peer.network.network import Network
+from peer.runtime.checkpoints import Journal
 from peer.runtime.in_process import run_in_process
-from peer.runtime.journal import Journal
 
 SEEDS = 2
 """Of each federation: in the first nobody lies."""

@@ -12,11 +12,10 @@ import torch
 from faults.disk import kept_by_the_newest_alone
 from faults.scenarios import specification
 from faults.simulation import Kill, simulate, undisturbed
-from peer.runtime.checkpoint import Checkpoints, Snapshot
-from peer.runtime.disk import Rehearsed, disk_needed
+from peer.runtime.checkpoints import Checkpoints, Snapshot, tensor_digest
+from peer.runtime.dry_run import DryRunFigures, disk_needed
 from peer.runtime.in_process import run_in_process
-from peer.runtime.journal import tensor_digest
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 LARGE = torch.arange(1 << 16, dtype=torch.uint8)
 SMALL = torch.tensor([0.5, -1.0])
@@ -110,14 +109,14 @@ def test_death_while_it_is_written() -> None:
 
 def test_the_estimate_of_the_disk_has_it_once() -> None:
     spec = specification("keeping")
-    without = disk_needed(spec, 35, Rehearsed(100, 0))
-    assert disk_needed(spec, 35, Rehearsed(100, 5000)) == without + 5000
+    without = disk_needed(spec, 35, DryRunFigures(100, 0))
+    assert disk_needed(spec, 35, DryRunFigures(100, 5000)) == without + 5000
 
 
 PROTOCOL = """
 import torch
 from peer import Protocol, Share
-from peer.learning.training.trainer import SGD, Phase
+from peer import SGD, Phase
 class Careless(Protocol):
     paper, min_peers, unchanging = "none", 2, ("table",)
     replace: bool = False

@@ -24,10 +24,9 @@ from faults.scenarios import HEALING
 from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.views import check, wrong_with
 from faults.wires import Stall, Weather
-from peer.learning.data.standard import Standard
-from peer.network.collectives.collectives import Arrived
-from peer.runtime.local_peer import LocalPeer
-from peer.runtime.standardising import ENTRY
+from peer.learning.data.samples import Standardisation
+from peer.network.collectives import Arrived
+from peer.runtime.local_peer import ENTRY, LocalPeer
 
 LONG = 12.0
 """Seconds, longer than `absence`."""
@@ -86,7 +85,7 @@ def test_who_is_not_given_what_all_have_is_found_out(monkeypatch: pytest.MonkeyP
 def test_who_is_taken_in_with_nothing_gets_the_means_and_deviations_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     found, standardise = list[bytes](), LocalPeer.standardise
 
-    def told(self: LocalPeer, standard: Standard) -> None:
+    def told(self: LocalPeer, standard: Standardisation) -> None:
         found.append(standard.vector.numpy().tobytes())
         standardise(self, standard)
 

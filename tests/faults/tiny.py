@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from peer.learning.model.zoo.perceptron import Square
-from peer.protocols.base import Init, Peer, Record
-from peer.protocols.blocks.blend import blend
+from peer.learning.model.zoo import Square
+from peer.protocols.base import Init, Peer
+from peer.protocols.blocks.vectors import blend
+from peer.protocols.declarations import Record
 from peer.protocols.fedavg import FedAvg
 from peer.protocols.fedisp import FedISP
 from peer.protocols.fibfl import FibFL

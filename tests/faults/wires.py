@@ -14,7 +14,7 @@ from peer.errors import InputError
 from peer.network.transport import (
     SERVICES,
     DisconnectedError,
-    GivenUpError,
+    LocallyClosedError,
     Pipe,
     Service,
     StatusHandler,
@@ -230,7 +230,7 @@ class SimulatedTransport(Transport):
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
                     await anew.wait()
-                    raise GivenUpError("the connection was made anew")
+                    raise LocallyClosedError("the connection was made anew")
             raise DisconnectedError("timed out")
         there, back = Way(self.wires, self.life, other.life), Way(self.wires, other.life, self.life)
         near = Wire(self.wires, service, (there, back), address)

@@ -6,7 +6,7 @@ import pty
 
 import pytest
 
-from launcher.legible import make_legible
+from launcher.output import make_legible
 
 
 @pytest.mark.parametrize(

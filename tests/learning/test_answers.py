@@ -13,11 +13,10 @@ from safetensors.torch import load_file
 
 from peer import load_model
 from peer.errors import InputError
-from peer.learning.data.samples import Names
-from peer.learning.data.standard import Standard
+from peer.learning.data.samples import Names, Standardisation
 from peer.learning.export import save_model
-from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 
 NAMES = Names(("age", "weight"), ("healthy", "ill", "unknown"))
@@ -26,7 +25,7 @@ NAMES = Names(("age", "weight"), ("healthy", "ill", "unknown"))
 def model(names: Names = NAMES) -> Model:
     made = build("mlp", Example.zeros((2,), 3), seed=5)
     made.names = names
-    made.standard = Standard(torch.tensor([40.0, 7e7]), torch.tensor([12.5, 0.1]))
+    made.standard = Standardisation(torch.tensor([40.0, 7e7]), torch.tensor([12.5, 0.1]))
     return made
 
 

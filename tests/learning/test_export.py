@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 
 from peer.errors import FailedError, InputError
 from peer.learning.export import export_state_dict, has_one_input, load_model, save_model, state_dict
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.layout import Patterned
 from peer.learning.model.model import Model
-from peer.learning.model.split import Patterned
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.learning.tasks import Classification
 

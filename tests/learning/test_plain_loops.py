@@ -22,7 +22,7 @@ from torch.nn import functional
 from peer.learning.randomness import derive
 from peer.runtime.in_process import run_in_process
 from peer.spec.document import dump_yaml
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEED, ROUNDS, EPOCHS, BATCH, LR, MOMENTUM = 42, 2, 2, 48, 0.05, 0.9

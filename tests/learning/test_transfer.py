@@ -7,7 +7,7 @@ import pytest
 import torch
 from meta_device import META, Copy, Device
 
-from peer.learning.transfer import Transfers, copies, memory_for
+from peer.learning.device import Transfers, copies, memory_for
 
 CPU = torch.device("cpu")
 

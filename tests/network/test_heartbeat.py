@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from strangers import MANIFEST, pipes
 
-from peer.network.heartbeat import Heartbeats
 from peer.network.limits import Timeouts
-from peer.network.membership.edges import Edges
-from peer.network.node import Callbacks, Node
+from peer.network.neighbours import Edges
 from peer.network.streams.handshake import Identity
-from peer.network.streams.link import Link
-from peer.network.streams.traffic import Counted, Traffic
+from peer.network.streams.heartbeat import Heartbeats
+from peer.network.streams.link import OutgoingLink
+from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.streams.stream import CountedPipe, Traffic
 from peer.network.transport import Pipe, Service, StreamHandler, Transport
 from peer.network.transport.memory import DEPTH
 from peer.network.wire.messages import Beat, Reply, Resources, Welcome
@@ -61,10 +61,10 @@ TIMEOUTS = Timeouts(answer=0.05, suspect=0.0, probe=0.01, beat=0.05)
 
 def heart(
     transport: Transport, report: Report = lambda event: None, timeouts: Timeouts = TIMEOUTS
-) -> tuple[Heartbeats, Node]:
-    node = Node(IDENTITY, {"me": "me:1", "left": "left:1"}, transport, timeouts)
+) -> tuple[Heartbeats, NetworkState]:
+    node = NetworkState(IDENTITY, {"me": "me:1", "left": "left:1"}, transport, timeouts)
     node.edges.use(0, [], ["left"])
-    return Heartbeats(node, Callbacks(report, lambda: ("training", 1), Resources)), node
+    return Heartbeats(node, NetworkCallbacks(report, lambda: ("training", 1), Resources)), node
 
 
 async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones() -> None:
@@ -72,11 +72,11 @@ async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones()
     one, node = heart(transport)
     left = node.edges.neighbours["left"]
     left.state, left.heard, left.stands = "up", left.heard - 5, left.heard - 60
-    first = asyncio.create_task(one.accept(Counted(pipes()[1], "left", Traffic())))
+    first = asyncio.create_task(one.accept(CountedPipe(pipes()[1], "left", Traffic())))
     await asyncio.sleep(0)
     assert transport.renewed.empty()
     theirs, ours = pipes()
-    second = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+    second = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
     await asyncio.sleep(0)
     assert transport.renewed.empty(), "it has not said anything"
     await theirs.send(Beat(state="ready").SerializeToString())
@@ -94,7 +94,7 @@ async def test_a_newer_stream_of_tensors_is_kept(stands: float | None) -> None:
     left = node.edges.neighbours["left"]
     left.state, left.heard, left.stands = "up", left.heard - 5, None if stands is None else left.heard - stands
     theirs, ours = pipes()
-    accepting = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+    accepting = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
     before = left.heard
     await theirs.send(Beat(state="ready").SerializeToString())
     while left.heard == before:
@@ -109,7 +109,7 @@ async def test_a_handshake_without_an_answer_renews(which: str) -> None:
     transport = Silent()
     one, node = heart(transport)
     left = node.edges.neighbours["left"]
-    link = Link(node, left, lambda peer, welcome: None)
+    link = OutgoingLink(node, left, lambda peer, welcome: None)
     task = asyncio.create_task(one.run(left) if which == "heartbeat" else link.run())
     assert await asyncio.wait_for(transport.renewed.get(), 5) == "left:1"
     task.cancel()
@@ -123,7 +123,7 @@ async def test_streams_whose_welcome_is_not_read_are_counted_and_end() -> None:
         _, ours = pipes()
         for _ in range(DEPTH):
             await ours.send(b"on its way")
-        accepting.append(asyncio.create_task(one.accept(Counted(ours, "left", Traffic()))))
+        accepting.append(asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic()))))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert sum(not task.done() for task in accepting) == 1 + node.limits.candidates
@@ -137,7 +137,7 @@ async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], state: 
     said: asyncio.Queue[str] = asyncio.Queue()
     one, node = heart(Silent(), lambda event: said.put_nowait(event.state))
     theirs, ours = pipes()
-    conversation = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+    conversation = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
     await theirs.send(Beat(state="ready").SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "up"
     node.edges.use(1, [], neighbours)
@@ -185,7 +185,7 @@ async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
     """Were it ended before, what the other end is just sending would fail, and gRPC drops what that has not read."""
     one, _ = heart(Silent())
     theirs, ours = pipes()
-    accepting = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+    accepting = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
     assert Reply.FromString(await theirs.receive()).HasField("welcome")
     assert Reply.FromString(await theirs.receive()).beat.state == "training"
     parting = asyncio.create_task(one.part())
@@ -212,7 +212,7 @@ async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
         await theirs.send(Reply(beat=farewell).SerializeToString())
     else:
         theirs, ours = pipes()
-        task = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+        task = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
         await theirs.send(farewell.SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "left"
     await asyncio.wait_for(one.part(), 5)  # nobody is left to be told, and no stream to be ended
@@ -224,7 +224,7 @@ async def test_a_farewell_before_the_end_is_none() -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
     one, _ = heart(Silent(), lambda event: said.put_nowait(event.state))
     theirs, ours = pipes()
-    task = asyncio.create_task(one.accept(Counted(ours, "left", Traffic())))
+    task = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
     await theirs.send(Beat(state="ready", durable=0).SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "up"
     await theirs.send(Beat(state="done", durable=0).SerializeToString())

@@ -3,14 +3,14 @@
 import asyncio
 
 from peer.network.limits import Limits, Timeouts
-from peer.network.link_news import LinkNews
-from peer.network.membership.edges import Neighbour
+from peer.network.neighbours import Neighbour
+from peer.network.streams.heartbeat import LinkReporter
 from peer.telemetry.events import Event, LinkChanged
 
 
 async def test_another_reason_for_the_same_state() -> None:
     told: list[Event] = []
-    news, other = LinkNews(Limits(), Timeouts(suspect=0.05), told.append), Neighbour("peer1", "127.0.0.1:7701")
+    news, other = LinkReporter(Limits(), Timeouts(suspect=0.05), told.append), Neighbour("peer1", "127.0.0.1:7701")
     news.change(other, "down", "connection closed")
     for why in ("connection refused", "timed out", "no route"):
         other.unreachable(why)

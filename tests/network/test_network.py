@@ -15,13 +15,13 @@ from strangers import SPEC, pipes
 from peer.errors import FailedError
 from peer.network.limits import Limits, Timeouts
 from peer.network.network import Network
-from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
+from peer.network.streams.state import NetworkCallbacks, NetworkState
 from peer.network.transport import SERVICES, DisconnectedError, Pipe, Service
 from peer.network.transport.memory import DEPTH, MemoryNetwork, MemoryTransport
-from peer.network.views.questions import Questions
+from peer.network.view_rpc import ViewRpc
 from peer.network.wire.frames import Heading, Key, encode_frame
-from peer.network.wire.manifest import Manifest, Payload
+from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.network.wire.messages import (
     VERSION,
     Announced,
@@ -39,7 +39,7 @@ from peer.telemetry.events import Event
 from peer.views.statements import Ask, Heard, Request, written
 from peer.views.statements import Reply as Views
 
-MANIFEST = Manifest((Payload("v", 8, 0, 0, 9),))
+MANIFEST = Manifest((PayloadSpec("v", 8, 0, 0, 9),))
 IDS = ("a", "b", "c")
 T = TypeVar("T")
 FULL = FailedError("this machine has lost its memory")
@@ -60,8 +60,8 @@ class Peer:
 
     def __post_init__(self) -> None:
         limits = Limits(frame=16)  # half of `v`
-        self.node = Node(identity(self.id), {one: one for one in IDS}, self.transport, limits=limits)
-        callbacks = Callbacks(self.reported.append, lambda: ("training", 1), self.resources)
+        self.node = NetworkState(identity(self.id), {one: one for one in IDS}, self.transport, limits=limits)
+        callbacks = NetworkCallbacks(self.reported.append, lambda: ("training", 1), self.resources)
         self.network = Network(self.node, MANIFEST, callbacks)
 
     @asynccontextmanager
@@ -175,7 +175,7 @@ async def test_an_answer_about_views_that_is_not_read_ends_its_stream(spec: dict
     for _ in range(DEPTH):
         await ours.send(b"on its way")
     addresses = {id: f"{id}:1" for id in ("me", "left")}
-    questions = Questions(Identity("me", SPEC, manifest=""), addresses, timeouts=Timeouts(read=0.1))
+    questions = ViewRpc(Identity("me", SPEC, manifest=""), addresses, timeouts=Timeouts(read=0.1))
     with pytest.raises(DisconnectedError, match=r"it has not read for 0\.1 s what it was told"):
         await questions.answer(ours, hear)
     assert ours.member == ("left" if spec is SPEC else "")

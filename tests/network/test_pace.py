@@ -5,12 +5,12 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.network.pace import Pace
+from peer.network.limits import RateLimiter
 
 
-async def clocked(burst: int, seconds: float) -> tuple[Pace, list[float]]:
+async def clocked(burst: int, seconds: float) -> tuple[RateLimiter, list[float]]:
     """By a clock that stands where the list says."""
-    pace, now = Pace(burst, seconds), [asyncio.get_running_loop().time()]
+    pace, now = RateLimiter(burst, seconds), [asyncio.get_running_loop().time()]
     pace._spent_until, pace._clock = now[0], lambda: now[0]
     return pace, now
 

@@ -11,10 +11,10 @@ from certified import secured
 from healing import ABSENCE, await_view, begin, end, healing, hurry, judge, kill
 from real_peers import Build, digests, until
 
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
-from launcher.commands.status import ask
-from peer.network.transport.asking import PeerStatus
+from launcher.commands.watch import ask
+from launcher.run_files import certificate_files
+from peer.network.operator_client import PeerStatus
 from peer.views.view import View
 
 pytestmark = pytest.mark.long

@@ -11,7 +11,8 @@ from proxies import Connection, edges
 from real_peers import BuildWatched, digests
 from torch import Tensor
 
-from peer.learning.training.trainer import Phase, Trainer
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer
 from peer.runtime.in_process import run_in_process
 
 Windows = NDArray[np.uint64]

@@ -17,8 +17,7 @@ from authority import authority
 from cryptography import x509
 
 from peer.cli import main
-from peer.network.transport.addresses import why_taken
-from peer.network.transport.reach import reach
+from peer.network.transport.addresses import check_tcp, why_taken
 from peer.network.wire.messages import SERVICE, StatusReply
 
 Ports = Callable[[int], list[int]]
@@ -203,7 +202,7 @@ async def test_a_host_that_does_not_answer() -> None:
         for caller in (first, second):
             caller.setblocking(False)
             caller.connect_ex(full.getsockname())
-        found = await reach(f"127.0.0.1:{full.getsockname()[1]}", seconds=0.3)
+        found = await check_tcp(f"127.0.0.1:{full.getsockname()[1]}", seconds=0.3)
     assert not found.right
     assert re.fullmatch(r"no answer within 0.3 s: is the machine up, and do firewalls .* port \d+\?", found.said)
 
@@ -212,7 +211,7 @@ async def test_a_host_that_does_not_answer() -> None:
 async def test_an_address_of_ipv6(ports: Ports) -> None:
     (port,) = ports(1)
     with socket.create_server(("::1", port), family=socket.AF_INET6):
-        assert (await reach(f"[::1]:{port}")).accepted
+        assert (await check_tcp(f"[::1]:{port}")).accepted
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from proxies import edges
 from real_peers import Build, BuildWatched, SmallFederation, digests
 
 from launcher import cli as launcher
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
+from launcher.run_files import certificate_files
 from peer import cli as peer
 from peer.runtime.in_process import run_in_process
+from peer.spec.blocks import Member
 from peer.spec.document import dump_yaml
-from peer.spec.member import Member
 
 pytestmark = pytest.mark.long
 

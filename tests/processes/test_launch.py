@@ -18,9 +18,9 @@ from real_peers import Nursery, RunningPeer, all_gone
 
 from launcher.cli import main
 from launcher.engines.base import Process
-from launcher.engines.local.engine import LocalEngine
+from launcher.engines.local import LocalEngine
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 pytestmark = pytest.mark.long
 

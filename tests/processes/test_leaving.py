@@ -8,9 +8,9 @@ import pytest
 from healing import await_view, begin, chain, end, healing, kill
 from real_peers import Build, SmallFederation
 
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
 from launcher.cli import main
+from launcher.run_files import certificate_files
 from peer.views.view import View
 
 pytestmark = pytest.mark.long

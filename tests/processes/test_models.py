@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from peer.errors import FailedError
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 OWN = """

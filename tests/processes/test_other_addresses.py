@@ -8,7 +8,7 @@ from pathlib import Path
 from real_peers import Build, SmallFederation, digests
 
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 
 async def test_all_move_and_one_can_be_dialled_no_more(

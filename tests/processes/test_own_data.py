@@ -9,10 +9,10 @@ import pytest
 from real_peers import Build, SmallFederation, digests, until
 
 from peer.errors import FailedError, InputError
-from peer.network.membership.edges import Edges
-from peer.runtime.barriers import join
+from peer.network.neighbours import Edges
+from peer.runtime.lifecycle import wait_for_neighbours
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 REASON = r"refused: its data has [^;()]+; make the two alike"
 """The whole of it: one difference, one way out."""
@@ -51,7 +51,7 @@ async def test_who_gives_up_on_other_data_names_one_way_out() -> None:
     edges.use(0, ["left"], [])
     edges.neighbours["left"].refused(reason)
     with pytest.raises(FailedError) as gave_up:
-        await join(edges, lambda event: None, 0.01)
+        await wait_for_neighbours(edges, lambda event: None, 0.01)
     assert str(gave_up.value) == f"gave up after 0.01 s of waiting for left at 127.0.0.1:1: {reason}"
 
 

@@ -8,7 +8,7 @@ from real_peers import Build
 
 SCRIPT = """
 import importlib, json, sys
-from launcher.engines.local.fork_server import PRELOAD
+from launcher.engines.local import PRELOAD
 for name in PRELOAD:
     importlib.import_module(name)
 from peer.spec.federation import Spec

@@ -11,7 +11,7 @@ from faults.accidents import start_and_die
 from interpreter import Commands
 from real_peers import Build, SmallFederation, digests
 
-from launcher.reports.audits import audits
+from launcher.reports.peer_files import audits
 from peer import load_model
 from peer.errors import InputError
 from peer.learning.data.sources import Source, source_type

@@ -8,21 +8,21 @@ from real_peers import Build, SmallFederation, until
 from wire_client import OVER, SHOWN_OUT, Caller
 
 from peer.learning.data.samples import Names
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.network.limits import Strangers
+from peer.network.limits import UnknownCallerLimits
 from peer.network.wire.frames import Heading, Key, encode_frame
 from peer.network.wire.manifest import Manifest
 from peer.network.wire.messages import VERSION, Beat, Hello, Refusal
-from peer.runtime.manifest import manifest
-from peer.spec.peer import Spec
+from peer.runtime.connection import build_manifest
+from peer.spec.federation import Spec
 
 EXTRACTOR, MODEL = 116_352, 117_642
 
 
 def declared(spec: Spec) -> Manifest:
     model = build("mlp", Example.zeros((1, 8, 8), 10), spec.seed)
-    return manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
+    return build_manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_stranger_is_refused(waiting: SmallFederation, service: str) -> None:
 )
 @pytest.mark.parametrize("service", ["Tensors", "Heartbeat"])
 def test_no_hello_no_answer(waiting: SmallFederation, service: str, first: bytes) -> None:
-    over = SHOWN_OUT if len(first) > Strangers().received else OVER
+    over = SHOWN_OUT if len(first) > UnknownCallerLimits().received else OVER
     with Caller(waiting.address("peer0"), service, over) as caller:
         reply = caller.say(first)
         assert reply is None or reply.refusal.reason == Refusal.VERSION  # an empty Hello is one of version 0

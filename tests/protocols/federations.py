@@ -15,7 +15,7 @@ from torch import nn
 from peer.runtime.in_process import run_in_process
 from peer.runtime.runtime import Runtime
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 Vector = NDArray[np.float64]
 

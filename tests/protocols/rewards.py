@@ -9,7 +9,7 @@ import pytest
 from federations import Run, Vector, federate
 from torch import Tensor
 
-from peer.learning.training.trainer import Phase
+from peer.learning.training.phase import Phase
 from peer.runtime.local_peer import LocalPeer
 
 DATA = {"name": "digits", "limit": 240, "validation": 0.2, "partition": {"kind": "quantity", "delta": 1}}

@@ -10,12 +10,14 @@ import torch
 from federations import Run, federate, resolve
 
 from peer.errors import InputError
-from peer.learning.data.shard import take_shard
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
-from peer.protocols.base import Share
-from peer.runtime.behaviour import Misbehaviour, flip_labels
-from peer.spec.behaviour import Noise, SignFlip, Stale
+from peer.learning.data.shard import common_shard
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
+from peer.protocols.declarations import Share
+from peer.runtime.communicator import SimulatedAdversary
+from peer.runtime.setup import flip_labels
+from peer.spec.blocks import Noise, SignFlip, Stale
 
 BEHAVIOUR = {
     "peer1": {"kind": "noise", "scale": 0.5},
@@ -91,7 +93,7 @@ def test_a_flipped_sign_reverses_the_round_s_change(run: Run) -> None:
 
 def test_targets_are_flipped_in_training_only(run: Run) -> None:
     spec, setup = run.runtimes["peer4"].setup.spec, run.runtimes["peer4"].setup
-    true = take_shard(spec.data, spec.ids, "peer4")
+    true = common_shard(spec.data, spec.ids, "peer4")
     wrong = setup.shard.train.y != true.train.y
     assert int(wrong.sum()) == round(0.4 * len(true.train))
     assert torch.equal(setup.shard.train.x, true.train.x)
@@ -162,7 +164,7 @@ def test_running_statistics_leave_as_they_are(behaviour: Noise | SignFlip, share
     extractor = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     head = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
     model = Model(Split(extractor, head), name="bn", example=Example.zeros((3,), 2))
-    misbehaviour = Misbehaviour(behaviour, model, 1, "peer0")
+    misbehaviour = SimulatedAdversary(behaviour, model, 1, "peer0")
     misbehaviour.begin(1)
     model.vector.add_(1.0)
     whole = model.vector[model.part(share.part or "model")]
@@ -176,7 +178,7 @@ def test_running_statistics_leave_as_they_are(behaviour: Noise | SignFlip, share
 
 def test_vectors_of_one_name_and_several_lengths_are_stale_apart() -> None:
     model = Model(Split(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)), name="m", example=Example.zeros((3,), 2))
-    misbehaviour, share = Misbehaviour(Stale(kind="stale"), model, 1, "peer0"), Share("u")
+    misbehaviour, share = SimulatedAdversary(Stale(kind="stale"), model, 1, "peer0"), Share("u")
     first = [misbehaviour.leaving(share, torch.full((size,), 1.0)) for size in (2, 3)]
     again = [misbehaviour.leaving(share, torch.full((size,), 2.0)) for size in (2, 3)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

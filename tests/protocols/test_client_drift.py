@@ -9,7 +9,7 @@ from federations import Run, federate
 from torch import Tensor
 from torch.nn import functional
 
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 
 ROUNDS = 12

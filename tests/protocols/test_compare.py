@@ -13,7 +13,7 @@ from federations import federate
 from launcher.cli import main
 from launcher.reports.summary import summarise
 from launcher.reports.summary_json import write
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 ALONE = {"name": "solo", "like": "fedavg"}
 

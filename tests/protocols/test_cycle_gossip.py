@@ -15,12 +15,12 @@ from torch import nn
 from torch.nn import functional
 
 from peer.learning.data.samples import InMemory
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.randomness import derive
-from peer.protocols.blocks.local_gradient import local_gradient
-from peer.protocols.cycle_gossip import CycleGossip
-from peer.protocols.peer import Received
+from peer.protocols.base import Received
+from peer.protocols.cycle_gossip import CycleGossip, local_gradient
 
 BETA, EVERY, ROUNDS = 15, 2, 5
 SKEWED = {"name": "digits", "limit": 120, "partition": {"kind": "dirichlet", "alpha": 0.5}}

@@ -20,8 +20,7 @@ from launcher.cli import main
 from launcher.reports.summary import summarise
 from peer.errors import InputError
 from peer.network.transport.memory import MemoryPipe
-from peer.protocols.blocks.accountant import gaussian_epsilon, sampled_epsilon
-from peer.protocols.blocks.noise import as_secret, stream, uniform
+from peer.protocols.blocks.privacy import as_secret, gaussian_epsilon, sampled_epsilon, stream, uniform
 from peer.protocols.dp_fedavg import DPFedAvg
 from peer.runtime.local_peer import LocalPeer
 

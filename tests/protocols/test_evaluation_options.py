@@ -11,7 +11,8 @@ import pytest
 from federations import Run, federate, resolve
 from safetensors.numpy import load_file
 
-from launcher.plan import plan, traffic
+from launcher.commands.check import traffic
+from launcher.plan import plan
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise
 from peer.errors import InputError

@@ -9,7 +9,7 @@ from federations import Run, Trace, federate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.protocols.fedavg import FedAvg
 

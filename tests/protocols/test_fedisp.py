@@ -11,10 +11,10 @@ from federations import Run, federate
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.learning.randomness import torch_generator
-from peer.learning.training.trainer import Phase
+from peer.learning.training.phase import Phase
 from peer.protocols.fedisp import FedISP, Schedule
 from peer.runtime.local_peer import LocalPeer
 

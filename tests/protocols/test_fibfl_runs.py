@@ -12,7 +12,7 @@ from federations import Run, Trace, federate, resolve
 from numpy.typing import NDArray
 
 from peer.runtime.in_process import run_in_process
-from peer.topology.graphs import two_opt
+from peer.topology import two_opt
 
 GOLDEN = (1 + sqrt(5)) / 2
 QUICK = {"head_epochs": 1, "extractor_epochs": 2, "batch_size": 16}

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from peer.errors import InputError
 from peer.network.wire.messages import Resources
-from peer.protocols.blocks.resource_links import Capacity, links
+from peer.protocols.flexifed import Capacity, standing_links
 from peer.runtime.in_process import run_in_process
 from peer.runtime.local_peer import LocalPeer
-from peer.spec.member import Machine
-from peer.spec.peer import PeerConfig, load_peer
-from peer.spec.resources import given as given_resources
+from peer.spec.blocks import Machine
+from peer.spec.loading import load_peer
+from peer.spec.peer import PeerConfig
+from peer.spec.recordings import fixed_resources as given_resources
 
 SKEWED = {"name": "digits", "limit": 120, "partition": {"kind": "dirichlet", "alpha": 0.5}}
 PINNED = {"name": "flexifed", "resources": "pinned"}
@@ -116,7 +117,7 @@ def test_the_rule_of_links(told: list[tuple[float, float, int, list[float]]], al
         id: Capacity(cores, memory, samples, dict(zip(ids, rates, strict=True)))
         for id, (cores, memory, samples, rates) in zip(ids, told, strict=True)
     }
-    found = links(peers, alpha)
+    found = standing_links(peers, alpha)
     cores, memory, samples, rates = (np.array(column, float) for column in zip(*told, strict=True))
     expected = chosen(cores, memory, samples, rates, alpha)
     assert {(i, j) for i in found for j in found[i]} == {(ids[a], ids[b]) for a, b in np.argwhere(expected)}
@@ -126,13 +127,13 @@ def test_the_rule_of_links(told: list[tuple[float, float, int, list[float]]], al
     assert len(found[best]) == len(ids) - 1, "who has the most keeps all its links"
     shuffled = [*ids]
     shuffler.shuffle(shuffled)
-    again = links({id: peers[id] for id in shuffled}, alpha)
+    again = standing_links({id: peers[id] for id in shuffled}, alpha)
     assert {i: {*again[i]} for i in ids} == {i: {*found[i]} for i in ids}
 
 
 def test_equal_machines_keep_the_complete_graph() -> None:
     ids = [f"peer{i}" for i in range(9)]
-    found = links(dict.fromkeys(ids, Capacity(2.0, 4.0, 10.0, dict.fromkeys(ids, 0.0))), 0.5)
+    found = standing_links(dict.fromkeys(ids, Capacity(2.0, 4.0, 10.0, dict.fromkeys(ids, 0.0))), 0.5)
     assert found == {i: [j for j in ids if j != i] for i in ids}
 
 
@@ -140,9 +141,9 @@ def test_of_equals_the_first_ids_are_kept() -> None:
     """Of four, the two that have least keep one link each: to the one that has most, or of two such to the first."""
     ids = ["a", "b", "c", "d"]
     told = {i: Capacity(8.0 if i in "cd" else 1.0, 1.0, 1.0, dict.fromkeys(ids, 0.0)) for i in ids}
-    assert links(told, 1.0) == {i: [j for j in ids if j != i and {i, j} != {"a", "b"}] for i in ids}
+    assert standing_links(told, 1.0) == {i: [j for j in ids if j != i and {i, j} != {"a", "b"}] for i in ids}
     least = {"a": told["c"], "b": told["d"], "c": told["a"]}
-    assert links(least, 1.0) == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
+    assert standing_links(least, 1.0) == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
 
 
 @pytest.fixture(scope="module")

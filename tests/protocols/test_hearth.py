@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from peer.errors import InputError
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.learning.randomness import torch_generator
 from peer.protocols.hearth import adjusted_loss

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from federations import federate
 
-from launcher.reports.console import verdict
 from launcher.reports.summary import summarise
 from launcher.reports.summary_json import Privacy
+from launcher.reports.summary_text import privacy_lines
 
 HEAD = 4 * 90
 """Bytes of the tiny model's head."""
@@ -126,7 +126,7 @@ def test_the_proof_is_not_fooled(
     assert proof["head_bytes_sent"] == head_bytes
     assert proof["definitions"]["3.1"] is met
     assert [f"{one['vector']}: {one['why']}" for one in proof["on_trust"]] == ([why] if why else [])
-    said = "\n".join(verdict(proof))
+    said = "\n".join(privacy_lines(proof))
     assert ("3.1 can neither be proven nor denied" in said) == (met is None)
     if why:
         assert why.split(": ")[1] in said
@@ -155,7 +155,7 @@ def test_another_partner_each_round_is_counted_over_the_run(tmp_path: Path, monk
     assert proof["counted"]["3.3"] == (
         "peer0 exchanged with 3 others (peer1, peer2 and peer3) in rounds 1 to 8; 12 directed edges"
     )
-    assert f"  3.3 not met: {proof['counted']['3.3']}" in verdict(proof)
+    assert f"  3.3 not met: {proof['counted']['3.3']}" in privacy_lines(proof)
 
 
 def test_a_hub_is_one_over_several_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_own_code_beside_a_built_in_protocol_has_a_say_in_its_numbers(tmp_path: 
 
 def test_the_figures_of_an_own_task_leave_in_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "targets.py").write_text(
-        "from peer.learning.tasks.classification import Classification\nclass Named(Classification):\n    name: str\n"
+        "from peer.learning.tasks import Classification\nclass Named(Classification):\n    name: str\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     proof = proof_of(tmp_path, "fibfl", 2, model={"name": "mlp"}, task={"name": "targets:Named"})

@@ -7,7 +7,7 @@ import pytest
 from federations import federate
 
 from peer.learning.training.optimiser import SGD, Adam
-from peer.learning.training.trainer import Phase
+from peer.learning.training.phase import Phase
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.runtime.local_peer import LocalPeer
 

@@ -18,13 +18,12 @@ from launcher.reports.summary import summarise
 from launcher.reports.summary_json import write
 from peer.errors import InputError
 from peer.learning.data.samples import InMemory
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.tasks import task_class
-from peer.learning.tasks.regression import Regression
+from peer.learning.tasks import Regression, task_class
 from peer.protocols.base import Peer
-from peer.protocols.blocks.local_gradient import local_gradient
-from peer.spec.peer import load_spec
+from peer.protocols.cycle_gossip import local_gradient
+from peer.spec.loading import load_spec
 
 BY_CLASSES = {"hearth", "def-kt", "vpdl", "cycle-pdl"}
 BY_SETTINGS: list[tuple[dict[str, Any], str]] = [

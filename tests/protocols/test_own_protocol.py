@@ -44,7 +44,7 @@ def test_mistakes_are_named(tmp_path: Path, protocol: dict[str, object], sentenc
 WRONG = """
 import torch
 from peer import Protocol, Record, Share
-from peer.learning.training.trainer import SGD, Phase
+from peer import SGD, Phase
 class Base(Protocol):
     paper, min_peers = "none", 3
     def shares(self, rounds): return (Share("extractor"),)

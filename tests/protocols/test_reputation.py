@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from peer.learning.model.layout import Entry
-from peer.protocols.blocks.largest import largest, largest_of_each
-from peer.protocols.blocks.reputation import portions, reputable
+from peer.learning.model.layout import TensorSlot
+from peer.protocols.blocks.updates import portions, reputable
+from peer.protocols.blocks.vectors import largest, largest_of_each
 from peer.protocols.cffl import CFFL
 from peer.protocols.cgsv import CGSV
 
 VECTORS = arrays.arrays(np.float32, 30, elements=st.floats(-8, 8, width=32))
 LAYOUT = (
-    Entry("a", (4, 5), "float32", "extractor", 0, 20, True),
-    Entry("b", (7,), "float32", "extractor", 20, 7, True),
-    Entry("c", (3,), "float32", "head", 27, 3, True),
+    TensorSlot("a", (4, 5), "float32", "extractor", 0, 20, True),
+    TensorSlot("b", (7,), "float32", "extractor", 20, 7, True),
+    TensorSlot("c", (3,), "float32", "head", 27, 3, True),
 )
 
 

@@ -10,7 +10,7 @@ from rewards import DATA, QUICK, ROUNDS, Watched, watch
 from rewards_in_numpy import assert_close, cffl, cgsv, rffl
 
 from launcher.cli import main
-from launcher.reports.definitions import why_no_ring
+from launcher.reports.privacy import why_no_ring
 from peer.errors import InputError
 
 

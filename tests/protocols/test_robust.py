@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from ring_medians import assert_extractors_alone_left, assert_medians_of_three
 
-from launcher.plan import plan, traffic
+from launcher.commands.check import traffic
+from launcher.plan import plan
 from peer.errors import InputError
-from peer.protocols.blocks.blend import BLOCK
-from peer.protocols.blocks.robust import trimmed_mean
+from peer.protocols.blocks.vectors import BLOCK, trimmed_mean
 
 QUICK = {"head_epochs": 1, "extractor_epochs": 1}
 FINITE = st.floats(-1e6, 1e6, width=32)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from peer.protocols.blocks.roughness import normalised_variation, roughness
+from peer.protocols.ri_fedavg import normalised_variation, roughness
 
 AXES = torch.eye(3, dtype=torch.float64)
 ORIGIN = torch.zeros(3, dtype=torch.float64)

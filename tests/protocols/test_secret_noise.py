@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from peer.errors import InputError
-from peer.protocols.blocks.accountant import gaussian_epsilon, sampled_epsilon
-from peer.protocols.blocks.noise import as_secret, draw_secret, standard_normal, stream, uniform
+from peer.protocols.blocks.privacy import (
+    as_secret,
+    draw_secret,
+    gaussian_epsilon,
+    sampled_epsilon,
+    standard_normal,
+    stream,
+    uniform,
+)
 
 SECRET = as_secret(b"a secret of the tests")
 UNLIKELY = 1e-9

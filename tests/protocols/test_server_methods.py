@@ -13,7 +13,7 @@ from federations import Run, federate
 from server_form import BATCH, EPOCHS, LR, MOMENTUM, Server
 from torch import Tensor, nn
 
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.protocols.base import Peer, Protocol
 

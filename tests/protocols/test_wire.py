@@ -9,9 +9,9 @@ import pytest
 from federations import Run, federate, resolve
 from numpy.typing import NDArray
 
-from launcher.plan import plan, traffic
-from launcher.reports.privacy import privacy
-from launcher.reports.trust import Promise
+from launcher.commands.check import traffic
+from launcher.plan import plan
+from launcher.reports.privacy import PrivacyDeclaration, privacy
 from launcher.views import Views
 from peer.errors import InputError
 from peer.protocols.fibfl import FibFL
@@ -139,7 +139,7 @@ def test_the_audit_counts_what_travels_and_a_head_s_bytes_in_it(runs: dict[str, 
             assert [(entry["from"], entry["bytes"]) for entry in line["received"]] == [(n, size) for n in neighbours]
     spec = next(iter(run.runtimes.values())).setup.spec
     audits = {peer: {"rounds": run.audit(peer)} for peer in run.ids}
-    promise = Promise(spec.protocol.declarations(ROUNDS))
+    promise = PrivacyDeclaration(spec.protocol.declarations(ROUNDS))
     proof = privacy(Views(tuple(run.ids), ROUNDS), audits, promise)
     assert proof["head_bytes_sent"] == 4 * 2 * ROUNDS * head
     assert proof["definitions"]["3.1"] is (head == 0)

@@ -4,9 +4,9 @@ from math import inf
 
 import pytest
 
-from peer.runtime.bounds import Bounds
+from peer.runtime.lifecycle import RuntimeLimits
 
-USUAL = Bounds()
+USUAL = RuntimeLimits()
 
 
 @pytest.mark.parametrize("peers", [3, 20])

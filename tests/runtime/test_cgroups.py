@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from groups import Groups, group
 
-from peer.runtime.cgroups import Memory, cpu_quota, memory
+from peer.runtime.resources import MemoryLimit, cpu_quota, memory_limits
 
 GIB = 1 << 30
 NO_LIMIT = 9_223_372_036_854_771_712
@@ -25,9 +25,9 @@ def v1(groups: Groups, root: str = "/") -> dict[str, Path]:
 
 
 def test_without_any_there_are_no_limits(groups: Groups) -> None:
-    assert (cpu_quota(groups.proc), memory(groups.proc)) == (None, [])
+    assert (cpu_quota(groups.proc), memory_limits(groups.proc)) == (None, [])
     groups.enter("0::/")
-    assert (cpu_quota(groups.proc), memory(groups.proc)) == (None, [])
+    assert (cpu_quota(groups.proc), memory_limits(groups.proc)) == (None, [])
 
 
 def test_version_2_in_a_container(groups: Groups) -> None:
@@ -37,7 +37,7 @@ def test_version_2_in_a_container(groups: Groups) -> None:
     statistics = "anon 1000\nfile 900\ninactive_file 300\nactive_file 200\nshmem 400"
     group(top, cpu__max="150000 100000", memory__max=2 * GIB, memory__current=GIB, memory__stat=statistics)
     assert cpu_quota(groups.proc) == 1.5
-    assert memory(groups.proc) == [Memory(2 * GIB, GIB + 500)]  # shared memory is no page cache: it stays
+    assert memory_limits(groups.proc) == [MemoryLimit(2 * GIB, GIB + 500)]  # shared memory is no page cache: it stays
 
 
 def test_the_least_of_all_parents_holds(groups: Groups) -> None:
@@ -48,7 +48,7 @@ def test_the_least_of_all_parents_holds(groups: Groups) -> None:
     group(top / "lab.slice/job.scope", cpu__max="max 100000", memory__max="max", memory__current=GIB, memory__stat="")
     group(top / "lab.slice/job.scope/peer", cpu__max="400000 100000", memory__max=8 * GIB, memory__current=GIB)
     assert cpu_quota(groups.proc) == 2
-    assert memory(groups.proc) == [Memory(8 * GIB, 7 * GIB), Memory(3 * GIB, GIB)]
+    assert memory_limits(groups.proc) == [MemoryLimit(8 * GIB, 7 * GIB), MemoryLimit(3 * GIB, GIB)]
 
 
 def test_version_1_nested(groups: Groups) -> None:
@@ -65,8 +65,8 @@ def test_version_1_nested(groups: Groups) -> None:
     group(mounts["memory"] / "batch", memory__limit_in_bytes=2 * GIB, **used)
     group(mounts["memory"] / "batch/job7", memory__limit_in_bytes=4 * GIB, **used)
     assert cpu_quota(groups.proc) == 0.5
-    assert [one.limit for one in memory(groups.proc)] == [4 * GIB, 2 * GIB, NO_LIMIT]
-    assert min(one.free for one in memory(groups.proc)) == GIB + 1000
+    assert [one.limit for one in memory_limits(groups.proc)] == [4 * GIB, 2 * GIB, NO_LIMIT]
+    assert min(one.free for one in memory_limits(groups.proc)) == GIB + 1000
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_version_1_in_a_container(groups: Groups, root: str, path: str) -> None:
     group(mounts["cpu"], cpu__cfs_quota_us=300_000, cpu__cfs_period_us=100_000)
     group(mounts["memory"], memory__limit_in_bytes=GIB, memory__usage_in_bytes=GIB // 2, memory__stat="")
     assert cpu_quota(groups.proc) == 3
-    assert memory(groups.proc) == [Memory(GIB, GIB // 2)]
+    assert memory_limits(groups.proc) == [MemoryLimit(GIB, GIB // 2)]
 
 
 def test_hybrid(groups: Groups) -> None:
@@ -93,7 +93,7 @@ def test_hybrid(groups: Groups) -> None:
     group(mounts["cpu"] / "a", cpu__cfs_quota_us=200_000, cpu__cfs_period_us=100_000)
     group(mounts["memory"] / "a", memory__limit_in_bytes=GIB, memory__usage_in_bytes=0, memory__stat="")
     assert cpu_quota(groups.proc) == 2
-    assert memory(groups.proc) == [Memory(GIB, GIB)]
+    assert memory_limits(groups.proc) == [MemoryLimit(GIB, GIB)]
 
 
 def test_of_two_mounts_the_one_that_shows_more_is_read(groups: Groups) -> None:

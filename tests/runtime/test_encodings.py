@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.protocols.blocks.largest import places_of_largest
+from peer.protocols.blocks.vectors import places_of_largest
 from peer.protocols.declarations import Share
-from peer.runtime.encodings import Collective, Encoding, encoding
-from peer.spec.wire import Bfloat16, TopK
+from peer.runtime.encodings import Collective, Encoding, new_encoding
+from peer.spec.blocks import Bfloat16, TopK
 
 SIZES = {"extractor": 30, "head": 7, "model": 37}
 UPDATE = Share("update", like="model", update=True)
@@ -21,7 +21,7 @@ QUICK = settings(max_examples=60, deadline=None)
 
 
 def top_k(share: float = 0.1, initial: Tensor | None = None) -> Encoding:
-    return encoding(TopK(share=share), SIZES, initial)
+    return new_encoding(TopK(share=share), SIZES, initial)
 
 
 def nothing() -> Tensor:
@@ -88,7 +88,7 @@ def test_vectors_of_a_protocol_s_own_that_are_no_updates_travel_whole() -> None:
     assert sender.decode(own, vector, nothing, as_it_is) is vector
     assert sender.length(own, 5) == 20
     sealed = Share("sealed", size=9, bytes=True)
-    half = encoding(Bfloat16(), SIZES)
+    half = new_encoding(Bfloat16(), SIZES)
     assert half.encode("exchange", sealed, vector) is vector
     assert half.length(sealed, 9) == 9
 
@@ -109,11 +109,11 @@ def test_top_k_is_refused_where_the_rest_would_be_missed(
 ) -> None:
     with pytest.raises(InputError, match=why):
         top_k().check(collective, share, each)
-    encoding(Bfloat16(), SIZES).check(collective, share, each)
+    new_encoding(Bfloat16(), SIZES).check(collective, share, each)
 
 
 def test_what_goes_to_one_neighbour_alone_leaves_no_rest_to_another() -> None:
-    half, share = encoding(Bfloat16(), SIZES), Share("own", size=4)
+    half, share = new_encoding(Bfloat16(), SIZES), Share("own", size=4)
     vector = torch.tensor([1.001, 2.002])
     first, second = (half.encode("exchange", share, vector, each_its_own=True) for _ in range(2))
     assert torch.equal(first, second)
@@ -121,7 +121,7 @@ def test_what_goes_to_one_neighbour_alone_leaves_no_rest_to_another() -> None:
     assert half.decode(share, first, nothing, as_it_is).dtype == torch.float32
 
 
-@pytest.mark.parametrize("make", [lambda: encoding(Bfloat16(), SIZES), top_k])
+@pytest.mark.parametrize("make", [lambda: new_encoding(Bfloat16(), SIZES), top_k])
 def test_what_is_not_finite_as_it_travels_is_told(make: Callable[[], Encoding]) -> None:
     sender, vector = make(), torch.full((37,), 3.4e38)
     with pytest.raises(OverflowError, match="beyond"):

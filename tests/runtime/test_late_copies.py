@@ -16,10 +16,9 @@ from faults.simulation import undisturbed
 from torch import Tensor
 
 from peer.errors import DivergedError
-from peer.learning.transfer import Fetched, Transfers
-from peer.runtime.communicating import Communicating
+from peer.learning.device import HostCopy, Transfers
+from peer.runtime.communicator import Communicator, SendQueue
 from peer.runtime.in_process import run_in_process
-from peer.runtime.sending import Sending
 
 
 class Late:
@@ -35,10 +34,10 @@ class Late:
         self._into.copy_(self._vector)
 
 
-def fetch(_: Transfers, vector: Tensor) -> Fetched:
+def fetch(_: Transfers, vector: Tensor) -> HostCopy:
     now = vector.detach().clone()
     there = torch.zeros_like(now)
-    return Fetched(there, Late(now, there))  # type: ignore[arg-type]
+    return HostCopy(there, Late(now, there))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -49,8 +48,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 async def test_a_call_waits_for_its_vector_and_for_the_calls_before_it(opened: threading.Event) -> None:
-    sending, sent, here = Sending(), list[str](), torch.ones(3)
-    assert await sending.when_here([Fetched(here)], lambda: sent.append("at once")) is None
+    sending, sent, here = SendQueue(), list[str](), torch.ones(3)
+    assert await sending.when_here([HostCopy(here)], lambda: sent.append("at once")) is None
     first = sending.when_here([fetch(Transfers(here.device), here)], lambda: sent.append("first"))
     second = sending.when_here([], lambda: sent.append("second"))
     await asyncio.wait({first, second}, timeout=0)
@@ -65,7 +64,7 @@ async def test_what_went_wrong_is_told_to_all_who_wait(opened: threading.Event) 
         raise DivergedError("too far")
 
     opened.set()
-    sending = Sending()
+    sending = SendQueue()
     first = sending.when_here([fetch(Transfers(torch.device("cpu")), torch.ones(3))], diverge)
     second = sending.when_here([], lambda: None)
     for one in (first, second):
@@ -84,12 +83,12 @@ def test_training_goes_on_while_a_vector_is_under_way(
     opened: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`EveryCall` sends before it trains, and awaits what came afterwards: only there are the copies made."""
-    received = Communicating._received
+    received = Communicator._received
 
     async def opening(*arguments: object) -> object:
         opened.set()
         return await received(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Communicating, "_received", opening)
+    monkeypatch.setattr(Communicator, "_received", opening)
     runtimes = asyncio.run(run_in_process(specification("every call"), tmp_path))
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == undisturbed("every call").digests

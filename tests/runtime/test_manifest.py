@@ -3,20 +3,20 @@
 import pytest
 
 from peer.learning.data.samples import Names
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Part
+from peer.learning.model.layout import ModelPart
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.network.wire.frames import MAX_DOUBLES
-from peer.network.wire.manifest import Manifest, Payload
+from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.protocols.declarations import MAX_NUMBERS, Declarations, Share
 from peer.protocols.fibfl import FibFL
-from peer.runtime.manifest import manifest
+from peer.runtime.connection import build_manifest
 
 UNNAMED = Names()
 
 
 def declared(classes: int, names: Names = UNNAMED) -> Manifest:
-    return manifest(FibFL().declarations(5), build("mlp", Example.zeros((4,), classes), seed=1), 5, 3, names)
+    return build_manifest(FibFL().declarations(5), build("mlp", Example.zeros((4,), classes), seed=1), 5, 3, names)
 
 
 def test_columns_in_another_order_and_classes_of_other_names_are_other_data() -> None:
@@ -39,15 +39,15 @@ def test_peers_whose_extractors_agree_differ_by_their_classes() -> None:
     assert three.digest == again.digest
 
 
-def payload(share: Share) -> Payload:
+def payload(share: Share) -> PayloadSpec:
     """In the manifest of a protocol that declares only this."""
-    return manifest(
+    return build_manifest(
         Declarations("own", (share,), ()), build("mlp", Example.zeros((4,), 3), seed=1), 5, 3, UNNAMED
     ).payloads[0]
 
 
 @pytest.mark.parametrize("like", ["model", "head"])
-def test_bytes_that_hold_a_head_are_the_heads_from_the_first_to_the_last(like: Part) -> None:
+def test_bytes_that_hold_a_head_are_the_heads_from_the_first_to_the_last(like: ModelPart) -> None:
     """Where it lies in them nobody can say: half precision and ciphertexts have other places."""
     declared = payload(Share("update", bytes=True, like=like, size=1000))
     assert (declared.size, declared.head, declared.tensors) == (1000, (0, 1000), ())

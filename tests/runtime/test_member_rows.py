@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from peer.protocols.cycle_gossip import CycleGossip
 from peer.protocols.rffl import RFFL
-from peer.runtime.member_rows import MemberRows, State, first_rows
+from peer.runtime.calls import ProtocolState, first_rows
+from peer.runtime.communicator import PerMemberState
 
 EVERYBODY = ("a", "b", "c", "d", "e")
-ROWS = MemberRows(RFFL(), EVERYBODY)
+ROWS = PerMemberState(RFFL(), EVERYBODY)
 some = st.sets(st.sampled_from(EVERYBODY), min_size=2).map(lambda ids: tuple(id for id in EVERYBODY if id in ids))
 
 
-def state(reputation: Mapping[str, float], members: tuple[str, ...]) -> State:
+def state(reputation: Mapping[str, float], members: tuple[str, ...]) -> ProtocolState:
     rows = torch.tensor([reputation[id] for id in members], dtype=torch.float64)
     return {"reputation": rows, "remaining": rows > 0.3}
 
@@ -39,7 +40,7 @@ def test_whoever_comes_back_finds_its_row_and_nobody_has_anothers(
 def test_what_is_handed_over_is_the_same_to_the_bit(
     members: tuple[str, ...], later: tuple[str, ...], values: tuple[float, ...]
 ) -> None:
-    mine, others = state(dict(zip(EVERYBODY, values, strict=True)), EVERYBODY), cast(State, {})
+    mine, others = state(dict(zip(EVERYBODY, values, strict=True)), EVERYBODY), cast(ProtocolState, {})
     ROWS.follow(mine, EVERYBODY, members)
     for name in ("reputation", "remaining"):
         ROWS.take_over(others, name, ROWS.numbers(mine, name, members), members)
@@ -57,13 +58,13 @@ def test_one_who_was_never_there_is_taken_for_the_mean_of_the_others() -> None:
 
 
 def test_rows_of_several_numbers_move_too() -> None:
-    kept: State = {"opinions": torch.arange(10.0).reshape(5, 2)}
-    MemberRows(CycleGossip(), EVERYBODY).follow(kept, EVERYBODY, ("b", "e"))
+    kept: ProtocolState = {"opinions": torch.arange(10.0).reshape(5, 2)}
+    PerMemberState(CycleGossip(), EVERYBODY).follow(kept, EVERYBODY, ("b", "e"))
     assert kept["opinions"].tolist() == [[2, 3], [8, 9]]
 
 
 def test_at_first_everybody_has_what_is_declared() -> None:
-    kept: State = {}
+    kept: ProtocolState = {}
     first_rows(RFFL(), kept, 3)
     assert kept["reputation"].tolist() == [0, 0, 0]
     assert kept["remaining"].tolist() == [True] * 3

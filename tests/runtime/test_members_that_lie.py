@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from peer.network.membership.durability import Durability
-from peer.network.membership.edges import Edges
+from peer.network.durability import Durability
+from peer.network.neighbours import Edges
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
-from peer.network.views.questions import Questions
-from peer.runtime.checkpointer import LostError
-from peer.runtime.membership.membership import Membership, Register
-from peer.runtime.membership.moving_seat import Terms
-from peer.runtime.watchdog import watch_forgotten
-from peer.telemetry.events import Event, Refused
+from peer.network.view_rpc import ViewRpc
+from peer.runtime.checkpoints import CheckpointLostError
+from peer.runtime.lifecycle import watch_own_regression
+from peer.runtime.membership.gate import MembershipSettings
+from peer.runtime.membership.membership import Membership, ViewStore
+from peer.telemetry.events import CallerRefused, Event
 from peer.views import statements
-from peer.views.decision import Acceptor, Memory, Rules, Standing, next_view
+from peer.views.decision import Acceptor, MemberProgress, Memory, Rules, next_view
 from peer.views.signing import Keyring
 from peer.views.statements import (
     HIGHEST,
@@ -50,7 +50,7 @@ from peer.views.view import View
 
 IDS = ("peer0", "peer1", "peer2", "peer3")
 BALLOT = Ballot(1, "peer1")
-TERMS = Terms(patience=60.0, at_least=1)
+TERMS = MembershipSettings(patience=60.0, at_least=1)
 
 
 class Stamp(Keyring):
@@ -65,7 +65,7 @@ class Stamp(Keyring):
         return signed.signature == signed.signer
 
 
-class Answered(Questions):
+class Answered(ViewRpc):
     """By each member as it is given here, and by no other."""
 
     def __init__(self, replies: dict[str, Reply]) -> None:
@@ -85,11 +85,11 @@ def promised(by: str, ballot: Ballot = BALLOT, round: int = 3) -> Promised:
 def seated(directory: Path, replies: dict[str, Reply], told: list[Event]) -> Membership:
     """peer0, in the first view, whose questions are answered like that."""
     acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
-    register = Register(directory / "views.json", acceptor.memory)
+    register = ViewStore(directory / "views.json", acceptor.memory)
     membership = Membership(register, acceptor, Answered(replies), told.append, TERMS)
     seat = membership.take_seat()
     seat.transport = object()  # type: ignore[assignment]
-    seat.standing = lambda _: Standing(3, 0, 3, -1)  # type: ignore[method-assign,assignment]
+    seat.standing = lambda _: MemberProgress(3, 0, 3, -1)  # type: ignore[method-assign,assignment]
     return membership
 
 
@@ -100,7 +100,7 @@ async def test_a_false_promise_that_is_relayed_is_the_fault_of_whoever_gave_it(t
     prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
     assert isinstance(await membership.hear(AskPromise(prepare)), Promised)
     assert await membership.hear(Relay(prepare, ("peer2", "peer3"))) == Relayed((promised("peer2"),))
-    assert [event.caller for event in told if isinstance(event, Refused)] == ["peer3"]
+    assert [event.caller for event in told if isinstance(event, CallerRefused)] == ["peer3"]
 
 
 async def test_nor_is_a_promise_with_a_lock_that_nobody_holds_the_fault_of_whoever_relays_it(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_nor_is_a_promise_with_a_lock_that_nobody_holds_the_fault_of_whoev
     prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
     await membership.hear(AskPromise(prepare))
     assert await membership.hear(Relay(prepare, ("peer3",))) == Relayed(())
-    assert [event.caller for event in told if isinstance(event, Refused)] == ["peer3"]
+    assert [event.caller for event in told if isinstance(event, CallerRefused)] == ["peer3"]
 
 
 async def test_a_promise_for_which_a_view_was_decided_meanwhile_is_no_lie(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ async def test_one_that_may_lie_makes_no_member_believe_that_its_disk_is_lost() 
     edges.use(0, ["peer1"], [])
     edges.neighbours["peer1"].ahead = True
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(watch_forgotten(edges, lambda: True, faulty=1), 1.2)
-    with pytest.raises(LostError):
-        await asyncio.wait_for(watch_forgotten(edges, lambda: True), 3)
+        await asyncio.wait_for(watch_own_regression(edges, lambda: True, faulty=1), 1.2)
+    with pytest.raises(CheckpointLostError):
+        await asyncio.wait_for(watch_own_regression(edges, lambda: True), 3)
 
 
 async def test_a_relay_is_of_what_was_promised_and_of_nothing_else(tmp_path: Path) -> None:
@@ -244,4 +244,4 @@ async def test_only_who_has_a_turn_can_end_it(tmp_path: Path) -> None:
     assert isinstance(await membership.hear(outdoing), statements.Refused)
     assert await membership._hear_another("peer1", Yield(1, BALLOT)) == statements.Heard()
     assert isinstance(await membership.hear(outdoing), Promised)
-    assert [event.caller for event in told if isinstance(event, Refused)] == ["peer2"]
+    assert [event.caller for event in told if isinstance(event, CallerRefused)] == ["peer2"]

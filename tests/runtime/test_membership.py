@@ -14,13 +14,13 @@ import pytest
 from peer.errors import FailedError
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
-from peer.network.views.questions import Questions
-from peer.runtime.membership.membership import Membership, Register
-from peer.runtime.membership.moving_seat import MovingSeat, Terms
-from peer.spec.recorded_views import VIEWS
-from peer.telemetry.events import Event, Refused, ViewDecided
+from peer.network.view_rpc import ViewRpc
+from peer.runtime.membership.gate import DynamicMembershipGate, MembershipSettings
+from peer.runtime.membership.membership import Membership, ViewStore
+from peer.spec.recordings import VIEWS
+from peer.telemetry.events import CallerRefused, Event, ViewDecided
 from peer.views import statements
-from peer.views.decision import Acceptor, Attempt, Memory, Rules, Standing, Wish
+from peer.views.decision import Acceptor, Attempt, MemberProgress, MembershipChange, Memory, Rules
 from peer.views.signing import Keyring
 from peer.views.statements import (
     HIGHEST,
@@ -50,7 +50,7 @@ from peer.views.view import View
 ALL = ("peer0", "peer1", "peer2", "peer3")
 FIRST, SECOND = View(0, ALL, 0), View(1, ALL[:3], 3)
 RULES = Rules(ALL, rounds=60, faulty=1, at_least=2)
-AT_FIVE = Standing(durable=5, oldest=0, started=7, private=-1)
+AT_FIVE = MemberProgress(durable=5, oldest=0, started=7, private=-1)
 
 
 class Signing(Keyring):
@@ -75,7 +75,7 @@ def decision(view: View, by: tuple[str, ...] = ALL, before: View = FIRST) -> Dec
 
 
 @dataclass
-class SlowRegister(Register):
+class SlowRegister(ViewStore):
     """On a disk that waits for `let_go`."""
 
     path: Path
@@ -93,7 +93,7 @@ class SlowRegister(Register):
         self.writing.remove(content)
 
 
-class FakeQuestions(Questions):
+class FakeQuestions(ViewRpc):
     """Members that answer at once."""
 
     def __init__(self, answers: Callable[[str, Request], Reply | None] = lambda _id, _asked: None) -> None:
@@ -123,7 +123,7 @@ class FakeSeat:
     def is_silent(self, *_: object) -> bool:
         return False
 
-    def standing(self, _chain: object) -> Standing:
+    def standing(self, _chain: object) -> MemberProgress:
         return AT_FIVE
 
     def hold(self, _promised: int | None) -> None:
@@ -131,13 +131,15 @@ class FakeSeat:
 
 
 def member(
-    directory: Path, questions: Questions | None = None, seat: FakeSeat | None = None
+    directory: Path, questions: ViewRpc | None = None, seat: FakeSeat | None = None
 ) -> tuple[Membership, list[Event]]:
     """peer0, and what it reports."""
     one, told = acceptor(), list[Event]()
-    register = Register(directory / VIEWS, one.memory)
-    made = Membership(register, one, questions or FakeQuestions(), told.append, Terms(patience=60.0, at_least=2))
-    made.seat = cast("MovingSeat | None", seat)
+    register = ViewStore(directory / VIEWS, one.memory)
+    made = Membership(
+        register, one, questions or FakeQuestions(), told.append, MembershipSettings(patience=60.0, at_least=2)
+    )
+    made.seat = cast("DynamicMembershipGate | None", seat)
     return made, told
 
 
@@ -145,7 +147,7 @@ async def test_who_asks_may_go_before_the_answer_is_on_disk(tmp_path: Path) -> N
     """Two that wrote views.json at a time ended a peer: the first took away what the second was about to rename."""
     one, told = acceptor(), list[Event]()
     register = SlowRegister(tmp_path / VIEWS, one.memory)
-    membership = Membership(register, one, FakeQuestions(), told.append, Terms(patience=60.0, at_least=2))
+    membership = Membership(register, one, FakeQuestions(), told.append, MembershipSettings(patience=60.0, at_least=2))
     moved = asyncio.create_task(membership.moved(FIRST))
     gone = asyncio.create_task(membership.hear(Decided((decision(SECOND),))))
     while not register.writing:  # noqa: ASYNC110 (a thread tells this loop nothing)
@@ -183,7 +185,7 @@ async def test_who_is_told_another_chain_names_the_teller_and_goes_on(tmp_path: 
         assert await membership.ask("peer3", Ask(0), transport) is None, "it counts as no answer"
     assert membership.chain.since(-1) == (FIRST,)
     (refused,) = told
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CallerRefused)
     assert (refused.caller, refused.kind) == ("peer3", "views")
     assert "it was not believed" in refused.reason
     assert not (tmp_path / VIEWS).exists()
@@ -197,8 +199,8 @@ async def test_a_true_view_that_is_told_with_a_false_one_is_on_disk_and_reported
     assert isinstance(await membership._hear_another("peer3", told_both), Denied)
     async with asyncio.timeout(10):
         await moved
-    assert [type(event) for event in told] == [ViewDecided, Refused]
-    assert [one.view for one in Register.open(tmp_path, "peer0").memory.decisions] == [SECOND]
+    assert [type(event) for event in told] == [ViewDecided, CallerRefused]
+    assert [one.view for one in ViewStore.open(tmp_path, "peer0").memory.decisions] == [SECOND]
 
 
 async def test_a_ballot_far_above_all_others_is_not_promised(tmp_path: Path) -> None:
@@ -213,10 +215,10 @@ async def test_a_ballot_far_above_all_others_is_not_promised(tmp_path: Path) -> 
 # What only this member knows.
 
 
-def proposal(lost: str = "", standing: Standing = AT_FIVE, **wish: Any) -> tuple[Propose, dict[str, Acceptor]]:
+def proposal(lost: str = "", standing: MemberProgress = AT_FIVE, **wish: Any) -> tuple[Propose, dict[str, Acceptor]]:
     """By peer1, and all who have promised."""
     acceptors = {id: acceptor(id) for id in ALL}
-    attempt = Attempt(acceptors["peer1"], None, Wish(**wish))
+    attempt = Attempt(acceptors["peer1"], None, MembershipChange(**wish))
     while attempt.state != "proposing":
         for id, request in attempt.requests().items():
             attempt.failed(id) if id == lost else attempt.answered(id, acceptors[id].hear(request, standing))
@@ -244,7 +246,7 @@ async def test_a_proposer_cannot_omit_a_member_that_answers(tmp_path: Path) -> N
 
 async def test_a_proposer_cannot_omit_the_voter_itself(tmp_path: Path) -> None:
     acceptors = {id: acceptor(id) for id in ALL}
-    attempt = Attempt(acceptors["peer1"], None, Wish())
+    attempt = Attempt(acceptors["peer1"], None, MembershipChange())
     while attempt.state != "proposing":
         for id, request in attempt.requests().items():
             attempt.failed(id) if id == "peer0" else attempt.answered(id, acceptors[id].hear(request, AT_FIVE))
@@ -254,7 +256,7 @@ async def test_a_proposer_cannot_omit_the_voter_itself(tmp_path: Path) -> None:
 
 async def test_before_the_run_has_begun_nobody_is_left_out(tmp_path: Path) -> None:
     membership, _ = member(tmp_path, seat=FakeSeat(may_lose=False))
-    asked, _ = proposal(lost="peer2", standing=Standing(durable=-1, oldest=0, started=-1, private=-1))
+    asked, _ = proposal(lost="peer2", standing=MemberProgress(durable=-1, oldest=0, started=-1, private=-1))
     assert await membership.hear(asked) == Objection("the run has not begun, so nobody counts as lost")
 
 
@@ -285,7 +287,7 @@ async def test_no_view_is_planned_from_a_round_that_has_begun(tmp_path: Path) ->
 
 def opened(directory: Path, content: bytes) -> Membership:
     (directory / VIEWS).write_bytes(content)
-    work = list[Event]().append, Terms(patience=60.0, at_least=2)
+    work = list[Event]().append, MembershipSettings(patience=60.0, at_least=2)
     return Membership.open(directory, RULES, Signing("peer0", "federation"), FakeQuestions(), work)
 
 

@@ -8,12 +8,12 @@ from safetensors.torch import save_file
 
 from launcher.cli import main
 from peer.errors import InputError
-from peer.learning.model.dry_pass import Example
 from peer.learning.model.settings import ModelSettings
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 OWN = (
     "from torch import nn\ndef Net(shape, classes):\n    return nn.Sequential(nn.Linear(4, 5), nn.Linear(5, classes))\n"

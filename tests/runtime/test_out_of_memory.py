@@ -10,7 +10,7 @@ FULL = '''
 from typing import ClassVar
 import torch
 from peer import Protocol
-from peer.learning.training.trainer import SGD, Phase
+from peer import SGD, Phase
 
 SAID = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 11.00 MiB is "

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from launcher.engines.docker.engine import in_containers
-from launcher.engines.docker.sharing import code_files
-from launcher.engines.kubernetes.place import CODE, Place
-from launcher.engines.ssh.deployment import shipped
-from peer.spec.own_code import own_code
-from peer.spec.peer import load_spec
+from launcher.engines.docker import code_files, in_containers
+from launcher.engines.kubernetes_objects import CODE, ClusterLayout
+from launcher.engines.ssh import shipped
+from peer.spec.agreement import user_code
+from peer.spec.loading import load_spec
 
 MEMBER = {"id": "b", "address": "127.0.0.1:7201"}
 SPECS: dict[str, dict[str, Any]] = {
@@ -44,7 +43,7 @@ def test_every_engine_brings_the_code_that_a_spec_names(
     assert "spare_parts:f" in spec.own_code
     assert shipped(spec).code == in_containers(spec).code == tmp_path
     assert [*code_files(spec)] == [tmp_path / "spare_parts.py"]
-    assert f"code: {CODE}\n" in Place(spec).files()["federation.yaml"]
+    assert f"code: {CODE}\n" in ClusterLayout(spec).files()["federation.yaml"]
 
 
 def test_a_spec_without_code_of_its_own_brings_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,13 +53,13 @@ def test_a_spec_without_code_of_its_own_brings_none(tmp_path: Path, monkeypatch:
     assert str(tmp_path) not in sys.path
     assert shipped(spec).code is in_containers(spec).code is None
     assert [*code_files(spec)] == []
-    assert "code:" not in Place(spec).files()["federation.yaml"]
+    assert "code:" not in ClusterLayout(spec).files()["federation.yaml"]
 
 
 @pytest.mark.parametrize("task", ["own_task:Counts", {"name": "own_task:Counts", "loss": "mse"}])
 def test_a_task_is_found_however_it_is_written(task: Any) -> None:
-    assert own_code({"protocol": "fedavg", "task": task}) == ["own_task:Counts"]
+    assert user_code({"protocol": "fedavg", "task": task}) == ["own_task:Counts"]
 
 
 def test_a_spec_that_is_none_names_no_code() -> None:
-    assert own_code({"training": 3, "data": [1], "ring": {"a": 1}, "model": {"name": 4}, "task": None}) == []
+    assert user_code({"training": 3, "data": [1], "ring": {"a": 1}, "model": {"name": 4}, "task": None}) == []

@@ -19,8 +19,7 @@ from peer.network.transport.memory import MemoryNetwork
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import fitting_model, prepare
-from peer.spec.own_data import own_data
-from peer.spec.peer import PeerConfig
+from peer.spec.peer import PeerConfig, peer_data
 from peer.telemetry.telemetry import Telemetry
 
 VALUES = 35
@@ -36,7 +35,7 @@ async def peers(name: str, out: Path) -> AsyncIterator[list[LocalPeer]]:
         for member in spec.ring:
             place = out / member.id
             config = PeerConfig(
-                federation=out / "f.yaml", id=member.id, device="cpu", out=place, data=own_data(member.id, spec, None)
+                federation=out / "f.yaml", id=member.id, device="cpu", out=place, data=peer_data(member.id, spec, None)
             )
             setup = prepare(config, spec)
             if not made:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.runtime.course import Course
-from peer.runtime.progress import Better, Progress, tellable
-from peer.spec.evaluation import StopEarly
+from peer.runtime.round_reports import Better, EarlyStopping, RunProgress, figure_to_send
+from peer.spec.blocks import StopEarly
 from peer.telemetry.results import Best
 
 FIGURES = st.floats(-1e3, 1e3)
@@ -19,10 +18,10 @@ BETTER = st.sampled_from(["up", "down"])
 
 def end(run: Sequence[Sequence[float]], rule: StopEarly, better: Better, replayed: bool = False) -> int | None:
     """The round after which a run ends; `replayed`: its peer dies in each round and goes on from its checkpoint."""
-    course = Course(better)
+    course = RunProgress(better)
     for round, told in enumerate(run, start=1):
         for _ in range(1 + replayed):
-            resumed = Course(better)
+            resumed = RunProgress(better)
             resumed.load_state_dict(json.loads(json.dumps(course.state_dict())))
             resumed.progress = resumed.progress.after(round, told, better, rule.margin)
             resumed.over = resumed.progress.is_over(round, rule)
@@ -72,21 +71,21 @@ def test_nothing_ends_before_its_time(run: list[list[float]], rule: StopEarly, b
 def test_a_figure_that_is_no_number_counts_as_the_worst() -> None:
     for figure in (float("nan"), float("inf"), float("-inf")):
         for better in ("up", "down"):
-            told = tellable(figure, better)  # type: ignore[arg-type]
-            first = Progress().after(1, [told] * 3, better, 0.0)  # type: ignore[arg-type]
+            told = figure_to_send(figure, better)  # type: ignore[arg-type]
+            first = EarlyStopping().after(1, [told] * 3, better, 0.0)  # type: ignore[arg-type]
             then = first.after(2, [0.5] * 3, better, 0.0)  # type: ignore[arg-type]
             assert (then.round, then.waited) == (2, 0)
-    assert tellable(0.25, "up") == 0.25
+    assert figure_to_send(0.25, "up") == 0.25
 
 
 def test_figures_from_before_a_drift_count_no_more() -> None:
-    progress = Progress().after(3, [0.9], "up", 0.0).after(4, [0.5], "up", 0.0)
+    progress = EarlyStopping().after(3, [0.9], "up", 0.0).after(4, [0.5], "up", 0.0)
     assert progress.since(3) == progress
-    assert progress.since(5) == Progress()
+    assert progress.since(5) == EarlyStopping()
 
 
 def test_the_best_of_equal_rounds_is_the_earliest_and_what_is_no_number_is_never_best() -> None:
-    course = Course("down")
+    course = RunProgress("down")
     assert course.is_best(0.5, since=1)
     assert not course.is_best(float("nan"), since=1)
     course.best = Best(round=2, figure=0.5, model_sha256="0")

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, strategies
 from keyrings import files, keyring
 
-from launcher.reports.decided import decided
+from launcher.reports.peer_files import decided_views
 from peer.errors import FailedError, InputError
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import Hello, Refusal
-from peer.runtime.membership.replay import script
+from peer.runtime.membership.replay import replay_plan
 from peer.spec.agreement import digests
 from peer.spec.federation import Spec
-from peer.spec.peer import TLS, PeerConfig, load_spec
-from peer.spec.recorded_views import VIEWS, recorded_views
-from peer.spec.run import Run
+from peer.spec.loading import load_spec
+from peer.spec.peer import TLS, PeerConfig
+from peer.spec.recordings import VIEWS, RunIdentity, recorded_views
 from peer.views.decision import Court, Memory, Rules
 from peer.views.signing import Authorities, Keyring
 from peer.views.statements import Ballot, Decision, InvalidError, Vote, canonical
@@ -44,16 +44,16 @@ def chains(draw: strategies.DrawFn) -> list[View]:
 @given(chains())
 def test_in_each_round_the_members_of_the_last_view_that_has_begun_take_part(views: list[View]) -> None:
     for id in IDS:
-        found = {at: s.view.number for s in script(id, views, ROUNDS) for at in range(s.view.first, s.last + 1)}
+        found = {at: s.view.number for s in replay_plan(id, views, ROUNDS) for at in range(s.view.first, s.last + 1)}
         last = {round: [view for view in views if view.first <= round][-1] for round in range(ROUNDS + 1)}
         assert found == {round: view.number for round, view in last.items() if id in view.members}
 
 
 def test_what_a_peer_will_need_again_is_known_before() -> None:
-    first, second = script("peer2", [ALL, WITHOUT, BACK], ROUNDS)
+    first, second = replay_plan("peer2", [ALL, WITHOUT, BACK], ROUNDS)
     assert (first.last, first.brings, first.brings_later, first.ends) == (2, None, 2, False)
     assert (second.view.first, second.last, second.brings, second.ends) == (6, ROUNDS, 2, True)
-    assert [scene.last for scene in script("peer0", [ALL, WITHOUT, BACK], ROUNDS)] == [2, 5, ROUNDS]
+    assert [scene.last for scene in replay_plan("peer0", [ALL, WITHOUT, BACK], ROUNDS)] == [2, 5, ROUNDS]
 
 
 def federation(directory: Path, **keys: Any) -> Spec:
@@ -86,7 +86,7 @@ def record(directory: Path, known: Mapping[str, Sequence[View]], **keys: Any) ->
     spec = federation(directory, **keys)
     for id, views in known.items():
         (directory / "run" / id).mkdir(parents=True)
-        Run.of(spec, id, 1).write(directory / "run" / id)
+        RunIdentity.of(spec, id, 1).write(directory / "run" / id)
         (directory / "run" / id / VIEWS).write_bytes(canonical(asdict(kept(spec, id, views))))
     return federation(directory, views="replay", recording="run")
 
@@ -204,10 +204,10 @@ def test_a_summary_takes_no_peer_at_its_word_whose_own_ca_proves_its_views(tmp_p
     for id in IDS[1:]:
         (places[id] / VIEWS).write_bytes(canonical(asdict(kept(spec, id, [ALL], "CA"))))
     (places["peer0"] / VIEWS).write_bytes(canonical(asdict(kept(spec, "peer0", [ALL, WITHOUT], "CA"))))
-    assert decided(spec, places, ROUNDS).later == (WITHOUT,)
+    assert decided_views(spec, places, ROUNDS).later == (WITHOUT,)
     (places["peer0"] / VIEWS).write_bytes(canonical(asdict(kept(spec, "peer0", [ALL, WITHOUT], by))))
     with pytest.raises(FailedError, match=r"without proof that it was decided \(the signature is not"):
-        decided(spec, places, ROUNDS)
+        decided_views(spec, places, ROUNDS)
 
 
 def test_what_was_signed_in_one_run_is_not_in_another(tmp_path: Path) -> None:

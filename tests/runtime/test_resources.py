@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from peer import cli
-from peer.runtime import gpu, resources
-from peer.runtime.cgroups import Memory
+from peer.runtime import resources
+from peer.runtime import resources as gpu
+from peer.runtime.resources import MemoryLimit
 
 MIB = 1 << 20
 Make = Callable[..., Path]
@@ -89,15 +90,15 @@ def test_whole_cores_are_the_quota_rounded_down(
     quota: float | None, whole: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(resources.cgroups, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(resources, "cpu_quota", lambda: quota)
     assert resources.whole_cores() == whole
 
 
 def test_memory_is_the_least_of_the_machine_and_all_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = SimpleNamespace(total=1000, available=500)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
-    limits = [Memory(1 << 62, 1 << 61), Memory(800, 600), Memory(900, 200)]
-    monkeypatch.setattr(resources.cgroups, "memory", lambda: limits)
+    limits = [MemoryLimit(1 << 62, 1 << 61), MemoryLimit(800, 600), MemoryLimit(900, 200)]
+    monkeypatch.setattr(resources, "memory_limits", lambda: limits)
     assert resources.memory() == (800, 200)
     limits.pop()
     assert resources.memory() == (800, 500)
@@ -144,7 +145,7 @@ def test_a_gpu_as_nvml_and_the_driver_tell(nvml: ModuleType, monkeypatch: pytest
 
 def test_without_the_package_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu.busy(torch.device("cuda:0")) is None
+    assert gpu.gpu_utilisation(torch.device("cuda:0")) is None
 
 
 def test_without_a_gpu_none_is_told() -> None:

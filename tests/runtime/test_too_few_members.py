@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
-from peer.network.views.questions import Questions
-from peer.runtime.bounds import Reminders
-from peer.runtime.membership import deciding
-from peer.runtime.membership.deciding import Proposer
-from peer.runtime.membership.membership import Membership, Register
-from peer.runtime.membership.moving_seat import MovingSeat, Terms
-from peer.runtime.membership.wait_news import CHANGE_AGAIN, CHANGES
+from peer.network.view_rpc import ViewRpc
+from peer.runtime.lifecycle import ReportIntervals
+from peer.runtime.membership import proposer
+from peer.runtime.membership.gate import DynamicMembershipGate, MembershipSettings
+from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.proposer import CHANGE_AGAIN, CHANGES, Proposer
 from peer.telemetry.events import Event, Shortage, Waiting
-from peer.views.decision import Acceptor, Memory, Rules, Wish
+from peer.views.decision import Acceptor, MembershipChange, Memory, Rules
 from peer.views.signing import Keyring
 from peer.views.statements import Decided, Reply, Request
 from peer.views.view import View
@@ -31,7 +30,7 @@ def ids(peers: int) -> tuple[str, ...]:
     return tuple(f"peer{at}" for at in range(peers))
 
 
-class Left(Questions):
+class Left(ViewRpc):
     """Of these members alone something is heard."""
 
     def __init__(self, id: str, here: Sequence[str], addresses: dict[str, str]) -> None:
@@ -59,13 +58,13 @@ class Waiter:
         self.now, self.told = 1000.0, list[tuple[float, Waiting]]()
         self._sleep, self._patch = asyncio.sleep, patch
         patch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
-        patch.setattr(deciding.asyncio, "sleep", self._second)  # type: ignore[attr-defined]
+        patch.setattr(proposer.asyncio, "sleep", self._second)  # type: ignore[attr-defined]
         acceptor = Acceptor(Memory(id), Rules(ids(peers), rounds=9, absence=4), Keyring(id, ""))
         self.questions = Left(id, here, {id: f"{id}:7700" for id in ids(peers)})
-        register = Register(directory / "views.json", acceptor.memory)
-        terms = Terms(patience=60.0, at_least=at_least)
+        register = ViewStore(directory / "views.json", acceptor.memory)
+        terms = MembershipSettings(patience=60.0, at_least=at_least)
         self.membership = Membership(register, acceptor, self.questions, self._report, terms)
-        self.seat: MovingSeat = self.membership.take_seat()
+        self.seat: DynamicMembershipGate = self.membership.take_seat()
         self.seat.transport = object()  # type: ignore[assignment]
         self.seat.started = 3
         self.seat.silent = lambda *_: ["peer3"]  # type: ignore[method-assign,assignment]
@@ -82,7 +81,7 @@ class Waiter:
     async def waits(self, seconds: float) -> list[float]:
         """When something was told, in seconds from the beginning, until so many have passed."""
         until = self.now + seconds
-        looking = asyncio.create_task(Proposer(self.membership, Reminders())._look_for_the_missing())
+        looking = asyncio.create_task(Proposer(self.membership, ReportIntervals())._look_for_the_missing())
         while self.now < until:
             await self._sleep(0)
         looking.cancel()
@@ -92,14 +91,16 @@ class Waiter:
         """How many seconds it leaves to other members before it proposes."""
         proposed = asyncio.get_running_loop().create_future()
 
-        async def propose(self: Proposer, wish: Wish, seat: MovingSeat, transport: Transport) -> None:
+        async def propose(
+            self: Proposer, wish: MembershipChange, seat: DynamicMembershipGate, transport: Transport
+        ) -> None:
             if not proposed.done():
                 proposed.set_result((self._clock(), [*wish.suspects]))
 
         self._patch.setattr(Proposer, "_propose", propose)
         # As long as a virtual second: it has not stood still.
         self.membership.timeouts = replace(self.membership.timeouts, poll=1.0)
-        first, deciding = self.now + 1, asyncio.create_task(Proposer(self.membership, Reminders())._decide())
+        first, deciding = self.now + 1, asyncio.create_task(Proposer(self.membership, ReportIntervals())._decide())
         at, suspects = await proposed
         deciding.cancel()
         assert suspects == ["peer3"]
@@ -219,5 +220,5 @@ async def test_members_that_see_the_same_loss_begin_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id: str, seconds: float
 ) -> None:
     """Nobody waits for the one that is lost, nor for more than six."""
-    monkeypatch.setattr(deciding, "RANK", 10)
+    monkeypatch.setattr(proposer, "RANK", 10)
     assert await Waiter(tmp_path, monkeypatch, peers=9, id=id).begins() == seconds

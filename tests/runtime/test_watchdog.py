@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from peer.network.membership.edges import Neighbour
+from peer.network.neighbours import Neighbour
 from peer.network.wire.frames import Key
-from peer.runtime import watchdog
-from peer.runtime.bounds import Bounds, Reminders
+from peer.runtime import lifecycle
 from peer.runtime.in_process import run_in_process
-from peer.runtime.watchdog import watch_stalled
-from peer.spec.peer import load_spec
+from peer.runtime.lifecycle import ReportIntervals, RuntimeLimits, watch_stalled
+from peer.spec.loading import load_spec
 from peer.telemetry.events import Event, Waiting
 
 UNEVEN = """
 from peer import Protocol, Share
-from peer.learning.training.trainer import SGD, Phase
+from peer import SGD, Phase
 class Uneven(Protocol):
     paper, min_peers = "none", 3
     def shares(self, rounds): return (Share("extractor"),)
@@ -35,7 +34,7 @@ async def test_a_protocol_with_uneven_exchanges_does_not_stand_still_in_silence(
 ) -> None:
     (tmp_path / "uneven.py").write_text(UNEVEN)
     monkeypatch.syspath_prepend(tmp_path)
-    soon = Bounds(reminders=Reminders(stalled=0.5, stalled_again=0.5))
+    soon = RuntimeLimits(reminders=ReportIntervals(stalled=0.5, stalled_again=0.5))
     data = {"name": "digits", "limit": 100}
     (tmp_path / "federation.yaml").write_text(json.dumps({"rounds": 3, "protocol": "uneven:Uneven", "data": data}))
     run = asyncio.create_task(run_in_process(load_spec(tmp_path / "federation.yaml", peers=3), tmp_path, soon))
@@ -73,7 +72,7 @@ class Owing:
             await sleep(0)
 
         monkeypatch.setattr(loop, "time", lambda: self.now)
-        monkeypatch.setattr(watchdog.asyncio, "sleep", second)  # type: ignore[attr-defined]
+        monkeypatch.setattr(lifecycle.asyncio, "sleep", second)  # type: ignore[attr-defined]
         self._sleep = sleep
 
     def stalled(self) -> list[tuple[Neighbour, Key, int]]:
@@ -84,7 +83,7 @@ class Owing:
 
     async def minded(self, seconds: int) -> list[tuple[float, str]]:
         """What is said until so many seconds have passed."""
-        task = asyncio.create_task(watch_stalled(self, self.report, Reminders()))  # type: ignore[arg-type]
+        task = asyncio.create_task(watch_stalled(self, self.report, ReportIntervals()))  # type: ignore[arg-type]
         while self.now < seconds:
             await self._sleep(0)
         task.cancel()

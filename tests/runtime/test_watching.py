@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from peer.errors import InputError
-from peer.spec.peer import load_peer, load_spec
-from peer.spec.watching import Watching, watching
+from peer.spec.loading import load_peer, load_spec
+from peer.spec.peer import SubscriberSettings, subscriber_settings
 
 WATCHED = "metrics: 9400\ntensorboard: true\ntracker: 'mine:track'\n"
 
@@ -19,9 +19,9 @@ def spec_file(path: Path, more: str = "", peers: int = 3) -> Path:
     return path / "federation.yaml"
 
 
-def of_peer(path: Path, id: str, own: str = "") -> Watching:
+def of_peer(path: Path, id: str, own: str = "") -> SubscriberSettings:
     (path / f"{id}.yaml").write_text(f"federation: federation.yaml\nid: {id}\n{own}")
-    return watching(*load_peer(path / f"{id}.yaml"))
+    return subscriber_settings(*load_peer(path / f"{id}.yaml"))
 
 
 def test_it_changes_nothing_that_peers_agree_on(tmp_path: Path) -> None:
@@ -34,19 +34,19 @@ def test_it_changes_nothing_that_peers_agree_on(tmp_path: Path) -> None:
 
 def test_each_peer_has_the_next_port(tmp_path: Path) -> None:
     spec_file(tmp_path, WATCHED)
-    assert of_peer(tmp_path, "peer0") == Watching("127.0.0.1:9400", True, "mine:track")
+    assert of_peer(tmp_path, "peer0") == SubscriberSettings("127.0.0.1:9400", True, "mine:track")
     assert of_peer(tmp_path, "peer2").metrics == "127.0.0.1:9402"
 
 
 def test_a_peers_own_file_goes_before(tmp_path: Path) -> None:
     spec_file(tmp_path, WATCHED)
     own = of_peer(tmp_path, "peer1", "metrics: 0.0.0.0:9500\ntensorboard: false\ntracker: 'mine:other'\n")
-    assert own == Watching("0.0.0.0:9500", False, "mine:other")
+    assert own == SubscriberSettings("0.0.0.0:9500", False, "mine:other")
 
 
 def test_nothing_is_watched_unless_it_is_wanted(tmp_path: Path) -> None:
     spec_file(tmp_path)
-    assert of_peer(tmp_path, "peer0") == Watching(None, False, None)
+    assert of_peer(tmp_path, "peer0") == SubscriberSettings(None, False, None)
 
 
 @pytest.mark.parametrize(

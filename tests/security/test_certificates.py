@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.verification import PolicyBuilder, Store
 
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
+from launcher.run_files import certificate_files
 from peer.errors import InputError
 from peer.network.transport.addresses import is_loopback
-from peer.network.transport.tls import Certificates
-from peer.spec.peer import load_peer, load_spec
+from peer.network.transport.tls import CertificatePaths
+from peer.spec.loading import load_peer, load_spec
 
 SPEC = "protocol: fibfl\nring:\n" + "".join(f"  - {{id: peer{i}, address: '127.0.0.1:{7700 + i}'}}\n" for i in range(3))
 
@@ -29,7 +29,7 @@ def certs(tmp_path: Path) -> Path:
 
 
 def read(certs: Path, id: str = "peer0", **other: Path) -> None:
-    Certificates(id, **{**certificate_files(certs, id), **other}).read()
+    CertificatePaths(id, **{**certificate_files(certs, id), **other}).read()
 
 
 def test_a_peers_own_files_are_accepted(certs: Path) -> None:

@@ -11,21 +11,21 @@ from authority import Holder, authority
 from cryptography.x509 import DNSName
 
 from launcher.certificates import make_certificates
-from peer.network.transport import DisconnectedError, Place
+from peer.network.transport import DisconnectedError, ListenConfig
 from peer.network.transport.base import UNTRUSTED
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.transport.tls import Certificates, Security, fingerprint
-from peer.spec.peer import load_spec
+from peer.network.transport.tls import CertificatePaths, TlsCredentials, fingerprint
+from peer.spec.loading import load_spec
 
 DATES = r"valid \d{4}-\d\d-\d\d \d\d:\d\d to \d{4}-\d\d-\d\d \d\d:\d\d UTC"
 Serve = Callable[[Holder, Holder], Awaitable[str]]
 
 
-def certificates(ca: Holder, id: str, directory: Path) -> Certificates:
+def certificates(ca: Holder, id: str, directory: Path) -> CertificatePaths:
     directory.mkdir(exist_ok=True)
     (directory / "ca.pem").write_bytes(ca.shown)
     ca.issue(DNSName(id)).write(directory, id)
-    return Certificates(id, directory / "ca.pem", directory / f"{id}.pem", directory / f"{id}.key")
+    return CertificatePaths(id, directory / "ca.pem", directory / f"{id}.pem", directory / f"{id}.key")
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ async def serve(ports: Callable[[int], list[int]]) -> AsyncIterator[Serve]:
 
 async def why_refused(ca: Holder, address: str, directory: Path) -> str:
     """What peer0 of that CA says of peer1 at the address."""
-    security = Security(certificates(ca, "peer0", directory), {address: "peer1"}, print)
+    security = TlsCredentials(certificates(ca, "peer0", directory), {address: "peer1"}, print)
 
     async def status(_request: bytes) -> bytes:
         return b""
 
-    transport = GrpcTransport(Place(None), status, security)
+    transport = GrpcTransport(ListenConfig(None), status, security)
     pipe = await transport.dial(address, "Tensors")
     try:
         with pytest.raises(DisconnectedError) as refused:
@@ -73,7 +73,7 @@ async def test_both_cas_are_told_with_both_validities(ports: Callable[[int], lis
     server.add_secure_port(address, grpc.ssl_server_credentials([(key, cert)], ca, True))
     await server.start()
     files = (tmp_path / "ours" / name for name in ("ca.pem", "peer0.pem", "peer0.key"))
-    mine = Certificates("peer0", *files).read()
+    mine = CertificatePaths("peer0", *files).read()
     said = await mine.compared(UNTRUSTED, address, "peer1")
     await server.stop(None)
     assert re.fullmatch(

@@ -7,16 +7,16 @@ import pytest
 
 from peer.errors import FailedError
 from peer.network.limits import Timeouts
-from peer.network.streams.receiver import Receiver
+from peer.network.streams.link import Receiver
 from peer.network.wire.frames import decode
 from peer.network.wire.manifest import NotDeclaredError
-from peer.runtime.bounds import Bounds
 from peer.runtime.in_process import run_in_process
+from peer.runtime.lifecycle import RuntimeLimits
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 LIE = "`extractor` is not declared to travel in round 3"
-QUICK = Bounds(timeouts=Timeouts(beat=0.05, refused=(0.05, 0.2), settle=0.5))
+QUICK = RuntimeLimits(timeouts=Timeouts(beat=0.05, refused=(0.05, 0.2), settle=0.5))
 
 
 def spec(directory: Path, **more: object) -> Spec:

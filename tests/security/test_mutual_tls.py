@@ -16,8 +16,8 @@ from authority import authority
 from cryptography import x509
 from real_peers import Build, SmallFederation, until
 
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
+from launcher.run_files import certificate_files
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import SERVICE, Reply, StatusReply, StatusRequest
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from echoes import echo, status
 
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
+from launcher.run_files import certificate_files
 from peer.errors import InputError
-from peer.network.transport import Place
+from peer.network.transport import ListenConfig
 from peer.network.transport.addresses import why_taken
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.transport.tls import Certificates, Security
+from peer.network.transport.tls import CertificatePaths, TlsCredentials
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 SPEC = "{protocol: fedavg, ring: [{id: peer0, address: '127.0.0.1:7700'}, {id: peer1, address: '127.0.0.1:7701'}]}"
 
@@ -33,10 +33,10 @@ CUT = "ExecuteBatchError raised in core by servicer method"
 """Of a call that ends while its answer is written, gRPC may say so itself (grpc/grpc pull request 32551)."""
 
 
-def in_use(certs: Path, names: dict[str, str], said: Callable[[str], None]) -> Security:
+def in_use(certs: Path, names: dict[str, str], said: Callable[[str], None]) -> TlsCredentials:
     """Certificates that are looked at all the time."""
-    certificates = Certificates("peer0", **certificate_files(certs, "peer0"))
-    return Security(certificates, names, lambda event: said(str(event)), look=0.002)
+    certificates = CertificatePaths("peer0", **certificate_files(certs, "peer0"))
+    return TlsCredentials(certificates, names, lambda event: said(str(event)), look=0.002)
 
 
 async def test_an_address_that_was_taken_meanwhile_is_waited_for(spec: Spec, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ async def test_a_peer_can_end_while_its_certificates_are_renewed(
     address = f"127.0.0.1:{ports(1)[0]}"
     for attempt in range(40):
         transport = GrpcTransport(
-            Place(address), status, in_use(tmp_path / "certs", {address: "peer0"}, lambda _: None)
+            ListenConfig(address), status, in_use(tmp_path / "certs", {address: "peer0"}, lambda _: None)
         )
         await transport.listen(echo)
         watching = asyncio.create_task(transport.run())

@@ -11,27 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.telemetry.events import (
-    KINDS,
+    EVENT_CLASSES,
     SCHEMA,
     Awaited,
     BytesPassed,
+    CallerRefused,
     CertificatesChanged,
+    CheckpointDamaged,
     Conflict,
-    Damaged,
     DataDrifted,
-    DataHeld,
+    DataSummary,
     Departed,
     Done,
+    EndedUnacknowledged,
     Event,
     Failed,
     FineTuned,
     Leaving,
-    Left,
     LinkChanged,
-    Lost,
     Misbehaving,
-    Refused,
-    Regressed,
+    NeighbourLost,
+    PeerRegressed,
     Resumed,
     Returning,
     RingOrdered,
@@ -41,13 +41,13 @@ from peer.telemetry.events import (
     StateChanged,
     Stopped,
     StoppedEarly,
-    Untold,
+    SubscriberDropped,
     ViewConflict,
     ViewDecided,
     Waiting,
     read_event,
 )
-from peer.telemetry.results import Earlier, Result, earlier, read_result, write_result
+from peer.telemetry.results import EarlierProcesses, Result, earlier, read_result, write_result
 from peer.telemetry.telemetry import Telemetry
 
 ROUND = RoundDone(
@@ -66,7 +66,7 @@ STARTED = Started(schema=SCHEMA, version="1.0", id="a", federation="digits", pro
 EVENTS: list[tuple[Event, str]] = [
     (STARTED, "a of digits starts (fibfl, 3 rounds)"),
     (BytesPassed(round=2, sent={"b": 5}, received={"b": 3, "c": 1}), "5 B sent, 4 B received (round 2)"),
-    (Untold(sentence="metrics failed"), "metrics failed"),
+    (SubscriberDropped(sentence="metrics failed"), "metrics failed"),
     (StateChanged(state="training", round=2), "training (round 2)"),
     (Waiting(cause="join", awaited=(Awaited("b", "b:1", "refused"),), sentence="waiting for b"), "waiting for b"),
     (LinkChanged(neighbour="b", state="up"), "link to b: up"),
@@ -105,20 +105,23 @@ EVENTS: list[tuple[Event, str]] = [
         "fine-tuned on its own samples: accuracy 0.9000, f1 0.5000",
     ),
     (
-        DataHeld(round=4, samples=30, classes={"0": 0.25, "1": 0.75}),
+        DataSummary(round=4, samples=30, classes={"0": 0.25, "1": 0.75}),
         "30 training samples from round 4 on, of 2 classes",
     ),
     (RoundDone(round=1), "round 1 done: accuracy not measured, loss not measured"),
     (Resumed(round=2), "resumed after round 2"),
-    (Refused(caller="x", origin="ipv4:127.0.0.1:5", reason="no"), "refused x from ipv4:127.0.0.1:5: no"),
+    (CallerRefused(caller="x", origin="ipv4:127.0.0.1:5", reason="no"), "refused x from ipv4:127.0.0.1:5: no"),
     (
         Conflict(sender="b", round=2, step=1),
         "b sent two different contents for the same step (round 2, step 1); the first counts",
     ),
-    (Regressed(neighbour="peer1", sentence="peer1 has lost round 3"), "peer1 has lost round 3"),
-    (Damaged(round=2, reason="torn"), "the checkpoint of round 2 is damaged, and this peer does without it (torn)"),
-    (Left(sentence="left without b"), "left without b"),
-    (Lost(neighbour="b", sentence="still waiting for b"), "still waiting for b"),
+    (PeerRegressed(neighbour="peer1", sentence="peer1 has lost round 3"), "peer1 has lost round 3"),
+    (
+        CheckpointDamaged(round=2, reason="torn"),
+        "the checkpoint of round 2 is damaged, and this peer does without it (torn)",
+    ),
+    (EndedUnacknowledged(sentence="left without b"), "left without b"),
+    (NeighbourLost(neighbour="b", sentence="still waiting for b"), "still waiting for b"),
     (CertificatesChanged(sentence="new certificates"), "new certificates"),
     (Stopped(signal="SIGTERM"), "stopped by SIGTERM"),
     (Failed(message="the disk is full"), "the disk is full"),
@@ -127,7 +130,7 @@ EVENTS: list[tuple[Event, str]] = [
 
 
 def test_every_kind_of_event_is_tried_here() -> None:
-    assert {type(event) for event, _ in EVENTS} == set(KINDS)
+    assert {type(event) for event, _ in EVENTS} == set(EVENT_CLASSES)
 
 
 @pytest.mark.parametrize(("event", "sentence"), EVENTS, ids=lambda value: getattr(value, "name", ""))
@@ -198,17 +201,17 @@ def test_whoever_is_told_hears_what_is_written_with_its_time(tmp_path: Path) -> 
 
 
 def test_earlier_lives_are_counted_and_the_pauses_between_them_are_not(tmp_path: Path) -> None:
-    assert earlier(tmp_path) == Earlier(0, 0.0)
+    assert earlier(tmp_path) == EarlierProcesses(0, 0.0)
     told = [
         (100.0, STARTED),
-        (101.0, Refused(caller='"started"', reason="no")),
+        (101.0, CallerRefused(caller='"started"', reason="no")),
         (104.5, Failed(message="started")),
         (1000.0, STARTED),
         (1002.0, ROUND),
     ]
     lines = [json.dumps({"time": time, **event.as_json()}) for time, event in told]
     (tmp_path / "events.jsonl").write_text("\n".join([*lines, '{"time": 1003.0, "event": "ro']))
-    assert earlier(tmp_path) == Earlier(2, 4.5 + 2.0)
+    assert earlier(tmp_path) == EarlierProcesses(2, 4.5 + 2.0)
 
 
 def test_a_state_is_for_programs_and_a_failure_is_an_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from peer.telemetry.line_file import LineFile
+from peer.files import LineFile
 
 
 def test_what_was_deleted_or_moved_is_begun_anew(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from threading import Thread
 
 import pytest
 
-from peer.telemetry import listener
-from peer.telemetry.events import Done, Event, Resumed, Untold
-from peer.telemetry.listener import Listener, Subscriber
+from peer.telemetry import telemetry
+from peer.telemetry.events import Done, Event, Resumed, SubscriberDropped
+from peer.telemetry.telemetry import Subscriber, SubscriberThread
 
 
 class Hearing(Subscriber):
@@ -35,7 +35,7 @@ ROUNDS = [Resumed(round=number) for number in range(50)]
 
 def test_all_is_told_in_order_before_the_end() -> None:
     subscriber, said = Hearing(lambda _event: time.sleep(0.001)), list[Event]()
-    told = Listener(subscriber, said.append)
+    told = SubscriberThread(subscriber, said.append)
     for event in ROUNDS:
         told.tell(event)
     told.end()
@@ -51,7 +51,7 @@ def test_what_it_raises_is_said_once_with_the_line(error: BaseException) -> None
             raise error
 
     subscriber, said = Hearing(fail), list[Event]()
-    told = Listener(subscriber, said.append)
+    told = SubscriberThread(subscriber, said.append)
     for event in ROUNDS:
         told.tell(event)
     told.end()
@@ -59,17 +59,17 @@ def test_what_it_raises_is_said_once_with_the_line(error: BaseException) -> None
     assert subscriber.heard == ROUNDS[:3]
     assert subscriber.closed
     (untold,) = said
-    assert isinstance(untold, Untold)
+    assert isinstance(untold, SubscriberDropped)
     what = f"{type(error).__name__}: {error}"
     assert f"tracker `mine:track` failed: {what} ({__file__}:" in str(untold)
     assert str(untold).endswith("it is told nothing more, and the peer goes on")
 
 
 def test_who_falls_too_far_behind_is_told_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MOST_WAITING", 10)
+    monkeypatch.setattr(telemetry, "MAX_EVENTS_BEHIND", 10)
     free = Flag()
     subscriber, said = Hearing(lambda _event: free.wait()), list[Event]()  # type: ignore[func-returns-value]
-    told = Listener(subscriber, said.append)
+    told = SubscriberThread(subscriber, said.append)
     for event in ROUNDS:
         told.tell(event)
     assert [str(event).partition(";")[0] for event in said] == ["tracker `mine:track` is 10 events behind"]
@@ -80,10 +80,10 @@ def test_who_falls_too_far_behind_is_told_nothing_more(monkeypatch: pytest.Monke
 
 
 def test_as_many_as_may_wait_are_taken_in_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MOST_WAITING", 10)
+    monkeypatch.setattr(telemetry, "MAX_EVENTS_BEHIND", 10)
     begun, free = Flag(), Flag()
     subscriber, said = Hearing(lambda _event: (begun.set(), free.wait())), list[Event]()  # type: ignore[func-returns-value]
-    told = Listener(subscriber, said.append)
+    told = SubscriberThread(subscriber, said.append)
     told.tell(ROUNDS[0])
     begun.wait()
     for event in ROUNDS[1:11]:
@@ -102,7 +102,7 @@ def test_the_end_waits_until_what_went_wrong_is_told() -> None:
 
     free, said = Flag(), list[Event]()
     subscriber = Hearing(fail)
-    told = Listener(subscriber, lambda event: (free.wait(), said.append(event)))  # type: ignore[func-returns-value,arg-type,return-value]
+    told = SubscriberThread(subscriber, lambda event: (free.wait(), said.append(event)))  # type: ignore[func-returns-value,arg-type,return-value]
     told.tell(Done())
     ended = ending(told)
     assert ended.is_alive()
@@ -112,7 +112,7 @@ def test_the_end_waits_until_what_went_wrong_is_told() -> None:
     assert subscriber.closed
 
 
-def ending(told: Listener) -> Thread:
+def ending(told: SubscriberThread) -> Thread:
     """A thread in which it ends, and which had the time to get as far as it can."""
     thread = Thread(target=told.end)
     thread.start()
@@ -123,7 +123,7 @@ def ending(told: Listener) -> Thread:
 def test_who_hangs_does_not_keep_a_peer_from_its_end() -> None:
     free = Flag()
     subscriber, said = Hearing(lambda _event: free.wait()), list[Event]()  # type: ignore[func-returns-value]
-    told = Listener(subscriber, said.append)
+    told = SubscriberThread(subscriber, said.append)
     told.tell(Done())
     told.end(patience=0.05)
     assert ["within 0.05 s" in str(event) for event in said] == [True]

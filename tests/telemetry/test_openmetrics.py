@@ -16,20 +16,20 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from peer.errors import InputError
-from peer.network.membership.edges import LinkState
+from peer.network.neighbours import LinkState
 from peer.network.transport.addresses import names_of
 from peer.runtime.lifecycle import State
-from peer.telemetry import exposition
+from peer.telemetry import metrics as exposition
 from peer.telemetry.events import (
     SCHEMA,
     Awaited,
     BytesPassed,
+    CallerRefused,
+    CheckpointDamaged,
     Conflict,
-    Damaged,
     Event,
     FineTuned,
     LinkChanged,
-    Refused,
     RoundDone,
     Shortage,
     Started,
@@ -37,8 +37,7 @@ from peer.telemetry.events import (
     ViewDecided,
     Waiting,
 )
-from peer.telemetry.exposition import CONNECTIONS
-from peer.telemetry.metrics import LINK_STATES, STATES, Metrics
+from peer.telemetry.metrics import LINK_STATES, MAX_CONNECTIONS, STATES, Metrics
 
 ROOT = Path(__file__).parent.parent.parent
 STARTED = Started(
@@ -72,11 +71,11 @@ LIFE: list[Event] = [
     ROUND,
     BytesPassed(round=4, sent={"peer1": 100}, received={"peer2": 40}),
     BytesPassed(round=5, sent={"peer1": 20, "peer2": 1}, received={}),
-    Refused(caller="x", kind="federation", reason="another seed"),
-    Refused(caller="a stranger", kind="stranger", reason='said "nothing"\n'),
-    Refused(caller="a stranger", kind="stranger", reason="too many calls"),
+    CallerRefused(caller="x", kind="federation", reason="another seed"),
+    CallerRefused(caller="a stranger", kind="stranger", reason='said "nothing"\n'),
+    CallerRefused(caller="a stranger", kind="stranger", reason="too many calls"),
     Conflict(sender="peer1", round=3, step=1),
-    Damaged(round=2, reason="torn"),
+    CheckpointDamaged(round=2, reason="torn"),
     ViewDecided(number=1, members=("peer0", "peer1"), first=5, planned=False, entrants=(), reason="peer2 lost"),
 ]
 
@@ -210,10 +209,10 @@ def test_it_answers_in_openmetrics_and_frees_its_port(lived: Metrics, here: tupl
 def test_who_says_nothing_holds_few_connections(
     lived: Metrics, here: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exposition, "PATIENCE", 600.0)
+    monkeypatch.setattr(exposition, "CONNECTION_TIMEOUT_S", 600.0)
     lived.listen(here)
     with ExitStack() as held:
-        first, *_ = [held.enter_context(socket.create_connection(here, timeout=60)) for _ in range(CONNECTIONS)]
+        first, *_ = [held.enter_context(socket.create_connection(here, timeout=60)) for _ in range(MAX_CONNECTIONS)]
         one_more = held.enter_context(socket.create_connection(here, timeout=60))
         assert one_more.recv(1) == b""
         first.shutdown(socket.SHUT_WR)
@@ -224,7 +223,7 @@ def test_who_says_nothing_holds_few_connections(
 def test_nobody_holds_a_connection_for_long(
     lived: Metrics, here: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exposition, "PATIENCE", 0.1)
+    monkeypatch.setattr(exposition, "CONNECTION_TIMEOUT_S", 0.1)
     lived.listen(here)
     with socket.create_connection(here, timeout=60) as held:
         held.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
@@ -276,7 +275,10 @@ def test_what_cannot_be_understood_is_answered_and_seldom_told(
         assert answered(here, request_).startswith(b"HTTP/1.0 400 ")
     lived.close()
     reason = "`metrics`, asked for in a way that is not understood"
-    assert [event.reason for event in said if isinstance(event, Refused)] == [reason, f"{reason}, 10 times by now"]
+    assert [event.reason for event in said if isinstance(event, CallerRefused)] == [
+        reason,
+        f"{reason}, 10 times by now",
+    ]
     assert quiet(capfd, caplog)
 
 

@@ -22,7 +22,7 @@ from peer.telemetry.events import (
     ViewDecided,
     Waiting,
 )
-from peer.telemetry.operator_log import AGAIN, PATIENT, Identification, OperatorLog
+from peer.telemetry.operator_log import REMINDER_AFTER_S, REMINDER_EVERY_S, Identification, OperatorLog
 from peer.telemetry.telemetry import Telemetry
 
 ABOUT = Identification(
@@ -88,12 +88,12 @@ def test_a_round_says_how_many_there_are_and_how_long_they_take(
 def test_whoever_waits_is_reminded_for_whom_and_since_when_and_then_rarely(operator: OperatorLog) -> None:
     for event in (Resumed(round=2), JOINING):
         operator.hear(at(100.0, event))
-    assert operator.reminder(100.0 + PATIENT - 1) is None
+    assert operator.reminder(100.0 + REMINDER_AFTER_S - 1) is None
     said = f"waiting for west at w:1 (refused) since {clock(100.0)}; Ctrl-C is safe: the same command goes on after"
-    assert operator.reminder(100.0 + PATIENT) == f"{said} round 2"
-    assert operator.reminder(100.0 + PATIENT + AGAIN - 1) is None
+    assert operator.reminder(100.0 + REMINDER_AFTER_S) == f"{said} round 2"
+    assert operator.reminder(100.0 + REMINDER_AFTER_S + REMINDER_EVERY_S - 1) is None
     operator.hear(at(150.0, replace(JOINING, awaited=(Awaited("west", "w:1", "no route"),))))
-    again = operator.reminder(100.0 + PATIENT + AGAIN)
+    again = operator.reminder(100.0 + REMINDER_AFTER_S + REMINDER_EVERY_S)
     assert again is not None
     assert again.startswith(f"waiting for west at w:1 (no route) since {clock(100.0)}; "), "it is the same wait"
     operator.hear(at(200.0, HERE))
@@ -124,7 +124,7 @@ def test_whoever_has_finished_says_why_it_stays(operator: OperatorLog) -> None:
     operator.hear(at(90.0, RoundDone(round=5)))
     operator.hear(state(100.0, "serving", 5))
     assert operator.reminder(100.0) is None
-    assert operator.reminder(100.0 + PATIENT) == (
+    assert operator.reminder(100.0 + REMINDER_AFTER_S) == (
         "all rounds are done, and the model is /runs/north/model.safetensors; its neighbours still need its last "
         "messages; Ctrl-C is safe: the same command goes on after round 5"
     )

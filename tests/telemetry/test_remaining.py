@@ -2,7 +2,7 @@
 
 import pytest
 
-from peer.telemetry.remaining import LAST, Remaining
+from peer.telemetry.remaining import ROUNDS_COUNTED, Remaining
 
 
 def seen(*ended: float) -> Remaining:
@@ -24,8 +24,8 @@ def test_one_long_round_counts_for_no_more_than_one() -> None:
 
 
 def test_only_the_last_rounds_count() -> None:
-    slow, quick = [10.0 * n for n in range(LAST)], [1000.0 + n for n in range(LAST + 1)]
-    assert seen(*slow, *quick).seconds(2 * LAST + 2, now=quick[-1]) == 1.0
+    slow, quick = [10.0 * n for n in range(ROUNDS_COUNTED)], [1000.0 + n for n in range(ROUNDS_COUNTED + 1)]
+    assert seen(*slow, *quick).seconds(2 * ROUNDS_COUNTED + 2, now=quick[-1]) == 1.0
 
 
 @pytest.mark.parametrize(("spent", "left"), [(0.0, 8.0), (1.5, 6.5), (60.0, 6.0), (-60.0, 8.0)])

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from peer.errors import InputError
 from peer.telemetry.events import Resumed, RoundDone
-from peer.telemetry.tensorboard import TensorBoard
+from peer.telemetry.telemetry import TensorBoard
 
 
 def curve(directory: Path, tag: str) -> list[tuple[int, float]]:

@@ -7,7 +7,7 @@ import pytest
 
 from peer.errors import InputError
 from peer.telemetry.events import SCHEMA, Resumed, RoundDone, Started
-from peer.telemetry.tracker import Tracker, load_tracker
+from peer.telemetry.telemetry import Tracker, load_tracker
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 CODE = """

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from peer.topology.graphs import Graph, RingCost, receivers, ring_cost, senders, similarity, two_opt
+from peer.topology import Graph, RingCost, receivers, ring_cost, senders, similarity, two_opt
 
 Matrix = NDArray[np.float64]
 MNIST_COUNTS = [

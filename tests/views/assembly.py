@@ -5,12 +5,12 @@ from dataclasses import asdict, replace
 
 from keyrings import FEDERATION, keyring
 
-from peer.views.decision import NO_EVIDENCE, Acceptor, Attempt, Memory, Rules, Standing, Wish
+from peer.views.decision import NO_EVIDENCE, Acceptor, Attempt, MemberProgress, MembershipChange, Memory, Rules
 from peer.views.signing import Keyring
 from peer.views.statements import Ballot, Decided, Decision, Evidence, InvalidError, Promised, Vote, canonical, read
 from peer.views.view import View
 
-AT_FIVE = Standing(durable=5, oldest=0, started=7, private=-1)
+AT_FIVE = MemberProgress(durable=5, oldest=0, started=7, private=-1)
 """Of a member that was never taken in."""
 ONE = Ballot(1, "a")
 
@@ -57,7 +57,11 @@ class Assembly:
         return self
 
     def attempt(
-        self, wish: Wish, by: str = "a", lost: Iterable[str] = (), standing: Mapping[str, Standing] | None = None
+        self,
+        wish: MembershipChange,
+        by: str = "a",
+        lost: Iterable[str] = (),
+        standing: Mapping[str, MemberProgress] | None = None,
     ) -> Attempt:
         """One from its beginning to its end; the lost do not answer."""
         attempt = Attempt(self.acceptors[by], None, wish)
@@ -67,7 +71,7 @@ class Assembly:
         return attempt
 
     def pass_on(
-        self, attempt: Attempt, lost: Iterable[str] = (), standing: Mapping[str, Standing] | None = None
+        self, attempt: Attempt, lost: Iterable[str] = (), standing: Mapping[str, MemberProgress] | None = None
     ) -> None:
         """All that it asks for now, once."""
         said = {**self.standing, **(standing or {})}

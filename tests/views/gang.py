@@ -10,7 +10,7 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from peer.views.decision import Memory, Wish, next_view
+from peer.views.decision import MembershipChange, Memory, next_view
 from peer.views.statements import (
     Announcement,
     AskPromise,
@@ -178,7 +178,7 @@ class Gang:
         missing = tuple(id for id in self.world.ids if id not in liar.chain.current.members)
         some = missing if self.random.random() < 0.3 else ()
         entries = tuple(one for one in liar.asks.values())
-        self.world.begin(liar, Wish(self.random.random() < 0.2, entries, missing=some, evidence=evidence))
+        self.world.begin(liar, MembershipChange(self.random.random() < 0.2, entries, missing=some, evidence=evidence))
 
     def repeat(self, liar: "Machine") -> None:
         if self.requests:

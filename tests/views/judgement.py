@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from machine import Machine
 
 from peer.views.statements import Decision, Evidence, InvalidError, Vote
-from peer.views.view import Chain, View
+from peer.views.view import View, ViewChain
 
 if TYPE_CHECKING:
     from world import World
@@ -62,7 +62,7 @@ def of_life(world: "World", machine: Machine) -> Iterator[str]:
     """Whether it can go on as it is to, by all that was decided."""
     if machine.lives == max(world.decided) or machine not in world.honest:
         return
-    chain = Chain([world.decided[number] for number in sorted(world.decided)])
+    chain = ViewChain([world.decided[number] for number in sorted(world.decided)])
     if not chain.is_over(machine.lives, machine.id) and machine.started >= chain.since(machine.lives)[0].first:
         yield f"{machine.id} has begun round {machine.started} of a planned view that is over then"
     view = chain.after(machine.lives, machine.id)

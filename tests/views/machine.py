@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
-from peer.views.decision import Acceptor, Attempt, Memory, Standing, is_less
+from peer.views.decision import Acceptor, Attempt, MemberProgress, Memory, Turns, is_less
 from peer.views.signing import Keyring
 from peer.views.statements import (
     Announcement,
@@ -23,8 +23,7 @@ from peer.views.statements import (
     canonical,
     read,
 )
-from peer.views.turns import Turns
-from peer.views.view import Chain, View
+from peer.views.view import View, ViewChain
 
 STALENESS = 4
 """Rounds that a peer may be ahead of the least durable one of which it knows."""
@@ -106,7 +105,7 @@ class Machine:
         return self.memory.entered
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> ViewChain:
         return self.acceptor.chain
 
     @property
@@ -168,13 +167,13 @@ class Machine:
         return max([-1, *(round for round in self.kept if round <= self.ceiling)])
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> MemberProgress:
         following, entry = self.following, self.entry
         private = dict(entry.entrants)[self.id] if entry else -1
         if following and following is entry:
             before, ceiling = following.first - 1, self.chain.ceiling(following.number)
-            return Standing(before if ceiling is None else min(before, ceiling), entry.first, before, private)
-        return Standing(min(self.able, self.ceiling), entry.first if entry else 0, self.started, private)
+            return MemberProgress(before if ceiling is None else min(before, ceiling), entry.first, before, private)
+        return MemberProgress(min(self.able, self.ceiling), entry.first if entry else 0, self.started, private)
 
     @property
     def able(self) -> int:

@@ -6,7 +6,7 @@ import pytest
 from assembly import Assembly, kept
 from keyrings import keyring
 
-from peer.views.decision import Attempt, Wish
+from peer.views.decision import Attempt, MembershipChange
 from peer.views.statements import (
     Ballot,
     Confirm,
@@ -102,7 +102,7 @@ def test_nobody_votes_for_a_proposal_in_the_name_of_another() -> None:
 def test_nobody_goes_back_for_one_that_promises_less_than_a_view_says_that_it_has() -> None:
     assembly = Assembly().begin_with(View(1, IDS, 4))
     assembly.standing["d"] = replace(assembly.standing["d"], durable=-1)
-    decided = assembly.attempt(Wish()).decision
+    decided = assembly.attempt(MembershipChange()).decision
     assert decided
     assert (decided.view.members, decided.view.first) == (("a", "b", "c"), 6)
 
@@ -110,7 +110,7 @@ def test_nobody_goes_back_for_one_that_promises_less_than_a_view_says_that_it_ha
 @pytest.mark.parametrize("by", ["", "d", "dd", "ad"])
 def test_nobody_is_released_or_committed_by_too_few(by: str) -> None:
     assembly = Assembly()
-    attempt = Attempt(assembly.acceptors["b"], None, Wish())
+    attempt = Attempt(assembly.acceptors["b"], None, MembershipChange())
     while attempt.state == "asking":
         assembly.pass_on(attempt)
     acceptor, ballot = assembly.acceptors["a"], attempt.ballot
@@ -128,7 +128,7 @@ def test_nobody_is_released_or_committed_by_too_few(by: str) -> None:
 def test_a_promise_comes_with_the_lock_that_it_names(given: Ballot | None) -> None:
     """Without it a liar could hold up what was decided, or keep a proposer from proposing anything."""
     assembly = Assembly()
-    attempt = Attempt(assembly.acceptors["a"], Ballot(4, "a"), Wish())
+    attempt = Attempt(assembly.acceptors["a"], Ballot(4, "a"), MembershipChange())
     assembly.pass_on(attempt)
     named = None if given == LATER else LATER
     lie = promises("d", ballot=attempt.ballot, locked=named)[0]

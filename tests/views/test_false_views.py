@@ -10,7 +10,7 @@ from assembly import AT_FIVE, ONE, Assembly, kept
 from cryptography import x509
 from keyrings import FEDERATION, ca, keyring
 
-from peer.views.decision import Attempt, Standing, Wish, next_view
+from peer.views.decision import Attempt, MemberProgress, MembershipChange, next_view
 from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import (
     HIGHEST,
@@ -167,7 +167,7 @@ def test_what_no_honest_members_would_have_decided_is_not_believed(view: View, w
 def test_neither_half_believes_a_view_of_its_own() -> None:
     """d tells a and b of one view, and c of another, with its own vote and all votes that it has got by an attempt."""
     assembly, without_a = Assembly(), View(1, ("b", "c", "d"), 6, reason="a silent for 30 s")
-    attempt = Attempt(assembly.acceptors["d"], None, Wish(leaves=True))
+    attempt = Attempt(assembly.acceptors["d"], None, MembershipChange(leaves=True))
     while attempt.state != "confirming":
         assembly.pass_on(attempt)
     confirm = attempt.requests()["a"]
@@ -203,7 +203,7 @@ def test_two_decisions_of_one_number_are_said_to_be_more_than_can_be_borne() -> 
 
 def test_a_proposer_is_not_outdated_by_a_view_that_was_not_decided() -> None:
     assembly = Assembly()
-    attempt = Attempt(assembly.acceptors["a"], None, Wish())
+    attempt = Attempt(assembly.acceptors["a"], None, MembershipChange())
     assembly.pass_on(attempt)
     requests = attempt.requests()
     with pytest.raises(InvalidError, match="too few"):
@@ -260,7 +260,7 @@ def test_a_ballot_far_above_all_others_is_refused_and_holds_nobody(counter: int)
         assert isinstance(assembly.acceptors[id].hear(asked(counter), AT_FIVE), Refused)
         assert kept(assembly.acceptors[id]) == before
         assert not assembly.acceptors[id].held
-    assert assembly.attempt(Wish(), lost="d").decision
+    assert assembly.attempt(MembershipChange(), lost="d").decision
 
 
 @pytest.mark.parametrize("counter", [HIGHEST + 1, 1 << 63, 1 << 70, 0, -1])
@@ -275,7 +275,7 @@ def test_after_the_highest_jump_the_next_attempt_can_be_sent_and_decides() -> No
     assembly = Assembly()
     for id in "abc":
         assert isinstance(assembly.acceptors[id].hear(asked(JUMP), AT_FIVE), Promised)
-    attempt = assembly.attempt(Wish(), lost="d")
+    attempt = assembly.attempt(MembershipChange(), lost="d")
     assert attempt.ballot.counter == JUMP + 1
     assert attempt.decision
     decided = Decided((attempt.decision,))
@@ -284,11 +284,11 @@ def test_after_the_highest_jump_the_next_attempt_can_be_sent_and_decides() -> No
 
 def test_who_is_outdone_by_the_highest_ballot_goes_on_with_one_that_all_take() -> None:
     assembly = Assembly()
-    attempt = Attempt(assembly.acceptors["a"], None, Wish())
+    attempt = Attempt(assembly.acceptors["a"], None, MembershipChange())
     assembly.pass_on(attempt)
     attempt.answered("d", Refused(1, Ballot(HIGHEST, "d")))
     assert attempt.outdone_by == Ballot(HIGHEST, "d")
-    later = Attempt(assembly.acceptors["a"], attempt.outdone_by, Wish())
+    later = Attempt(assembly.acceptors["a"], attempt.outdone_by, MembershipChange())
     assert later.ballot.counter <= JUMP + 1
     while not later.over:
         for id, request in later.requests().items():
@@ -331,7 +331,7 @@ def test_nobody_asks_in_the_name_of_another() -> None:
 @pytest.mark.parametrize("round", [1 << 62, 4_294_967_290, 61, -2])
 def test_rounds_that_never_come_are_not_taken_for_a_promise(name: str, round: int) -> None:
     assembly = Assembly()
-    attempt = Attempt(assembly.acceptors["a"], None, Wish())
+    attempt = Attempt(assembly.acceptors["a"], None, MembershipChange())
     assembly.pass_on(attempt)
     lie = replace(Promise(1, attempt.ballot, 5, 0, 7, -1), **{name: round})  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match=rf"{name}|tells of round 61 in a run of 60"):
@@ -364,7 +364,7 @@ def test_a_lie_within_the_run_moves_a_planned_view_by_a_few_rounds_at_most(
     assembly = Assembly("abcde").begin_with(View(1, IDS, 0))
     assembly.standing["d"] = replace(AT_FIVE, **lie)
     entry = assembly.keyrings["e"].sign(Entry(1, -1))
-    decided = assembly.attempt(Wish(entries=(entry,))).decision
+    decided = assembly.attempt(MembershipChange(entries=(entry,))).decision
     assert decided
     assert (decided.view.planned, decided.view.first) == (True, first)
     assert decided.view.entrants == (*entrants, ("e", -1))
@@ -388,7 +388,7 @@ def announced(id: str, round: int, view: int = 0) -> Signed[Announcement]:
 def test_nobody_goes_back_for_one_that_promises_less_than_it_has_announced() -> None:
     assembly = Assembly()
     assembly.standing["d"] = replace(AT_FIVE, durable=-1)
-    attempt = Attempt(assembly.acceptors["a"], None, Wish())
+    attempt = Attempt(assembly.acceptors["a"], None, MembershipChange())
     attempt.against([announced("d", 5)])
     while not attempt.over:
         assembly.pass_on(attempt)
@@ -401,7 +401,7 @@ def test_nobody_goes_back_for_one_that_promises_less_than_it_has_announced() -> 
 def test_one_objection_is_enough_to_hold_an_announcement_against_a_promise() -> None:
     assembly = Assembly()
     assembly.standing["d"] = replace(AT_FIVE, durable=-1)
-    attempt = Attempt(assembly.acceptors["a"], None, Wish(leaves=True))
+    attempt = Attempt(assembly.acceptors["a"], None, MembershipChange(leaves=True))
     while attempt.state != "proposing":
         assembly.pass_on(attempt)
     attempt.requests()
@@ -410,7 +410,7 @@ def test_one_objection_is_enough_to_hold_an_announcement_against_a_promise() -> 
         attempt.failed(id)
     assert attempt.over
     assert attempt.announced["d"].statement == Announcement(0, 5)
-    again = Attempt(assembly.acceptors["a"], None, Wish())
+    again = Attempt(assembly.acceptors["a"], None, MembershipChange())
     again.against(attempt.announced.values())
     while not again.over:
         assembly.pass_on(again)
@@ -430,7 +430,7 @@ def test_one_objection_is_enough_to_hold_an_announcement_against_a_promise() -> 
 )
 def test_nobody_is_left_out_for_what_it_has_not_announced(lie: Signed[Announcement]) -> None:
     assembly = Assembly()
-    attempt = Attempt(assembly.acceptors["d"], None, Wish())
+    attempt = Attempt(assembly.acceptors["d"], None, MembershipChange())
     attempt.against([lie])
     while not attempt.over:
         assembly.pass_on(attempt)
@@ -449,17 +449,17 @@ def test_nobody_goes_back_for_one_that_was_to_play_no_rounds(planned: bool) -> N
     """Only who has left by a planned view, and is lost before its last round, can be missing. Else a liar could have
     all go back again and again, for a member that has long been away."""
     assembly = Assembly("abcde").begin_with(View(1, IDS, 9, planned=planned))
-    made = assembly.attempt(Wish(missing=("e",)))
+    made = assembly.attempt(MembershipChange(missing=("e",)))
     assert made.state == ("decided" if planned else "short")
     if planned:
-        assert assembly.attempt(Wish(missing=("e",))).state == "short", "once is enough"
+        assert assembly.attempt(MembershipChange(missing=("e",))).state == "short", "once is enough"
 
 
 def test_nobody_is_missing_that_was_in_no_view_that_is_being_played() -> None:
     views = (View(1, ("a", "b", "c", "e"), 5), View(2, IDS[:3], 7, planned=True))
     assembly = Assembly("abcde").begin_with(*views)
-    assert assembly.attempt(Wish(missing=("d",))).state == "short"
-    assert assembly.attempt(Wish(missing=("e",))).state == "decided"
+    assert assembly.attempt(MembershipChange(missing=("d",))).state == "short"
+    assert assembly.attempt(MembershipChange(missing=("e",))).state == "decided"
 
 
 # What a careful reader found.
@@ -479,15 +479,15 @@ def test_after_a_planned_view_nobody_goes_back_much_further_than_its_beginning()
     """Whoever is in it has played up to there, whatever it has announced in it or says that it has."""
     assembly = Assembly("abcde").begin_with(View(1, IDS, 50, planned=True))
     assert assembly.acceptors["a"].chain.floor("b") == 50 - 1 - 4 - 5
-    liar = Standing(durable=7, oldest=0, started=7, private=-1)
-    honest = Standing(durable=53, oldest=0, started=54, private=-1)
-    made = assembly.attempt(Wish(), standing={"a": honest, "b": honest, "c": honest, "d": liar})
+    liar = MemberProgress(durable=7, oldest=0, started=7, private=-1)
+    honest = MemberProgress(durable=53, oldest=0, started=54, private=-1)
+    made = assembly.attempt(MembershipChange(), standing={"a": honest, "b": honest, "c": honest, "d": liar})
     assert made.decision
     assert (made.decision.view.members, made.decision.view.first) == (("a", "b", "c"), 54)
 
 
 def test_a_second_promise_cannot_take_back_the_lock_of_the_first() -> None:
-    attempt = Attempt(Assembly().acceptors["a"], None, Wish())
+    attempt = Attempt(Assembly().acceptors["a"], None, MembershipChange())
     ballot, number = attempt.ballot, attempt.number
     locked = Promise(number, ballot, 5, 0, 7, -1)
     for promise in (locked, replace(locked, durable=4)):

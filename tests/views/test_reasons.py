@@ -5,16 +5,25 @@ from assembly import Assembly
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.views.decision import Standing, Wish
-from peer.views.reasons import FORGETFUL, LEAVES, LIAR, TAKEN_IN, News, reason, silent, voted_out
+from peer.views.decision import MemberProgress, MembershipChange
 from peer.views.statements import Entry, Signed
-from peer.views.view import LONGEST_REASON
+from peer.views.view import (
+    FORGETFUL,
+    LEAVES,
+    LIAR,
+    LONGEST_REASON,
+    TAKEN_IN,
+    ReasonNews,
+    compose_reason,
+    silent_reason,
+    voted_out_reason,
+)
 
 IDS = tuple("abcdefg")
-FORGOTTEN = Standing(durable=-1, oldest=0, started=5, private=-1)
+FORGOTTEN = MemberProgress(durable=-1, oldest=0, started=5, private=-1)
 
 
-def lived(*attempts: tuple[Wish, str, str], forgetful: str = "") -> list[str]:
+def lived(*attempts: tuple[MembershipChange, str, str], forgetful: str = "") -> list[str]:
     """The reasons of the views that are decided one after the other; of each the wish, by whom, and who does not
     answer. `forgetful`: who promises less than the last view says it has."""
     members, reasons = Assembly("abcdefg", faulty=0, signed=False), list[str]()
@@ -27,17 +36,24 @@ def lived(*attempts: tuple[Wish, str, str], forgetful: str = "") -> list[str]:
 
 
 def test_of_two_that_are_lost_one_after_the_other_both_are_explained() -> None:
-    assert lived((Wish(), "a", "c"), (Wish(), "a", "cd")) == ["c silent for 30 s", "c, d silent for 30 s"]
+    assert lived((MembershipChange(), "a", "c"), (MembershipChange(), "a", "cd")) == [
+        "c silent for 30 s",
+        "c, d silent for 30 s",
+    ]
 
 
 def test_of_two_that_are_lost_at_once_both_are_explained() -> None:
-    assert lived((Wish(), "a", "cd")) == ["c, d silent for 30 s"]
+    assert lived((MembershipChange(), "a", "cd")) == ["c, d silent for 30 s"]
 
 
 def test_each_keeps_the_reason_of_its_own_until_it_is_back() -> None:
-    back = Wish(entries=(Signed("c", Entry(3, -1)),), unanimous=True)
+    back = MembershipChange(entries=(Signed("c", Entry(3, -1)),), unanimous=True)
     told = lived(
-        (Wish(), "a", "c"), (Wish(leaves=True), "b", "c"), (Wish(), "a", "bcd"), (back, "a", "bd"), forgetful="e"
+        (MembershipChange(), "a", "c"),
+        (MembershipChange(leaves=True), "b", "c"),
+        (MembershipChange(), "a", "bcd"),
+        (back, "a", "bd"),
+        forgetful="e",
     )
     assert told == [
         "c silent for 30 s",
@@ -47,33 +63,37 @@ def test_each_keeps_the_reason_of_its_own_until_it_is_back() -> None:
     ]
 
 
-@pytest.mark.parametrize("what", [silent(0.5), silent(1e7), voted_out("ab"), LIAR, FORGETFUL])
+@pytest.mark.parametrize("what", [silent_reason(0.5), silent_reason(1e7), voted_out_reason("ab"), LIAR, FORGETFUL])
 def test_every_reason_is_kept(what: str) -> None:
-    later = reason([("d", TAKEN_IN)], reason([("ef", what)], "", "", IDS), "ef", IDS)
+    later = compose_reason([("d", TAKEN_IN)], compose_reason([("ef", what)], "", "", IDS), "ef", IDS)
     assert later == f"d taken in; e, f {what}"
 
 
 def test_who_left_has_left_from_the_next_view_on() -> None:
-    assert reason([("a", silent(4))], f"e {LEAVES}", "e", IDS) == "a silent for 4 s; e left"
+    assert compose_reason([("a", silent_reason(4))], f"e {LEAVES}", "e", IDS) == "a silent for 4 s; e left"
 
 
 LONG = tuple(f"hospital-{at:02}-of-a-town" for at in range(30))
 
 
 def test_a_long_one_names_some_of_each_and_counts_the_rest() -> None:
-    news: list[News] = [(LONG[:9], silent(4)), (LONG[9:11], voted_out(LONG[15:]))]
-    told = reason(news, "", (), LONG)
+    news: list[ReasonNews] = [(LONG[:9], silent_reason(4)), (LONG[9:11], voted_out_reason(LONG[15:]))]
+    told = compose_reason(news, "", (), LONG)
     assert len(told) <= LONGEST_REASON
     assert "and 5 more silent for 4 s; " in told
     assert told.endswith(" and others")
-    later = reason([(LONG[11:12], FORGETFUL)], told, LONG[:11], LONG)
+    later = compose_reason([(LONG[11:12], FORGETFUL)], told, LONG[:11], LONG)
     assert later.endswith(" and others; 5 more out before")
 
 
 @given(
-    st.lists(st.tuples(st.sets(st.sampled_from(LONG)), st.sampled_from([silent(4), voted_out(LONG), LIAR, LEAVES]))),
+    st.lists(
+        st.tuples(
+            st.sets(st.sampled_from(LONG)), st.sampled_from([silent_reason(4), voted_out_reason(LONG), LIAR, LEAVES])
+        )
+    ),
     st.text(" -~;,", max_size=LONGEST_REASON),
     st.sets(st.sampled_from(LONG)),
 )
-def test_it_is_never_too_long(news: list[News], before: str, out: set[str]) -> None:
-    assert len(reason(news, before, out, LONG)) <= LONGEST_REASON
+def test_it_is_never_too_long(news: list[ReasonNews], before: str, out: set[str]) -> None:
+    assert len(compose_reason(news, before, out, LONG)) <= LONGEST_REASON

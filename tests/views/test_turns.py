@@ -1,9 +1,9 @@
-"""Whose attempts a member listens to: rules T1 to T4 of `peer/views/turns.py`."""
+"""Whose attempts a member listens to: rules T1 to T4 of `peer/views/decision.py`."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.views.turns import PHASES, Turns
+from peer.views.decision import PHASES_OF_ATTEMPT, Turns
 
 PHASE = 4.0
 
@@ -36,7 +36,7 @@ def test_a_turn_begins_anew_with_each_phase_and_ends_all_the_same() -> None:
         turns.advance("a")
         turns.advance("b")
         assert not turns.is_free("b")
-    turns.now = PHASES * PHASE
+    turns.now = PHASES_OF_ATTEMPT * PHASE
     turns.advance("a")
     assert turns.is_free("b")
 

@@ -9,7 +9,7 @@ from assembly import ONE, Assembly, restarted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.views.decision import Attempt, Standing, Wish, next_view
+from peer.views.decision import Attempt, MemberProgress, MembershipChange, next_view
 from peer.views.statements import (
     Ask,
     AskPromise,
@@ -32,14 +32,14 @@ from peer.views.statements import (
     Vote,
     Voted,
 )
-from peer.views.view import Chain, View
+from peer.views.view import View, ViewChain
 
 IDS = ("a", "b", "c", "d", "e")
 ALL = View(0, IDS, 0)
 BEGINNING = View(1, IDS[:4], 2, reason="e silent for 30 s")
 """Without e, which has played two rounds."""
 STANDING = {
-    id: Standing(*at, -1) for id, at in {"a": (3, 0, 5), "b": (2, 0, 5), "c": (3, 0, 6), "d": (4, 0, 6)}.items()
+    id: MemberProgress(*at, -1) for id, at in {"a": (3, 0, 5), "b": (2, 0, 5), "c": (3, 0, 6), "d": (4, 0, 6)}.items()
 }
 
 
@@ -49,8 +49,8 @@ def assembly() -> Assembly:
 
 
 def attempt(
-    wish: Wish,
-    standing: Mapping[str, Standing] = STANDING,
+    wish: MembershipChange,
+    standing: Mapping[str, MemberProgress] = STANDING,
     lost: str = "",
     by: str = "a",
     at_least: int = 1,
@@ -75,107 +75,111 @@ def enters(id: str, private: int, number: int = 1) -> tuple[Signed[Entry], ...]:
 
 
 def test_the_rest_go_on_without_one_from_the_last_round_that_all_of_them_have() -> None:
-    assert view_of(attempt(Wish(), lost="c")) == View(2, ("a", "b", "d"), 3, reason="c, e silent for 30 s")
+    assert view_of(attempt(MembershipChange(), lost="c")) == View(2, ("a", "b", "d"), 3, reason="c, e silent for 30 s")
 
 
 def test_one_is_taken_in_after_the_last_round_that_has_begun() -> None:
-    taken_in = attempt(Wish(entries=enters("e", 1)))
+    taken_in = attempt(MembershipChange(entries=enters("e", 1)))
     assert view_of(taken_in) == View(2, IDS, 7, planned=True, entrants=(("e", 1),), reason="e taken in")
     for invented in (2, 7):
-        found = view_of(attempt(Wish(entries=enters("e", invented))))
+        found = view_of(attempt(MembershipChange(entries=enters("e", invented))))
         assert found
         assert found.entrants == (("e", -1),), "it has not played that round"
 
 
 def test_one_leaves_and_all_play_their_rounds_to_the_end() -> None:
-    left = attempt(Wish(leaves=True), by="b")
+    left = attempt(MembershipChange(leaves=True), by="b")
     assert view_of(left) == View(2, ("a", "c", "d"), 7, planned=True, reason="b leaves; e silent for 30 s")
 
 
 def test_a_false_alarm_changes_nothing() -> None:
-    made = attempt(Wish())
+    made = attempt(MembershipChange())
     assert made.state == "released"
     assert made.lock
     assert made.lock.view is None
 
 
 def test_half_decides_with_the_first_member_only() -> None:
-    assert attempt(Wish(), lost="cd").state == "decided"
-    assert attempt(Wish(), lost="ab", by="c").state == "short"
+    assert attempt(MembershipChange(), lost="cd").state == "decided"
+    assert attempt(MembershipChange(), lost="ab", by="c").state == "short"
 
 
 def test_never_fewer_members_than_wished() -> None:
-    assert attempt(Wish(at_least=4), lost="c").state == "short"
-    assert attempt(Wish(at_least=4, leaves=True), by="c").state == "released"
+    assert attempt(MembershipChange(at_least=4), lost="c").state == "short"
+    assert attempt(MembershipChange(at_least=4, leaves=True), by="c").state == "released"
 
 
 def test_never_fewer_members_than_the_protocol_needs() -> None:
-    assert attempt(Wish(), lost="c", at_least=4).state == "short"
-    assert attempt(Wish(leaves=True), by="c", at_least=4).state == "released"
+    assert attempt(MembershipChange(), lost="c", at_least=4).state == "short"
+    assert attempt(MembershipChange(leaves=True), by="c", at_least=4).state == "released"
 
 
 def test_who_was_taken_in_and_cannot_go_back_so_far_is_taken_in_once_more_with_what_it_brought() -> None:
-    one_of_them = {**STANDING, "d": Standing(4, 5, 4, 4)}
-    found = view_of(attempt(Wish(), one_of_them, lost="c"))
+    one_of_them = {**STANDING, "d": MemberProgress(4, 5, 4, 4)}
+    found = view_of(attempt(MembershipChange(), one_of_them, lost="c"))
     assert found
     assert (found.members, found.first, found.entrants) == (("a", "b", "d"), 3, (("d", -1),)), "it would be void"
-    found = view_of(attempt(Wish(entries=enters("e", 1)), {**one_of_them, "d": Standing(4, 5, 4, 2)}, lost="c"))
+    found = view_of(
+        attempt(MembershipChange(entries=enters("e", 1)), {**one_of_them, "d": MemberProgress(4, 5, 4, 2)}, lost="c")
+    )
     assert found
     assert (found.members, found.first, found.entrants) == (("a", "b", "d", "e"), 3, (("d", 2), ("e", 1)))
 
 
 def test_who_was_taken_in_goes_back_with_the_others_to_rounds_that_it_has_played() -> None:
-    entered = {**dict.fromkeys(IDS, Standing(3, 0, 5, -1)), "d": Standing(4, 3, 6, 1)}
-    found = view_of(attempt(Wish(), entered, lost="c"))
+    entered = {**dict.fromkeys(IDS, MemberProgress(3, 0, 5, -1)), "d": MemberProgress(4, 3, 6, 1)}
+    found = view_of(attempt(MembershipChange(), entered, lost="c"))
     assert found
     assert (found.first, found.entrants) == (4, ())
-    found = view_of(attempt(Wish(), {**entered, "d": Standing(3, 4, 3, 1)}, lost="c"))
+    found = view_of(attempt(MembershipChange(), {**entered, "d": MemberProgress(3, 4, 3, 1)}, lost="c"))
     assert found
     assert (found.first, found.entrants) == (4, (("d", 1),)), "it has not played round 3"
 
 
 def test_nobody_is_taken_in_where_all_begin_anew() -> None:
-    begin = {**STANDING, "a": Standing(-1, 0, 1, -1), "b": Standing(4, 5, 5, 2)}
-    found = view_of(attempt(Wish(entries=enters("e", 2)), begin, lost="c", after=replace(BEGINNING, first=0)))
+    begin = {**STANDING, "a": MemberProgress(-1, 0, 1, -1), "b": MemberProgress(4, 5, 5, 2)}
+    found = view_of(
+        attempt(MembershipChange(entries=enters("e", 2)), begin, lost="c", after=replace(BEGINNING, first=0))
+    )
     assert found
     assert (found.members, found.first, found.entrants) == (("a", "b", "d", "e"), 0, ())
 
 
 def test_nothing_is_proposed_unless_all_promise_if_so_wished() -> None:
-    wish = Wish(entries=enters("e", 2), unanimous=True)
+    wish = MembershipChange(entries=enters("e", 2), unanimous=True)
     assert attempt(wish, lost="c").state == "short"
     found = view_of(attempt(wish))
     assert found
     assert (found.members, found.planned) == (IDS, True)
-    assert attempt(Wish(unanimous=True)).state == "released"
+    assert attempt(MembershipChange(unanimous=True)).state == "released"
 
 
 def test_a_lock_is_carried_on_even_if_not_all_promise() -> None:
     members = assembly()
-    first = Attempt(members.acceptors["b"], None, Wish())
+    first = Attempt(members.acceptors["b"], None, MembershipChange())
     while first.state != "confirming":
         members.pass_on(first, lost="d", standing=STANDING)
     members.acceptors["b"].hear(first.requests()["b"])
     assert first.lock
     assert members.acceptors["b"].slot.lock == first.lock, "it alone has heard of the lock"
-    later = members.attempt(Wish(unanimous=True), by="c", lost="d", standing=STANDING)
+    later = members.attempt(MembershipChange(unanimous=True), by="c", lost="d", standing=STANDING)
     assert view_of(later) == first.lock.view
     assert later.ballot > first.ballot
 
 
 def test_a_member_that_asks_to_be_taken_in_does_not_enter() -> None:
-    assert attempt(Wish(entries=enters("b", 1))).state == "released"
+    assert attempt(MembershipChange(entries=enters("b", 1))).state == "released"
 
 
 def test_all_go_back_where_the_rounds_that_have_begun_cannot_be_finished() -> None:
     members = Assembly("abcde", faulty=0, signed=False).begin_with(View(1, IDS[:4], 5, planned=True, reason="e leaves"))
-    found = view_of(members.attempt(Wish(missing=("e",)), standing=STANDING))
+    found = view_of(members.attempt(MembershipChange(missing=("e",)), standing=STANDING))
     assert found == View(2, IDS[:4], 3, reason="e silent for 30 s; e left")
 
 
 def test_a_planned_view_does_not_begin_before_the_present_one() -> None:
     members = Assembly("ab", faulty=0, signed=False)
-    chain = Chain([View(0, ("a", "b"), 0), View(1, ("a",), 9, planned=True, reason="b leaves")])
+    chain = ViewChain([View(0, ("a", "b"), 0), View(1, ("a",), 9, planned=True, reason="b leaves")])
     promise = Signed("a", Promise(2, ONE, 3, 0, 5, -1))
     found = next_view(chain, "a", Grounds((promise,), entries=enters("b", 0)), members.rules)
     assert found == View(2, ("a", "b"), 9, planned=True, entrants=(("b", 0),), reason="b taken in")
@@ -183,7 +187,7 @@ def test_a_planned_view_does_not_begin_before_the_present_one() -> None:
 
 def test_the_own_promise_is_on_disk_before_others_are_asked() -> None:
     members = assembly()
-    made = Attempt(members.acceptors["b"], None, Wish())
+    made = Attempt(members.acceptors["b"], None, MembershipChange())
     requests = made.requests()
     assert requests.keys() == {"b"}
     made.answered("b", members.acceptors["b"].hear(requests["b"], STANDING["b"]))
@@ -193,13 +197,13 @@ def test_the_own_promise_is_on_disk_before_others_are_asked() -> None:
 
 def test_who_is_no_member_proposes_nothing() -> None:
     with pytest.raises(ValueError, match="e is no member of view 1"):
-        Attempt(assembly().acceptors["e"], None, Wish())
+        Attempt(assembly().acceptors["e"], None, MembershipChange())
 
 
 def test_one_that_is_behind_says_so_and_promises_once_it_is_told() -> None:
     behind = assembly().acceptors["b"]
     ahead = assembly().begin_with(View(2, ("a", "b"), 2)).acceptors["a"]
-    request = Attempt(ahead, None, Wish()).requests()["a"]
+    request = Attempt(ahead, None, MembershipChange()).requests()["a"]
     assert behind.hear(request, STANDING["b"]) == Behind(1)
     assert behind.hear(ahead.since(1, 64)) == Heard()
     assert isinstance(behind.hear(request, STANDING["b"]), Promised)
@@ -207,7 +211,7 @@ def test_one_that_is_behind_says_so_and_promises_once_it_is_told() -> None:
 
 def test_one_that_is_outdated_hears_what_was_decided() -> None:
     members, ahead = assembly(), assembly().begin_with(View(2, ("a", "b"), 2)).acceptors["b"]
-    made = Attempt(members.acceptors["a"], None, Wish())
+    made = Attempt(members.acceptors["a"], None, MembershipChange())
     request = made.requests()["a"]
     made.answered("a", members.acceptors["a"].hear(request, STANDING["a"]))
     made.answered("b", ahead.hear(made.requests()["b"], STANDING["b"]))
@@ -244,7 +248,7 @@ def test_a_promise_holds_through_a_restart_until_that_very_ballot_is_given_back(
 
 def test_a_lock_is_told_to_later_proposers_also_after_a_restart() -> None:
     members = assembly()
-    made = Attempt(members.acceptors["b"], None, Wish())
+    made = Attempt(members.acceptors["b"], None, MembershipChange())
     while made.state != "confirming":
         members.pass_on(made, lost="d", standing=STANDING)
     confirm = made.requests()["a"]
@@ -265,7 +269,7 @@ def test_who_is_outside_promises_nothing() -> None:
 
 def test_a_chain_takes_one_view_after_the_other_and_each_once() -> None:
     one, two = View(1, ("a", "b", "c"), 7), View(2, ("a", "b"), 4)
-    chain = Chain([ALL])
+    chain = ViewChain([ALL])
     with pytest.raises(ValueError, match="view 2 does not follow view 0"):
         chain.extend(two)
     chain.extend(one)
@@ -276,7 +280,7 @@ def test_a_chain_takes_one_view_after_the_other_and_each_once() -> None:
     with pytest.raises(ValueError, match="view 1 does not follow view 2"):
         chain.extend(View(1, ("a", "b"), 7))
     with pytest.raises(ValueError, match="begins with the view of number 0"):
-        Chain([])
+        ViewChain([])
     assert [chain.ceiling(entered) for entered in range(3)] == [3, 3, None]
 
 
@@ -314,29 +318,29 @@ def test_who_asks_to_be_taken_in_is_told_what_it_does_not_know() -> None:
 
 def test_planned_views_are_lived_in_one_after_the_other() -> None:
     one, two = View(1, IDS[:3], 5, planned=True), View(2, ("a", "b"), 8, planned=True)
-    chain = Chain([View(0, IDS[:4], 0), one, two])
+    chain = ViewChain([View(0, IDS[:4], 0), one, two])
     assert [chain.after(number, "a") for number in range(2)] == [one, two]
     assert [chain.after(number, "c") for number in range(2)] == [one, None], "who leaves lives in all that have it"
 
 
 def test_who_has_come_by_planned_views_alone_has_the_last_round_of_each_on_disk() -> None:
     back, one, two = View(1, IDS[:3], 4), View(2, IDS[:4], 9, planned=True), View(3, IDS, 9, planned=True)
-    chain = Chain([View(0, IDS[:4], 0), back, one, two])
+    chain = ViewChain([View(0, IDS[:4], 0), back, one, two])
     assert [chain.passed(number) for number in range(4)] == [{}, {}, {1: 8}, {2: 8, 1: 8}]
 
 
 def test_what_a_decided_view_says_that_a_member_has() -> None:
     taken_in = View(2, IDS, 9, planned=True, entrants=(("e", 3),))
-    chain = Chain([ALL, View(1, IDS[:4], 5), taken_in, View(3, IDS, 12, planned=True)])
+    chain = ViewChain([ALL, View(1, IDS[:4], 5), taken_in, View(3, IDS, 12, planned=True)])
     assert [chain.floor(id) for id in "ae"] == [4, 8]
-    assert Chain([ALL]).floor("a") == -1
+    assert ViewChain([ALL]).floor("a") == -1
 
 
 def test_what_lies_before_a_view_for_which_all_go_back_is_passed_over() -> None:
     planned, back = View(1, IDS[:3], 9, planned=True), View(2, IDS[:2], 4)
-    assert Chain([ALL, planned, back]).after(0, "a") == back
+    assert ViewChain([ALL, planned, back]).after(0, "a") == back
     later = View(3, ("a", "b", "e"), 6, planned=True, entrants=(("e", 2),))
-    chain = Chain([ALL, planned, back, later])
+    chain = ViewChain([ALL, planned, back, later])
     assert chain.after(0, "a") == back
     assert chain.after(2, "a") == later
     assert chain.after(0, "e") == later
@@ -344,7 +348,7 @@ def test_what_lies_before_a_view_for_which_all_go_back_is_passed_over() -> None:
 
 def test_who_is_taken_in_lives_in_that_view_next_even_if_it_is_planned() -> None:
     without, again = View(1, ("a", "b"), 5), View(2, IDS[:3], 8, planned=True, entrants=(("c", 4),))
-    chain = Chain([ALL, without, again])
+    chain = ViewChain([ALL, without, again])
     assert chain.after(0, "c") == again
     assert (chain.after(0, "a"), chain.after(1, "a")) == (without, again)
 

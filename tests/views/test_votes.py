@@ -6,7 +6,7 @@ import pytest
 from assembly import ONE, Assembly, restarted
 from keyrings import keyring
 
-from peer.views.decision import Attempt, Wish
+from peer.views.decision import Attempt, MembershipChange
 from peer.views.statements import (
     AskPromise,
     Ballot,
@@ -31,7 +31,7 @@ from peer.views.statements import (
     Vote,
     Voted,
 )
-from peer.views.view import Chain, View
+from peer.views.view import View, ViewChain
 
 IDS = ("a", "b", "c", "d")
 
@@ -46,7 +46,7 @@ OUT = consents("c", "a", "b", "d")
 
 def test_who_leaves_plays_its_last_view_to_the_end_and_who_is_lost_does_not() -> None:
     planned, without = View(1, IDS, 5, planned=True), View(2, ("a", "b"), 8, planned=True)
-    chain = Chain([View(0, IDS, 0), planned, without])
+    chain = ViewChain([View(0, IDS, 0), planned, without])
     assert [chain.is_over(number, "c") for number in range(3)] == [False, False, True]
     assert [chain.is_over(number, "a") for number in range(3)] == [False, False, False]
     chain.extend(View(3, ("a",), 7))
@@ -57,12 +57,12 @@ def test_who_leaves_plays_its_last_view_to_the_end_and_who_is_lost_does_not() ->
 def test_who_is_voted_out_has_no_say_in_it_and_is_never_taken_in_again() -> None:
     members = Assembly()
     members.standing["c"] = replace(members.standing["c"], durable=0, started=20)
-    out = members.attempt(Wish(evidence=OUT)).decision
+    out = members.attempt(MembershipChange(evidence=OUT)).decision
     assert out
     assert out.view == View(1, ("a", "b", "d"), 6, reason="c voted out by a, b, d", expelled=("c",))
     assert members.acceptors["c"].chain.current == out.view, "it is told"
     asks = members.keyrings["c"].sign(Entry(1, 5))
-    assert members.attempt(Wish(entries=(asks,))).state == "released"
+    assert members.attempt(MembershipChange(entries=(asks,))).state == "released"
     with_it = replace(out.view, number=2, members=IDS, expelled=())
     assert members.refuses("a", members.decision(with_it)) == "an expulsion that is forgotten"
     assert members.refuses("a", members.decision(replace(with_it, expelled=("c",)))) == "an expelled member"
@@ -70,10 +70,10 @@ def test_who_is_voted_out_has_no_say_in_it_and_is_never_taken_in_again() -> None
 
 def test_who_is_away_can_be_voted_out() -> None:
     members = Assembly().begin_with(View(1, ("a", "b", "d"), 5))
-    out = members.attempt(Wish(evidence=OUT)).decision
+    out = members.attempt(MembershipChange(evidence=OUT)).decision
     assert out
     assert (out.view.members, out.view.planned, out.view.expelled) == (("a", "b", "d"), True, ("c",))
-    assert members.attempt(Wish(evidence=OUT)).state == "released", "it is out already"
+    assert members.attempt(MembershipChange(evidence=OUT)).state == "released", "it is out already"
 
 
 def test_a_consent_is_kept_and_told_and_over_when_its_one_is_out() -> None:
@@ -113,7 +113,7 @@ def test_nobody_consents_that_a_stranger_is_voted_out() -> None:
 )
 def test_fewer_than_a_quorum_expel_nobody(evidence: Evidence) -> None:
     members = Assembly()
-    assert members.attempt(Wish(evidence=evidence)).state == "short"
+    assert members.attempt(MembershipChange(evidence=evidence)).state == "short"
     out = View(1, ("a", "b", "d"), 6, reason="c voted out by a, b, d", expelled=("c",))
     members.refuses("a", members.decision(out, evidence=evidence))
 
@@ -130,7 +130,7 @@ def test_nobody_is_held_by_one_that_enough_have_voted_out() -> None:
 
 def test_an_attempt_to_vote_one_out_is_not_outdone_by_that_one() -> None:
     members = Assembly()
-    made = Attempt(members.acceptors["a"], None, Wish(evidence=OUT))
+    made = Attempt(members.acceptors["a"], None, MembershipChange(evidence=OUT))
     assert made.requests().keys() == {"a"}
     prepare = AskPromise(members.keyrings["a"].sign(Prepare(1, made.ballot)))
     made.answered("a", members.acceptors["a"].hear(prepare, members.standing["a"]))
@@ -169,7 +169,7 @@ PROVED = Evidence(guilt=(Guilt(vote(digest="1"), vote(digest="2")),))
 
 def test_two_votes_in_one_ballot_expel_who_has_signed_them_and_nobody_else() -> None:
     members = Assembly()
-    out = members.attempt(Wish(evidence=PROVED)).decision
+    out = members.attempt(MembershipChange(evidence=PROVED)).decision
     assert out
     why = "c expelled: it has signed two votes that contradict each other"
     assert out.view == View(1, ("a", "b", "d"), 6, reason=why, expelled=("c",))
@@ -194,7 +194,7 @@ def test_other_votes_prove_nothing(one: Signed[Vote], other: Signed[Vote], why: 
     members, evidence = Assembly(), Evidence(guilt=(Guilt(one, other),))
     with pytest.raises(InvalidError, match=why):
         members.acceptors["a"].court.check_guilt(evidence.guilt[0])
-    assert members.attempt(Wish(evidence=evidence)).state == "short"
+    assert members.attempt(MembershipChange(evidence=evidence)).state == "short"
     out = View(1, ("a", "b", "d"), 6, expelled=("c",))
     assert members.refuses("a", members.decision(out, evidence=evidence)) == why
 
@@ -215,7 +215,7 @@ def test_a_proposer_of_two_views_in_one_ballot_is_found_out_by_who_has_seen_both
     """b votes for one view, and a for the other; so neither is decided, and who hears of both has the proof."""
     members, liar = Assembly(), keyring("c")
     members.standing["c"] = replace(members.standing["c"], durable=3)
-    made = Attempt(members.acceptors["c"], None, Wish(leaves=True))
+    made = Attempt(members.acceptors["c"], None, MembershipChange(leaves=True))
     while made.state == "asking":
         members.pass_on(made)
     leaves = made.requests()["b"]
@@ -231,7 +231,7 @@ def test_a_proposer_of_two_views_in_one_ballot_is_found_out_by_who_has_seen_both
     assert guilt.id == "c"
     members.acceptors["a"].court.check_guilt(guilt)
     assert restarted(members.acceptors["b"]).memory.guilt == [guilt]
-    out = members.attempt(Wish(evidence=Evidence(guilt=(guilt,))), by="b").decision
+    out = members.attempt(MembershipChange(evidence=Evidence(guilt=(guilt,))), by="b").decision
     assert out
     assert out.view.expelled == ("c",)
     assert not members.acceptors["b"].memory.guilt, "it is over"
@@ -240,7 +240,7 @@ def test_a_proposer_of_two_views_in_one_ballot_is_found_out_by_who_has_seen_both
 def test_an_honest_member_is_never_its_own_proof_of_guilt() -> None:
     """Whatever it is asked, also after a restart, it votes once in a ballot."""
     members = Assembly()
-    made = Attempt(members.acceptors["a"], None, Wish())
+    made = Attempt(members.acceptors["a"], None, MembershipChange())
     while made.state == "asking":
         members.pass_on(made)
     request = made.requests()["b"]

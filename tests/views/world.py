@@ -14,7 +14,7 @@ import judgement
 from gang import Gang
 from machine import SECONDS, STALENESS, Machine, Secret
 
-from peer.views.decision import Acceptor, Attempt, Memory, Rules, Wish
+from peer.views.decision import Acceptor, Attempt, MembershipChange, Memory, Rules
 from peer.views.signing import Keyring
 from peer.views.statements import (
     Announcement,
@@ -277,13 +277,13 @@ class World:
         if machine and machine.inside and not machine.proposal:
             self.begin(machine, self.wish(machine))
 
-    def wish(self, machine: Machine) -> Wish:
+    def wish(self, machine: Machine) -> MembershipChange:
         random, view, out = self.random, machine.chain.current, machine.out
         number = view.number
         away = [one.id for one in self.machines.values() if not one.up or one.id in self.cut]
         evidence = [*out.values()]
         playing = {id for earlier in machine.chain.passed(number) for id in machine.chain.of(earlier).members}
-        return Wish(
+        return MembershipChange(
             leaves=random.random() < 0.25,
             entries=tuple(one for one in machine.asks.values() if one.statement.number == number),
             at_least=random.choice([1, 1, 1, len(view.members)]),
@@ -293,7 +293,7 @@ class World:
             suspects=frozenset(away) & {*view.members} if random.random() < 0.5 else frozenset(),
         )
 
-    def begin(self, machine: Machine, wish: Wish) -> None:
+    def begin(self, machine: Machine, wish: MembershipChange) -> None:
         machine.proposal = attempt = Attempt(machine.acceptor, machine.above, wish)
         attempt.against(machine.announced.values())
         if wish.leaves:
@@ -648,7 +648,7 @@ class World:
                 return self.over
             assert self.clock is not None
             self.clock += 2 * SECONDS
-            self.begin(proposer, Wish(at_least=self.rules.at_least))
+            self.begin(proposer, MembershipChange(at_least=self.rules.at_least))
             attempt = proposer.proposal
             assert attempt
             while self.letters or not attempt.over:

@@ -1,18 +1,24 @@
-"""The data set of which each peer takes only its shard."""
+"""A data set as it lies on disk, of which each peer takes only its shard.
 
-from dataclasses import dataclass, field
+`labelled` and `join_parts` make one of arrays of any numeric type: the one place where wrong samples are found.
+Parts may be held out for testing or set aside as public validation samples, on which no peer is tested; and a data
+set may be read batch by batch in place of being taken into memory (`as_streamed`).
+"""
+
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from peer.learning.data.reading import taken
+from peer.errors import InputError
+from peer.learning.data.batch_loader import BatchLoader, StreamedSamples
+from peer.learning.data.batch_reader import BatchReader, DataPart, TorchDataset, as_model_inputs
 from peer.learning.data.samples import Array, Indices, InMemory, Inputs, Names, Samples, Targets
-from peer.learning.data.stream import Stream
-from peer.learning.data.streamed import Streamed
+from peer.learning.randomness import derive
 from peer.learning.tasks import Classification, Task
 
-ROWS = 10_000
+ROWS_AT_ONCE = 10_000
 """Of tokens that are looked through together."""
 
 
@@ -37,7 +43,7 @@ class Dataset:
     names: Names = field(default_factory=Names)
     task: Task = Classification()
     """What they were read for."""
-    stream: Stream | None = None
+    stream: BatchLoader | None = None
     """What reads them batch by batch; None where a shard is taken into memory."""
     remarks: tuple[str, ...] = ()
     """What is to be said of how they were read."""
@@ -64,7 +70,7 @@ class Dataset:
     def _two(self, inputs: Inputs) -> Indices:
         if self.stream or self.task.inputs == "float32":
             return np.arange(min(2, inputs.shape[0]))
-        rows = np.array_split(np.arange(inputs.shape[0]), -(-inputs.shape[0] // ROWS))
+        rows = np.array_split(np.arange(inputs.shape[0]), -(-inputs.shape[0] // ROWS_AT_ONCE))
         ends = [_ends(inputs[some]) for some in rows]
         largest, smallest = (np.concatenate([found[end] for found in ends]) for end in (0, 1))
         return np.array([largest.argmax(), smallest.argmin()])
@@ -79,8 +85,8 @@ class Dataset:
     def _take(self, part: str, inputs: Inputs, targets: Targets, indices: Indices) -> Samples:
         if self.stream:
             labels = torch.from_numpy(targets[indices]) if self.task.has_classes else None
-            return Streamed(self.stream, part, indices, labels)
-        x = torch.from_numpy(taken(inputs, indices, self.task.inputs, self.scale))
+            return StreamedSamples(self.stream, part, indices, labels)
+        x = torch.from_numpy(as_model_inputs(inputs, indices, self.task.inputs, self.scale))
         return InMemory(x, torch.from_numpy(targets[indices]))
 
 
@@ -88,3 +94,177 @@ def _ends(tokens: Array) -> tuple[Array, Array]:
     """The largest and the smallest of each row."""
     flat = np.reshape(tokens, (len(tokens), -1))
     return flat.max(1), flat.min(1)
+
+
+_BLOCK = 1 << 22
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True)
+class SelectedRows:
+    """Some rows of the inputs, in a given order, read when asked for."""
+
+    inputs: Inputs
+    rows: Indices
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.inputs.shape[1:])
+
+    def __getitem__(self, indices: Indices, /) -> Array:
+        return self.inputs[self.rows[indices]]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Inputs (n, *shape) with targets (n, ...) of a task."""
+
+    inputs: Inputs
+    targets: Targets
+    task: Task
+    scale: float = 1.0
+
+
+def labelled(x: Array, y: Array, where: str, task: Task, x_name: str = "x", y_name: str = "y") -> Labelled:
+    """Check inputs and targets that belong together; `where` names their file in the messages.
+
+    Where the task takes tokens, inputs are whole numbers. Else uint8 inputs are taken for pixels: (n, H, W) and
+    (n, H, W, C) become NCHW views, to be divided by 255. Every other numeric type keeps its values and shape.
+    InputError says what is wrong.
+    """
+    if x.ndim < 2 or 0 in x.shape[1:]:
+        raise InputError(
+            f"{where}: {x_name} must be of shape (n, ...), an array of numbers for each sample, not {x.shape}"
+        )
+    if x.dtype.kind not in "biuf":
+        raise InputError(f"{where}: {x_name} must hold numbers, but it holds {x.dtype}")
+    targets = task.read_targets(y, where, y_name)
+    if len(x) != len(targets):
+        kind = "labels" if task.has_classes else "targets"
+        raise InputError(f"{where}: {x_name} has {len(x)} samples and {y_name} has {len(targets)} {kind}")
+    if task.inputs == "int64":
+        if x.dtype.kind not in "biu":
+            raise InputError(f"{where}: {x_name} must hold whole numbers for the task {task.name}, not {x.dtype}")
+        return Labelled(x, targets, task)
+    if x.dtype == np.uint8:
+        return Labelled(_channels_first(x), targets, task, 255.0)
+    _refuse_non_finite(x, where, x_name)
+    return Labelled(x, targets, task)
+
+
+def hold_out(samples: Labelled, share: float, seed: int, where: str) -> tuple[Labelled, Labelled]:
+    """Split off `share` of the samples, at least one, for testing: the last ones of a seeded permutation."""
+    count = len(samples.targets)
+    tests = max(1, round(share * count))
+    if tests >= count:
+        raise InputError(f"{where}: {count} samples are too few to train on some and hold {share:g} out")
+    order = np.random.default_rng(seed).permutation(count)
+    return _select_rows(samples, order[: count - tests]), _select_rows(samples, order[count - tests :])
+
+
+def join_parts(train: Labelled, test: Labelled, where: str, classes: int | None = None) -> Dataset:
+    """Join a training and a test part; without `classes` there are as many as the targets say."""
+    for part, purpose in ((train, "training"), (test, "test")):
+        if len(part.targets) == 0:
+            raise InputError(f"{where}: there are no {purpose} samples")
+    if train.inputs.shape[1:] != test.inputs.shape[1:] or train.scale != test.scale:
+        raise InputError(f"{where}: training inputs {_describe(train)} and test inputs {_describe(test)} must be alike")
+    found = train.task.outputs((train.targets, test.targets), classes, where)
+    return Dataset(train.inputs, train.targets, test.inputs, test.targets, found, scale=train.scale, task=train.task)
+
+
+def _channels_first(pixels: Array) -> Array:
+    if pixels.ndim == 3:
+        return pixels[:, None]
+    if pixels.ndim == 4 and pixels.shape[3] in _CHANNELS:
+        return pixels.transpose(0, 3, 1, 2)
+    return pixels
+
+
+def _refuse_non_finite(x: Array, where: str, name: str) -> None:
+    # Judged as float32, which the model sees: 1e300 is not finite there. In blocks, so that a memory-mapped
+    # array is never held whole.
+    rows = max(1, _BLOCK // int(np.prod(x.shape[1:])))
+    for start in range(0, len(x), rows):
+        with np.errstate(over="ignore"):
+            block = np.asarray(x[start : start + rows], dtype=np.float32)
+        wrong = ~np.isfinite(block)
+        if wrong.any():
+            sample, *place = np.argwhere(wrong)[0].tolist()
+            column = f", column {place[0]}" if len(place) == 1 else ""
+            raise InputError(
+                f"{where}: {name} has a value that is not a finite float32 in sample {start + sample}{column} (counted "
+                "from 0); fill it in or leave the sample out"
+            )
+
+
+def _select_rows(samples: Labelled, rows: Indices) -> Labelled:
+    return replace(samples, inputs=SelectedRows(samples.inputs, rows), targets=samples.targets[rows])
+
+
+def _describe(part: Labelled) -> str:
+    kind = "of 8-bit pixels" if part.scale == 255.0 else "of numbers"
+    return f"{tuple(part.inputs.shape[1:])} {kind}"
+
+
+def set_aside(dataset: Dataset, share: float, seed: int, where: str) -> Dataset:
+    """The data set with `share` of its test samples, at least one, as validation samples instead.
+
+    They are drawn from a stream of `seed` that nothing else uses. Both parts keep the data set's order. InputError
+    if no test sample is left, or none of a class that had some.
+    """
+    targets = dataset.test_targets
+    count = max(1, round(share * len(targets)))
+    if count >= len(targets):
+        raise InputError(
+            f"{where}: `validation: {share:g}` leaves none of the {len(targets)} test samples to test on; "
+            "give a smaller share or more test samples"
+        )
+    order = np.random.default_rng(derive(seed, "validation")).permutation(len(targets))
+    taken, rest = np.sort(order[:count]), np.sort(order[count:])
+    lost = np.setdiff1d(targets, targets[rest]) if dataset.task.has_classes else np.empty(0)
+    if len(lost):
+        raise InputError(
+            f"{where}: `validation: {share:g}` takes every test sample of class {lost[0]}; "
+            "give a smaller share or another `seed` of the data"
+        )
+    return replace(
+        dataset,
+        test_inputs=SelectedRows(dataset.test_inputs, rest),
+        test_targets=targets[rest],
+        validation=(SelectedRows(dataset.test_inputs, taken), targets[taken]),
+    )
+
+
+def as_streamed(dataset: Dataset, reading: BatchReader, workers: int) -> Dataset:
+    """The data set, whose shards are read by `reading` with so many workers; InputError where samples do not fit."""
+    parts = {
+        "train": _part(dataset.train_inputs, dataset.train_targets, dataset),
+        "test": _part(dataset.test_inputs, dataset.test_targets, dataset),
+    }
+    if dataset.validation:
+        parts["validation"] = _part(*dataset.validation, dataset)
+    stream = BatchLoader(replace(reading, parts=parts, task=dataset.task, scale=dataset.scale), workers)
+    stream.check()
+    return replace(dataset, stream=stream)
+
+
+def is_read_one_by_one(dataset: Dataset) -> bool:
+    """Whether the samples are those of a torch Dataset, which cannot be taken into memory as arrays."""
+    return isinstance(_beneath(dataset.train_inputs)[0], TorchDataset)
+
+
+def _part(inputs: Inputs, targets: Targets, dataset: Dataset) -> DataPart:
+    beneath, rows = _beneath(inputs)
+    if isinstance(beneath, TorchDataset):
+        return DataPart(beneath.dataset, rows)
+    return DataPart(beneath, rows, None if dataset.task.has_classes else targets)
+
+
+def _beneath(inputs: Inputs) -> tuple[Inputs, Indices | None]:
+    """The inputs of which these are some rows, and which."""
+    rows = None
+    while isinstance(inputs, SelectedRows):
+        rows = inputs.rows if rows is None else inputs.rows[rows]
+        inputs = inputs.inputs
+    return inputs, rows

@@ -1,4 +1,8 @@
-"""One peer's part of the data: what it trains on, and what it is tested on."""
+"""One peer's part of the data: what it trains on, what it holds back, and what it is tested on.
+
+A common data set is read and split once (`CommonData`); data of a peer's own are taken whole (`own_shard`). Samples
+that are held back are a peer's own, not trained on: by them it finds out how good its model is, test set apart.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,16 +13,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer.errors import InputError
-from peer.learning.data.dataset import Dataset
+from peer.learning.data.dataset import Dataset, is_read_one_by_one
 from peer.learning.data.drift import Stage, stage_of
-from peer.learning.data.held_back import HoldBack
 from peer.learning.data.partition import Partition
-from peer.learning.data.samples import Indices, Labels, Names, Samples, Targets
+from peer.learning.data.samples import Indices, Labels, Names, Samples, Standardisation, Targets, check_columns
 from peer.learning.data.sources.base import Source
-from peer.learning.data.sources.streams import is_read_one_by_one
-from peer.learning.data.standard import Standard, check_columns
+from peer.learning.randomness import derive
 from peer.learning.tasks import Classification, Task
 from peer.plugins import user_code_errors
+
+
+@dataclass(frozen=True)
+class HoldBack:
+    """A share of one peer's training samples, by a stream of `data.seed` and the peer that nothing else uses."""
+
+    share: float
+    """More than 0, less than 1; at least one sample is drawn."""
+    seed: int
+    peer: str
+
+    def split(self, indices: Indices) -> tuple[Indices, Indices]:
+        """What is left to train on and what is held back, each in the given order; InputError if nothing is left."""
+        count = max(1, round(self.share * len(indices)))
+        if count >= len(indices):
+            raise InputError(
+                f"{self.peer}: `hold_back: {self.share:g}` leaves none of its {len(indices)} training samples; give a "
+                "smaller share or more samples"
+            )
+        drawn = np.random.default_rng(derive(self.seed, self.peer, "hold back")).permutation(len(indices))[:count]
+        held = np.zeros(len(indices), bool)
+        held[drawn] = True
+        return indices[~held], indices[held]
 
 
 @dataclass(frozen=True)
@@ -44,7 +69,7 @@ class Shard:
     held_back: Samples | None = None
     """Of the peer's own training samples those that it does not train on; None unless `hold_back` sets some aside."""
 
-    def standardised(self, standard: Standard) -> "Shard":
+    def standardised(self, standard: Standardisation) -> "Shard":
         """All of its samples so, of which none is standardised yet."""
         train, test = self.train.standardised(standard), self.test.standardised(standard)
         public, held = (some and some.standardised(standard) for some in (self.validation, self.held_back))
@@ -57,7 +82,7 @@ class Shard:
                 samples.close()
 
 
-class Tests(NamedTuple):
+class TestSets(NamedTuple):
     """What all who have a data set in common are tested on in a stage."""
 
     test: Samples
@@ -76,8 +101,8 @@ class CommonData:
         """InputError when anybody's part would be empty in any round."""
         self._source, self._ids = source, ids
         self._dataset = load_common(source, task)
-        self._dealt = deal(source, self._dataset, ids)
-        self._tests: dict[int, tuple[Tests, list[Indices] | None]] = {}
+        self._dealt = split_samples(source, self._dataset, ids)
+        self._tests: dict[int, tuple[TestSets, list[Indices] | None]] = {}
         """With everybody's published test split, by the first round of their stage."""
 
     def shard(self, peer: str, round: int = 1, hold_back: HoldBack | None = None) -> Shard:
@@ -85,7 +110,7 @@ class CommonData:
         mine, stage = self._ids.index(peer), stage_of(round, self._source.stages)
         if stage.since not in self._tests:
             papers = _paper_parts(stage.partition, self._source.seed, self._dataset, self._ids)
-            self._tests[stage.since] = Tests.of(self._dataset, stage), papers
+            self._tests[stage.since] = TestSets.of(self._dataset, stage), papers
         tests, papers = self._tests[stage.since]
         shard = _shard(self._dataset, self._dealt[stage.since][mine], stage, tests, hold_back)
         return replace(shard, paper=papers[mine] if papers else None)
@@ -98,7 +123,7 @@ def load_common(source: Source, task: Task) -> Dataset:
     return replace(dataset, task=known)
 
 
-def take_shard(
+def common_shard(
     source: Source,
     ids: Sequence[str],
     peer: str,
@@ -110,7 +135,7 @@ def take_shard(
     return CommonData(source, ids, task).shard(peer, round, hold_back)
 
 
-def deal(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list[Indices]]:
+def split_samples(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list[Indices]]:
     """By the first round of each stage, each peer's training samples; InputError when anybody would have none.
 
     Classes are those of the data set, whatever a drift calls them: with other names everybody keeps its samples.
@@ -150,7 +175,7 @@ def own_shard(
     """
     dataset, stage = open_own(source, federation, task), stage_of(round, federation.stages)
     all_of_it = np.arange(len(dataset.train_targets))
-    shard = replace(_shard(dataset, all_of_it, stage, Tests.of(dataset, stage), hold_back), own=True)
+    shard = replace(_shard(dataset, all_of_it, stage, TestSets.of(dataset, stage), hold_back), own=True)
     if not federation.validation:
         return shard
     public = _public(federation, dataset)
@@ -243,7 +268,7 @@ def target_mix(dataset: Dataset, indices: Indices) -> NDArray[np.float64]:
     return counts / total if total else np.full(kinds, 1 / kinds)
 
 
-def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: Tests, hold_back: HoldBack | None) -> Shard:
+def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: TestSets, hold_back: HoldBack | None) -> Shard:
     trained, held = hold_back.split(indices) if hold_back else (indices, None)
     train = stage.apply(dataset.train(trained))
     return Shard(

@@ -9,9 +9,9 @@ import torch
 from pydantic import Field, JsonValue
 from torch import Tensor
 
-from peer.errors import InputError, nearest
+from peer.errors import InputError, suggest
 from peer.learning.vision import torchvision
-from peer.plugins import in_words, load_object
+from peer.plugins import describe_error, load_object
 from peer.settings import Wanted
 
 Step = Callable[..., Any]
@@ -73,7 +73,7 @@ def _step(named: Named) -> Step:
     try:
         return _callable(made(**given), name)
     except Exception as error:  # torchvision's or the user's
-        raise InputError(f"the transform `{name}` does not take what it is given: {in_words(error)}") from error
+        raise InputError(f"the transform `{name}` does not take what it is given: {describe_error(error)}") from error
 
 
 def _check_names(made: Any, given: Mapping[str, Any], name: str) -> None:
@@ -84,7 +84,7 @@ def _check_names(made: Any, given: Mapping[str, Any], name: str) -> None:
         return
     any_name = any(one.kind is one.VAR_KEYWORD for one in known.values())
     if unknown := [key for key in given if key not in known and not any_name]:
-        raise InputError(f"the transform `{name}` has no argument `{unknown[0]}`; {nearest(unknown[0], [*known])}")
+        raise InputError(f"the transform `{name}` has no argument `{unknown[0]}`; {suggest(unknown[0], [*known])}")
     named = [key for key, one in known.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
     if lacking := [key for key in named if known[key].default is inspect.Parameter.empty and key not in given]:
         raise InputError(f"the transform `{name}` needs `{lacking[0]}`; write `{{{name}: {{{lacking[0]}: ...}}}}`")
@@ -101,7 +101,7 @@ def _of_torchvision(name: str) -> Any:
     v2 = importlib.import_module("torchvision.transforms.v2")
     known = [key for key, value in vars(v2).items() if inspect.isclass(value) and issubclass(value, torch.nn.Module)]
     if name not in known:
-        raise InputError(f"unknown transform `{name}`; {nearest(name, [*known, 'module:name'])}")
+        raise InputError(f"unknown transform `{name}`; {suggest(name, [*known, 'module:name'])}")
     return getattr(v2, name)
 
 
@@ -114,12 +114,12 @@ def _value(key: str, value: JsonValue) -> Any:
     return value
 
 
-def both(training: Sequence[Named], tested: Sequence[Named]) -> Mapping[bool, Transform | None]:
+def transforms_by_use(training: Sequence[Named], tested: Sequence[Named]) -> Mapping[bool, Transform | None]:
     """By whether samples are trained on. InputError names the key in the settings."""
-    return {True: _at("transforms", training), False: _at("test_transforms", tested)}
+    return {True: _transform_of_key("transforms", training), False: _transform_of_key("test_transforms", tested)}
 
 
-def _at(key: str, steps: Sequence[Named]) -> Transform | None:
+def _transform_of_key(key: str, steps: Sequence[Named]) -> Transform | None:
     try:
         return transform(steps)
     except InputError as error:

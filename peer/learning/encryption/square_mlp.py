@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.encryption import ckks
-from peer.learning.encryption.isolation import worker
+from peer.learning.encryption.worker import shared_worker
 
 SLOTS = 4096
 """Samples in a ciphertext."""
@@ -80,13 +80,13 @@ def evaluate(model: SquareMLP, context: bytes, inputs: Sequence[bytes]) -> list[
     _check_vectors(inputs)
     weights = [one.double().numpy().tobytes() for one in model]
     request = [struct.pack("<3Q", width, hidden, classes), *weights, context, *inputs]
-    return worker("evaluate").ask(request, classes, ANSWER_BYTES)
+    return shared_worker("evaluate").ask(request, classes, ANSWER_BYTES)
 
 
 def decrypt(key: bytes, answer: Sequence[bytes], samples: int) -> Tensor:
     """Logits float32 (samples, classes); ValueError where the answer is none to so many samples."""
     _check_vectors(answer)
-    columns = worker("decrypt").ask([key, *answer], len(answer), SLOTS * FLOAT64)
+    columns = shared_worker("decrypt").ask([key, *answer], len(answer), SLOTS * FLOAT64)
     if any(len(column) != samples * FLOAT64 for column in columns):
         raise ValueError(f"an answer to other than {samples} samples")
     logits = torch.frombuffer(bytearray().join(columns), dtype=torch.float64).view(len(columns), samples)

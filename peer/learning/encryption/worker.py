@@ -1,7 +1,12 @@
-"""A process in which TenSEAL reads what neighbours have sent: `python -m peer.learning.encryption.worker evaluate`.
+"""A process in which TenSEAL reads what neighbours have sent, in place of the peer's own, and the pipe to it.
 
-Its memory and processor time are bounded, since a few bytes made for it unfold to gigabytes; and if it crashes, that is
-not the peer's process. Who evaluates is given no secret key, who decrypts no model. It ends when its pipe does.
+The peer's end is `Worker`; the other end is `python -m peer.learning.encryption.worker evaluate` (or `decrypt`),
+which must load neither torch nor anything else that is slow or large. Its memory and processor time are bounded,
+since a few bytes made for it unfold to gigabytes; and if it crashes, that is not the peer's process. The one that
+evaluates is given no secret key, the one that decrypts no model. It ends when its pipe does.
+
+Over the pipe go parts of bytes: how many there are, then each with its length before it. Nothing in them is
+unpickled.
 """
 
 import os
@@ -9,22 +14,142 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Iterator
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import islice
 from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Literal
 
-from peer.learning.encryption import ckks, pipes
+from peer.learning.encryption import ckks
+from peer.text import printable
 
-MEMORY = 256 << 20
+LENGTH_BYTES = 8
+"""Bytes of a number, little-endian."""
+READ_BYTES = 1 << 20
+"""Bytes of memory that are taken before there is something to put in."""
+
+
+def write_parts(pipe: int, parts: Iterable[bytes], count: int) -> None:
+    """BrokenPipeError where nobody reads any more."""
+    _write_bytes(pipe, count.to_bytes(LENGTH_BYTES, "little"))
+    for part in parts:
+        _write_bytes(pipe, len(part).to_bytes(LENGTH_BYTES, "little"))
+        _write_bytes(pipe, part)
+
+
+def read_parts(pipe: int, most: int | None = None) -> Iterator[bytes]:
+    """Each part as it comes; EOFError where the pipe ends before, ValueError where one is longer than `most`."""
+    for _ in range(_read_length(pipe)):
+        length = _read_length(pipe)
+        if most is not None and length > most:
+            raise ValueError(f"{length} bytes where there are at most {most}")
+        yield _read_bytes(pipe, length)
+
+
+def _read_length(pipe: int) -> int:
+    return int.from_bytes(_read_bytes(pipe, LENGTH_BYTES), "little")
+
+
+def _read_bytes(pipe: int, length: int) -> bytes:
+    found = bytearray()
+    while len(found) < length:
+        piece = os.read(pipe, min(length - len(found), READ_BYTES))
+        if not piece:
+            raise EOFError
+        found += piece
+    return bytes(found)
+
+
+def _write_bytes(pipe: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(pipe, left) :]
+
+
+WorkerTask = Literal["evaluate", "decrypt"]
+MAX_REASON_BYTES = 2_000
+"""Bytes of a refusal."""
+
+
+class Worker:
+    """A process for one task, started when it is first asked, and again after what has ended it; one asks at a time.
+
+    It ends with the object, with the interpreter and, as its pipe closes, with a peer that is killed.
+    """
+
+    def __init__(self, task: WorkerTask) -> None:
+        self._task, self._lock = task, threading.Lock()
+        self._process: Popen[bytes] | None = None
+
+    def ask(self, request: Sequence[bytes], count: int, most: int) -> list[bytes]:
+        """Its answer, `count` parts of at most so many bytes each.
+
+        ValueError says why there is none: the request was refused, or has ended the process.
+        """
+        with self._lock:
+            process = self._running()
+            try:
+                return self._asked(process, request, count, most)
+            except BaseException:
+                _kill(process)
+                raise
+
+    def _running(self) -> Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            # Where this process has its modules from, the other one has them from too.
+            path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+            command = [sys.executable, "-P", "-m", "peer.learning.encryption.worker", self._task]
+            self._process = Popen(command, bufsize=0, stdin=PIPE, stdout=PIPE, env=os.environ | path)
+            weakref.finalize(self, _kill, self._process)
+        return self._process
+
+    def _asked(self, process: Popen[bytes], request: Sequence[bytes], count: int, most: int) -> list[bytes]:
+        assert process.stdin
+        assert process.stdout
+        try:
+            with suppress(BrokenPipeError):  # then it has said why, or has ended without a word
+                write_parts(process.stdin.fileno(), request, len(request))
+            refusal, *answer = islice(read_parts(process.stdout.fileno(), max(most, MAX_REASON_BYTES)), count + 2)
+        except EOFError:
+            how = _exit_reason(process.wait())
+            raise ValueError(
+                f"the process that read it has ended: {how}; it takes more memory or time than there is for it, or is "
+                "made to do harm"
+            ) from None
+        if refusal or len(answer) != count:
+            raise ValueError(printable(refusal.decode(errors="replace")) or f"an answer in {len(answer)} parts")
+        return answer
+
+
+@cache
+def shared_worker(task: WorkerTask) -> Worker:
+    """The one of this process."""
+    return Worker(task)
+
+
+def _exit_reason(code: int) -> str:
+    return str(signal.strsignal(-code)) if code < 0 else f"exit {code}"
+
+
+def _kill(process: Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+REQUEST_MEMORY_BYTES = 256 << 20
 """Bytes that a request may take beside what the process has from the start."""
-OF_A_SUM = 2 << 20
+MEMORY_BYTES_PER_SUM = 2 << 20
 """Bytes more for each hidden value."""
-SECONDS = 3
+CPU_SECONDS_PER_PART = 3
 """Of processor time, from one part of a request to the next. It is what ends the process when memory runs out: SEAL's
 pool then waits for ever for a lock that it holds itself."""
-OF_A_PRODUCT = 0.03
+CPU_SECONDS_PER_PRODUCT = 0.03
 """Seconds more for each product of ciphertexts, or of one and a number: some twenty times what it takes."""
-LONGEST = 300
+MAX_REASON_CHARACTERS = 300
 """Characters of a reason."""
 
 
@@ -36,39 +161,42 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ckks.library()
-    bounds = Bounds()
+    bounds = ProcessLimits()
     answer = {"evaluate": evaluate, "decrypt": decrypt}[sys.argv[1]]
     with suppress(EOFError, BrokenPipeError):
         while True:
-            request = bounds.timed(pipes.read(requests))
+            request = bounds.timed(read_parts(requests))
             first = next(request)
             try:
                 parts = [b"", *answer(bounds, first, request)]
             except (ValueError, RuntimeError, LookupError, ArithmeticError, TypeError, MemoryError) as error:
-                return pipes.write(replies, [(str(error) or type(error).__name__)[:LONGEST].encode()], 1)
-            pipes.write(replies, parts, len(parts))
+                return write_parts(replies, [(str(error) or type(error).__name__)[:MAX_REASON_CHARACTERS].encode()], 1)
+            write_parts(replies, parts, len(parts))
 
 
-def evaluate(bounds: "Bounds", shape: bytes, request: Iterator[bytes]) -> list[bytes]:
+def evaluate(bounds: "ProcessLimits", shape: bytes, request: Iterator[bytes]) -> list[bytes]:
     """Request: the shape, the numbers of W, a, V and b, a context, the inputs. Reply: the ciphertexts of the answer."""
     inputs, hidden, classes = struct.unpack("<3Q", shape)
-    weight, bias, head, head_bias = (numbers(next(request)) for _ in range(4))
-    polynomial = ckks.Polynomial(rows(weight, inputs), bias, rows(head, hidden), head_bias)
-    bounds.set(MEMORY + hidden * OF_A_SUM, SECONDS + hidden * (classes + 2) * OF_A_PRODUCT)
+    weight, bias, head, head_bias = (_unpack_doubles(next(request)) for _ in range(4))
+    polynomial = ckks.Polynomial(_in_rows(weight, inputs), bias, _in_rows(head, hidden), head_bias)
+    bounds.set(
+        REQUEST_MEMORY_BYTES + hidden * MEMORY_BYTES_PER_SUM,
+        CPU_SECONDS_PER_PART + hidden * (classes + 2) * CPU_SECONDS_PER_PRODUCT,
+    )
     return ckks.evaluate(polynomial, next(request), request)
 
 
-def decrypt(bounds: "Bounds", key: bytes, request: Iterator[bytes]) -> list[bytes]:
+def decrypt(bounds: "ProcessLimits", key: bytes, request: Iterator[bytes]) -> list[bytes]:
     """Request: the context with the key, ciphertexts. Reply: the numbers of each, float64."""
-    bounds.set(MEMORY, SECONDS)
+    bounds.set(REQUEST_MEMORY_BYTES, CPU_SECONDS_PER_PART)
     return [struct.pack(f"<{len(column)}d", *column) for column in ckks.decrypt(key, request)]
 
 
-class Bounds:
+class ProcessLimits:
     """What one request may take, beside what the process has at the start; its memory is bounded on Linux only."""
 
     def __init__(self) -> None:
-        self._seconds: float = SECONDS
+        self._seconds: float = CPU_SECONDS_PER_PART
         if sys.platform == "linux":
             self._began = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             self._most = 0
@@ -78,27 +206,27 @@ class Bounds:
         self._seconds = seconds
         if sys.platform == "linux":
             self._most = max(self._most, self._began + memory)
-            limit(resource.RLIMIT_AS, self._most)
+            set_limit(resource.RLIMIT_AS, self._most)
 
     def timed(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         """The same parts; what takes more seconds on a processor, from one to the next, ends the process."""
         for part in parts:
             usage = resource.getrusage(resource.RUSAGE_SELF)
-            limit(resource.RLIMIT_CPU, int(usage.ru_utime + usage.ru_stime + self._seconds) + 1)
+            set_limit(resource.RLIMIT_CPU, int(usage.ru_utime + usage.ru_stime + self._seconds) + 1)
             yield part
 
 
-def limit(what: int, most: int) -> None:
+def set_limit(what: int, most: int) -> None:
     """As the process may: others may have set it lower limits, which nobody can raise."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
-def numbers(content: bytes) -> tuple[float, ...]:
+def _unpack_doubles(content: bytes) -> tuple[float, ...]:
     return struct.unpack(f"<{len(content) // 8}d", content)
 
 
-def rows(found: tuple[float, ...], width: int) -> list[tuple[float, ...]]:
+def _in_rows(found: tuple[float, ...], width: int) -> list[tuple[float, ...]]:
     return [found[at : at + width] for at in range(0, len(found), width)]
 
 

@@ -1,22 +1,161 @@
-"""How a split module's tensors lie in one flat vector, and making the module's tensors views into it."""
+"""How a module is divided into extractor and head, and how its tensors lie in one flat vector.
+
+From the module to the vector: how it is called with a batch's inputs; what is extractor and what is head (two
+modules, or one whose tensors are divided by their names); which parameters each layer goes with, so what is frozen
+and which layers rest while a part learns; and where each tensor lies in the vector, into which the module's own
+tensors become views.
+"""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from peer.errors import InputError
-from peer.learning.model.layers import frozen_layers
-from peer.learning.model.split import HALVES, Half, Patterned, Split
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+def spread(module: Callable[..., Any], inputs: Any) -> Any:
+    """`module(x)`, of a tuple `module(*inputs)`, of a dict `module(**inputs)`."""
+    if isinstance(inputs, dict):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+
+
+Half = Literal["extractor", "head"]
+HALVES: tuple[Half, ...] = ("extractor", "head")
+
+
+class Split(nn.Module):
+    """head(extractor(x)); gives every tensor its name, `extractor.…` or `head.…`."""
+
+    def __init__(self, extractor: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.head = head
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """(n, *shape) → the model's outputs: (n, classes) logits where the task has classes."""
+        outputs: Tensor = self.head(self.extractor(*inputs, **named))
+        return outputs
+
+    @property
+    def module(self) -> nn.Module:
+        return self
+
+    @property
+    def entrances(self) -> tuple[nn.Module, ...]:
+        """The modules that are called on their own, each with what the one before it gave."""
+        return self.extractor, self.head
+
+    def part_of(self, name: str) -> Half:
+        """The half to which the tensor of that name belongs."""
+        return "head" if name.startswith("head.") else "extractor"
+
+
+@dataclass(frozen=True, eq=False)
+class Patterned:
+    """One module: the tensors whose names match a pattern are the head, all others the extractor.
+
+    They keep the names that they have in the module.
+    """
+
+    module: nn.Module
+    head: tuple[str, ...]
+
+    @property
+    def entrances(self) -> tuple[nn.Module, ...]:
+        return (self.module,)
+
+    def part_of(self, name: str) -> Half:
+        return "head" if matches(name, self.head) or self._beside_a_head(name) else "extractor"
+
+    def _beside_a_head(self, name: str) -> bool:
+        """Whether it is a buffer of a layer all of whose parameters are the head's, such as a BatchNorm's mean."""
+        owner, _, key = name.rpartition(".")
+        layer = self.module.get_submodule(owner)
+        if key not in layer._buffers:
+            return False
+        beside = [f"{owner}.{other}" if owner else other for other in layer._parameters]
+        return bool(beside) and all(matches(other, self.head) for other in beside)
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a name is one of those patterns', in which `*` stands for anything, dots as well."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def check_patterns(module: nn.Module, patterns: tuple[str, ...], key: str, model: str) -> None:
+    """InputError for a pattern that no tensor's name matches."""
+    names = [name for name, _ in (*module.named_parameters(remove_duplicate=False), *module.named_buffers())]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            some = ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "none"
+            raise InputError(f"model {model} has no tensor whose name matches `{pattern}` of `{key}`; it has {some}")
+
+
+ModelPart = Literal["extractor", "head", "model"]
+PARTS: tuple[ModelPart, ...] = get_args(ModelPart)
+ParameterNames = tuple[str, ...]
+
+
+def governing(root: nn.Module) -> dict[str, ParameterNames]:
+    """By each layer's name the names of the parameters that it goes with.
+
+    They are its own; without any, all those of the layers in it; without any, those of the nearest layer around it
+    that has some.
+    """
+    names = {id(parameter): name for name, parameter in root.named_parameters()}
+    found = dict[str, ParameterNames]()
+    for path, layer in root.named_modules():
+        own = layer.parameters(recurse=False)
+        found[path] = (
+            tuple(names[id(parameter)] for parameter in own)
+            or tuple(names[id(parameter)] for parameter in layer.parameters())
+            or found.get(path.rpartition(".")[0], ())
+        )
+    return found
+
+
+def frozen_layers(root: nn.Module) -> frozenset[str]:
+    """The layers that go with frozen parameters alone; to be asked before a part's parameters are held still."""
+    trainable = {name for name, parameter in root.named_parameters() if parameter.requires_grad}
+    return frozenset(layer for layer, names in governing(root).items() if names and not trainable & {*names})
+
+
+def resting(split: Split | Patterned) -> Mapping[ModelPart, tuple[nn.Module, ...]]:
+    """By part, the layers that stay in evaluation mode while it learns.
+
+    Those are frozen layers that have buffers, such as a BatchNorm, whose statistics so stay as well; and, of one module
+    that is divided by names, the layers that go with parameters of the other part alone.
+    """
+    return {part: tuple(_resting(split, part)) for part in PARTS}
+
+
+def _resting(split: Split | Patterned, part: ModelPart) -> Iterator[nn.Module]:
+    root = split.module
+    goes_with, frozen = governing(root), frozen_layers(root)
+    for path, layer in root.named_modules():
+        halves = {split.part_of(name) for name in goes_with[path]}
+        others = isinstance(split, Patterned) and part != "model" and bool(halves) and part not in halves
+        if others or (path in frozen and _keeps_buffers(layer)):
+            yield layer
+
+
+def _keeps_buffers(layer: nn.Module) -> bool:
+    kept = layer._buffers.keys() - layer._non_persistent_buffers_set
+    return any(layer._buffers[key] is not None for key in kept)
+
+
+LEARNABLE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of what a vector can hold; it is float32 itself."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorSlot:
     """Where one named tensor lies in the vector; `offset` and `size` count elements, not bytes."""
 
     name: str
@@ -37,33 +176,34 @@ class Entry:
         return vector[self.offset : self.offset + self.size].view(self.shape)
 
 
-def lay_out(split: Split | Patterned, model: str) -> tuple[Entry, ...]:
+def lay_out(split: Split | Patterned, model: str) -> tuple[TensorSlot, ...]:
     """Extractor parameters and float buffers, then the head's, each in module order; what is frozen is left out.
 
     Raises InputError for floating tensors of other than 16 or 32 bits, parameters outside the two halves, and
     parameters that belong to both.
     """
-    held = frozen(split.module)
+    held = frozen_tensors(split.module)
     _check_halves(split, model)
     floats = [(name, b) for name, b in _persistent_buffers(split.module) if b.is_floating_point()]
-    entries: list[Entry] = []
+    entries: list[TensorSlot] = []
     offset = 0
     for half in HALVES:
         for name, tensor in [*split.module.named_parameters(), *floats]:
             if name in held or split.part_of(name) != half:
                 continue
-            if tensor.dtype not in DTYPES:
+            if tensor.dtype not in LEARNABLE_DTYPES:
                 raise InputError(
-                    f"model {model}: {name} is {_short(tensor)}; a peer learns float32, bfloat16 or float16: convert "
+                    f"model {model}: {name} is {_dtype_name(tensor)}; "
+                    f"a peer learns float32, bfloat16 or float16: convert "
                     "it, or write `dtype: float32` into `model`"
                 )
             trainable, shape = isinstance(tensor, nn.Parameter), tuple(tensor.shape)
-            entries.append(Entry(name, shape, _short(tensor), half, offset, math.prod(shape), trainable))
+            entries.append(TensorSlot(name, shape, _dtype_name(tensor), half, offset, math.prod(shape), trainable))
             offset += math.prod(shape)
     return tuple(entries)
 
 
-def joined(entries: Iterable[Entry]) -> tuple[slice, ...]:
+def joined_slices(entries: Iterable[TensorSlot]) -> tuple[slice, ...]:
     """The places of these tensors in the vector, in its order, as few slices as possible."""
     slices: list[slice] = []
     for entry in entries:
@@ -73,7 +213,7 @@ def joined(entries: Iterable[Entry]) -> tuple[slice, ...]:
     return tuple(slices)
 
 
-def frozen(module: nn.Module) -> dict[str, Tensor]:
+def frozen_tensors(module: nn.Module) -> dict[str, Tensor]:
     """What nobody trains and what never travels, by name, as the live tensors, of any dtype.
 
     Parameters that ask for no gradient, and the persistent buffers of layers that go with such parameters alone.
@@ -85,12 +225,12 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def versions(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+def write_counts(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """How often each was written into, as torch counts."""
     return {name: 0 if tensor.is_inference() else tensor._version for name, tensor in tensors.items()}
 
 
-def counters(module: nn.Module, held: Collection[str] = ()) -> dict[str, Tensor]:
+def counter_buffers(module: nn.Module, held: Collection[str] = ()) -> dict[str, Tensor]:
     """The persistent integer and boolean buffers by name, but those `held` frozen, as the live tensors."""
     return {
         name: buffer
@@ -104,11 +244,11 @@ def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, buffer) for name, buffer in module.named_buffers() if name in persistent)
 
 
-def _short(tensor: Tensor) -> str:
+def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def bind(module: nn.Module, layout: tuple[Entry, ...], vector: Tensor, gradient: Tensor) -> None:
+def bind(module: nn.Module, layout: tuple[TensorSlot, ...], vector: Tensor, gradient: Tensor) -> None:
     """Copy the module's values into `vector`; make parameters, their gradients and buffers views.
 
     Tensors of 16 bits stay where they are.
@@ -128,7 +268,7 @@ def bind(module: nn.Module, layout: tuple[Entry, ...], vector: Tensor, gradient:
             parameter.grad = entry.view(gradient)
 
 
-def rebind(module: nn.Module, layout: tuple[Entry, ...], vector: Tensor) -> None:
+def rebind(module: nn.Module, layout: tuple[TensorSlot, ...], vector: Tensor) -> None:
     """Take back buffers that a module assigned anew (`self.mean = …`) instead of updating them in place."""
     for entry in layout:
         owner, key = owner_of(module, entry.name)

@@ -1,29 +1,150 @@
-"""A split model on one flat vector: what leaves a peer is a slice of it."""
+"""A split model on one flat vector: what leaves a peer is a slice of it.
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from functools import cached_property
+`Model` answers in three ways: `forward` with its own weights, `logits` as a function of any vector in their place,
+and `predict` for people, with inputs as they have them or one sentence about what is wrong with those.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cached_property, partial
 from typing import Any, Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from peer.errors import InputError
-from peer.learning.data.samples import Names
-from peer.learning.data.standard import Standard
-from peer.learning.model.asked import as_inputs
-from peer.learning.model.digests import content_sha256, named_sha256
-from peer.learning.model.dry_pass import Example, dry_pass
-from peer.learning.model.functional import logits_with
-from peer.learning.model.inputs import spread
-from peer.learning.model.layers import PARTS, Part, resting
-from peer.learning.model.layout import Entry, bind, counters, frozen, joined, lay_out, owner_of, rebind, versions
-from peer.learning.model.rounded import Rounded, is_rounded
+from peer.errors import InputError, suggest
+from peer.learning.data.samples import Names, Standardisation
+from peer.learning.model.layout import (
+    PARTS,
+    ModelPart,
+    Patterned,
+    Split,
+    TensorSlot,
+    bind,
+    counter_buffers,
+    frozen_tensors,
+    joined_slices,
+    lay_out,
+    owner_of,
+    rebind,
+    resting,
+    spread,
+    write_counts,
+)
+from peer.learning.model.low_precision import LowPrecisionParameters, is_low_precision
 from peer.learning.model.settings import ModelSettings
-from peer.learning.model.split import Patterned, Split
+from peer.learning.model.shape_check import Example, dry_pass
+from peer.learning.named_tensors import content_sha256, named_sha256
 from peer.learning.randomness import global_stream
 
-__all__ = ["PARTS", "Gradient", "Model", "Part", "Split"]
+
+def logits_with(
+    module: nn.Module, layout: Sequence[TensorSlot], vector: Tensor, x: Tensor, modes: Mapping[nn.Module, bool]
+) -> Tensor:
+    """`module(x)` with the weights that `layout` finds in `vector`, (p,) of any floating dtype, which `x` shares.
+
+    `modes` says which layers are in training mode meanwhile. The module keeps its own tensors, buffers and modes. See
+    `Model.logits`. ValueError for a vector or inputs that do not fit.
+    """
+    size = sum(entry.size for entry in layout)
+    if vector.shape != (size,) or not vector.is_floating_point():
+        raise ValueError(f"the weights are {size} floating-point numbers, not {tuple(vector.shape)} of {vector.dtype}")
+    if isinstance(x, Tensor) and x.dtype != vector.dtype:
+        raise ValueError(f"the weights are {vector.dtype} and x is {x.dtype}; use x.to(vector.dtype)")
+    with _in_modes(modes):
+        tensors = _named_tensors(module, layout, vector)
+        logits: Tensor = spread(partial(_call, module, tensors), x)
+    return logits
+
+
+def _call(module: nn.Module, tensors: dict[str, Tensor], *inputs: Any, **named: Any) -> Any:
+    return functional_call(module, tensors, inputs, named)
+
+
+def _named_tensors(module: nn.Module, layout: Sequence[TensorSlot], vector: Tensor) -> dict[str, Tensor]:
+    """Every parameter and buffer by name; buffers as copies, since layers write into them."""
+    buffers = dict(module.named_buffers())
+    tensors = {name: _like(vector, buffer).clone() for name, buffer in buffers.items()}
+    frozen = [(name, p) for name, p in module.named_parameters() if p.dtype != vector.dtype]
+    tensors |= {name: _like(vector, parameter.detach()) for name, parameter in frozen}
+    # One split and not a slice for each entry: the gradient of every slice would be as long as the whole vector.
+    for entry, values in zip(layout, torch.split(vector, [entry.size for entry in layout]), strict=True):
+        tensor = values.view(entry.shape)
+        tensor = tensor if entry.dtype == "float32" else tensor.to(getattr(torch, entry.dtype))
+        # What is not trainable has no gradient here as in training, and BatchNorm refuses statistics that ask for one.
+        tensor = tensor if entry.trainable else tensor.detach()
+        tensors[entry.name] = tensor.clone() if entry.name in buffers else tensor
+    return tensors
+
+
+def _like(vector: Tensor, tensor: Tensor) -> Tensor:
+    """In the vector's dtype, as all is that has not 16 bits on purpose."""
+    exact = tensor.is_floating_point() and tensor.dtype not in (torch.bfloat16, torch.float16)
+    return tensor.to(vector.dtype) if exact else tensor
+
+
+@contextmanager
+def _in_modes(modes: Mapping[nn.Module, bool]) -> Iterator[None]:
+    """These modes for the block; afterwards every layer has its own again."""
+    before = [(layer, layer.training) for layer in modes]
+    for layer, mode in modes.items():
+        layer.training = mode
+    try:
+        yield
+    finally:
+        for layer, mode in before:
+            layer.training = mode
+
+
+def as_inputs(x: Any, columns: Sequence[str], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An array or tensor as it is; of a table (a pandas DataFrame) the columns in the model's order.
+
+    InputError where a column lacks or is unknown, and for a value that is no finite number.
+    """
+    if not hasattr(x, "columns"):
+        batch = torch.as_tensor(x, dtype=dtype, device=device)
+    else:
+        named = _columns_in_order(x, columns) if columns else x
+        numbers = [_column_numbers(named[name], name) for name in named.columns]
+        batch = torch.as_tensor(np.stack(numbers, axis=1), dtype=dtype, device=device)
+    if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
+        _refuse_not_finite(batch, columns)
+    return batch
+
+
+def _columns_in_order(table: Any, columns: Sequence[str]) -> Any:
+    found = [str(name).strip() for name in table.columns]
+    for name in columns:
+        if found.count(name) != 1:
+            why = suggest(name, found) if name not in found else "rename one of them"
+            lacks = "there is no column" if name not in found else "there are several columns"
+            raise InputError(f"{lacks} `{name}`, which the model goes by; {why}")
+    if unknown := [name for name in found if name not in columns]:
+        raise InputError(f"the model knows no column `{unknown[0]}`; leave it out, it goes by {', '.join(columns)}")
+    table = table.set_axis(found, axis=1)
+    return table[[*columns]]
+
+
+def _column_numbers(column: Any, name: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    try:
+        return np.asarray(column, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"column `{name}` holds what is no number ({error}); convert it") from error
+
+
+def _refuse_not_finite(batch: Tensor, columns: Sequence[str]) -> None:
+    """InputError for the first value that is not finite."""
+    rows = batch[None] if batch.ndim < 2 else batch
+    place = torch.argwhere(~torch.isfinite(rows))[0].tolist()
+    row, column = place[0], place[-1]
+    where = f" in column {f'`{columns[column]}`' if column < len(columns) else column + 1}" if rows.ndim == 2 else ""
+    raise InputError(
+        f"row {row + 1} of the inputs has {float(rows[tuple(place)])}{where}; fill it in or leave the row out, as "
+        "a model answers to finite numbers only"
+    )
+
 
 Gradient = Callable[[Tensor], Tensor]
 """Gives a vector like the one it is given, in which nothing need be kept from one step to the next."""
@@ -65,22 +186,22 @@ class Model:
         """How many tensors it has from which file, in words; empty if it has none."""
         self.names = Names()
         """Of the columns of its inputs and of its classes, where they have names."""
-        self.standard: Standard | None = None
+        self.standard: Standardisation | None = None
         """What its inputs go through before: `predict` does that."""
         self.module: nn.Module = split.module
         self._entrances = split.entrances
         #: Whether a training pass draws from torch's global generator (dropout), which then has to be seeded.
         self.draws = dry_pass(self.module, name, example)
-        self.layout: tuple[Entry, ...] = lay_out(split, name)
+        self.layout: tuple[TensorSlot, ...] = lay_out(split, name)
         self.module.to(self.device)
         self._resting = resting(split)
-        self.frozen: dict[str, Tensor] = frozen(self.module)
-        self._versions = versions(self.frozen)
-        self.counters: dict[str, Tensor] = counters(self.module, self.frozen)
+        self.frozen: dict[str, Tensor] = frozen_tensors(self.module)
+        self._versions = write_counts(self.frozen)
+        self.counters: dict[str, Tensor] = counter_buffers(self.module, self.frozen)
         self.vector = torch.empty(sum(e.size for e in self.layout), dtype=torch.float32, device=self.device)
         self.gradient = gradient(self.vector)
         bind(self.module, self.layout, self.vector, self.gradient)
-        self._rounded = Rounded(split, self.layout, self.vector, self.gradient)
+        self._rounded = LowPrecisionParameters(split, self.layout, self.vector, self.gradient)
 
     @property
     def extractor(self) -> Tensor:
@@ -92,7 +213,7 @@ class Model:
         """The head's slice of `vector`, as a view; empty if the head has nothing to learn."""
         return self.vector[self.part("head")]
 
-    def part(self, name: Part) -> slice:
+    def part(self, name: ModelPart) -> slice:
         """The slice of `vector` that holds a part: its parameters and float buffers."""
         border = sum(entry.size for entry in self.layout if entry.part == "extractor")
         ends = {"extractor": (0, border), "head": (border, len(self.vector)), "model": (0, len(self.vector))}
@@ -109,11 +230,11 @@ class Model:
         held = sum(tensor.numel() for tensor in self.frozen.values())
         return tuple(one for one in (f"{held:,} frozen values" if held else "", self.loaded) if one)
 
-    def trainable(self, name: Part) -> tuple[slice, ...]:
+    def trainable(self, name: ModelPart) -> tuple[slice, ...]:
         """The slices of `vector` that an optimiser may step, as few as possible; maybe none."""
-        return joined(entry for entry in self.entries(name) if entry.trainable and entry.size)
+        return joined_slices(entry for entry in self.entries(name) if entry.trainable and entry.size)
 
-    def entries(self, name: Part = "model") -> tuple[Entry, ...]:
+    def entries(self, name: ModelPart = "model") -> tuple[TensorSlot, ...]:
         """The part's tensors in the vector's order: the manifest of what travels when the part does."""
         return tuple(entry for entry in self.layout if name in ("model", entry.part))
 
@@ -123,21 +244,21 @@ class Model:
 
         None for one module divided by names, and where the extractor has tensors of 16 bits, which samples have not.
         """
-        if len(self._entrances) < 2 or any(map(is_rounded, self._entrances[0].parameters())):
+        if len(self._entrances) < 2 or any(map(is_low_precision, self._entrances[0].parameters())):
             return None
         return self._entrances[0], self._entrances[1]
 
-    def layers(self, part: Part) -> tuple[nn.Module, ...]:
+    def layers(self, part: ModelPart) -> tuple[nn.Module, ...]:
         """The layers, and the modules that hold them, that are in training mode while the part learns."""
         still = {*map(id, self._resting[part])}
         return tuple(layer for root in self._roots(part) for layer in root.modules() if id(layer) not in still)
 
-    def _roots(self, part: Part) -> tuple[nn.Module, ...]:
+    def _roots(self, part: ModelPart) -> tuple[nn.Module, ...]:
         if part == "model" or len(self._entrances) < 2:
             return self._entrances
         return self._entrances[:1] if part == "extractor" else self._entrances[1:]
 
-    def train(self, mode: bool = True, part: Part = "model") -> None:
+    def train(self, mode: bool = True, part: ModelPart = "model") -> None:
         """Put a part into training mode, or into evaluation mode when `mode` is false; what is frozen rests.
 
         Of one module that is divided by names a layer goes with its own parameters; one without any, such as
@@ -149,7 +270,7 @@ class Model:
         for layer in self._resting[part] if mode else ():
             layer.training = False
 
-    def learn(self, part: Part) -> None:
+    def learn(self, part: ModelPart) -> None:
         """Let `part` learn: in training mode, with gradients; the rest frozen, in evaluation mode.
 
         So a frozen part moves neither its parameters nor its BatchNorm statistics, and draws no dropout.
@@ -223,7 +344,7 @@ class Model:
         """
         rebind(self.module, self.layout, self.vector)
         self._check_frozen()
-        self.counters = counters(self.module, self.frozen)
+        self.counters = counter_buffers(self.module, self.frozen)
 
     def state(self) -> dict[str, Tensor]:
         """Every parameter and persistent buffer by name, in its own shape and dtype: do not write into them."""
@@ -244,13 +365,13 @@ class Model:
         places = {entry.name: entry.view(self.vector) for entry in self.layout} | self.counters | self.frozen
         for name, tensor in tensors.items():
             places[name].copy_(tensor)
-        self._versions = versions(self.frozen)
+        self._versions = write_counts(self.frozen)
         self.__dict__.pop("frozen_sha256", None)
 
     def _check_frozen(self) -> None:
         for name, tensor in self.frozen.items():
             layer, key = owner_of(self.module, name)
-            if getattr(layer, key) is not tensor or versions({name: tensor}) != {name: self._versions[name]}:
+            if getattr(layer, key) is not tensor or write_counts({name: tensor}) != {name: self._versions[name]}:
                 raise InputError(
                     f"model {self.name}: {name} asks for no gradient, and training has changed it; make it a buffer of "
                     "a layer that learns, which travels, or leave it as it is"

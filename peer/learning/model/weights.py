@@ -1,18 +1,92 @@
-"""Weights to begin with: pretrained somewhere, or those of a `model.safetensors` of an earlier run."""
+"""Weights to begin with: pretrained somewhere, or those of a `model.safetensors` of an earlier run.
 
+They lie in files of named tensors that somebody else may have made: safetensors, or a torch state dict, read
+without running any code in them.
+"""
+
+import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import InputError
+from peer.files import open_plain
+from peer.learning.model.layout import HALVES, Split
 from peer.learning.model.model import Model
-from peer.learning.model.split import HALVES, Split
-from peer.learning.model.weight_files import Stored, opened
+from peer.plugins import describe_error
 
-SHOWN = 3
+ZIP = b"PK\x03\x04"
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file, which takes memory only when it is read."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+
+
+@contextmanager
+def open_weights(path: Path) -> Iterator[Mapping[str, StoredTensor]]:
+    """The tensors of a file by name; InputError when it is missing, damaged or something else."""
+    try:
+        with open_plain(path) as file:
+            torchs = file.read(len(ZIP)) == ZIP
+        if torchs:
+            yield _state_dict(path)
+        else:
+            with safe_open(path, "pt") as file:
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+                yield {name: StoredTensor(shape, partial(file.get_tensor, name)) for name, shape in shapes.items()}
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file of weights {path}; mend `weights` in `model`") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a directory; give `weights` in `model` a file") from error
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"{path} is truncated, or neither safetensors nor what torch.save writes ({error}); copy it again"
+        ) from error
+
+
+def _state_dict(path: Path) -> Mapping[str, StoredTensor]:
+    """What `torch.save(module.state_dict(), path)` wrote, perhaps under the key `state_dict`; nothing of it runs."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            packed = any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist())
+        if packed:
+            raise ValueError("it is compressed, as torch.save writes nothing")
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except OSError:
+        raise
+    except Exception as error:  # what torch raises for a file that is none, or that wants to run code
+        raise InputError(
+            f"{path} cannot be read as plain tensors ({describe_error(error)}); "
+            f"write it by torch.save(module.state_dict(), "
+            "...)"
+        ) from error
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    tensors = content.items() if isinstance(content, dict) else ()
+    found = {name: one for name, one in tensors if isinstance(name, str) and _is_plain_tensor(one)}
+    if not found or len(found) < len(tensors):
+        raise InputError(
+            f"{path} holds other things than tensors by name; write it by torch.save(module.state_dict(), ...)"
+        )
+    return {name: StoredTensor(tuple(one.shape), one.detach) for name, one in found.items()}
+
+
+def _is_plain_tensor(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
+
+
+NAMES_SHOWN = 3
 """Names that a sentence lists."""
 
 
@@ -24,15 +98,16 @@ def load_weights(model: Model, path: Path, *, partial: bool) -> str:
     names and shapes are not the model's.
     """
     own, aliases = model.state(), _aliases(model)
-    with opened(path) as stored:
+    with open_weights(path) as stored:
         wanted = {name: aliases[name] for name in stored if name in aliases}
         fitting = {name: to for name, to in wanted.items() if stored[name].shape == tuple(own[to].shape)}
         if not partial:
             _check_all(model, path, stored, wanted)
         if not fitting:
             raise InputError(
-                f"{path} has no tensor that fits model {model.name}: it has {_some([*stored])}, and the model has "
-                f"{_some([*own])}; give the weights of this model"
+                f"{path} has no tensor that fits model {model.name}: it has {_some_names([*stored])}, "
+                f"and the model has "
+                f"{_some_names([*own])}; give the weights of this model"
             )
         taken: dict[str, Tensor] = {}
         for name, to in fitting.items():
@@ -44,14 +119,14 @@ def load_weights(model: Model, path: Path, *, partial: bool) -> str:
     return f"{len(taken)} of {len(own)} tensors from {path}"
 
 
-def _check_all(model: Model, path: Path, stored: Mapping[str, Stored], wanted: Mapping[str, str]) -> None:
+def _check_all(model: Model, path: Path, stored: Mapping[str, StoredTensor], wanted: Mapping[str, str]) -> None:
     """InputError unless the file has every tensor of the model in its shape, and no other."""
     own = model.state()
     way_out = "give the weights of this model, or write `partial: true` beside `weights`"
     if missing := sorted(own.keys() - {*wanted.values()}):
-        raise InputError(f"{path} lacks {_some(missing)} of model {model.name}; {way_out}")
+        raise InputError(f"{path} lacks {_some_names(missing)} of model {model.name}; {way_out}")
     if unknown := sorted(stored.keys() - wanted.keys()):
-        raise InputError(f"{path} has {_some(unknown)}, which model {model.name} has not; {way_out}")
+        raise InputError(f"{path} has {_some_names(unknown)}, which model {model.name} has not; {way_out}")
     for name, to in wanted.items():
         if stored[name].shape != tuple(own[to].shape):
             raise InputError(
@@ -90,6 +165,6 @@ def _names(model: Model, name: str) -> Iterator[str]:
     yield short.removeprefix("base_model.model.").replace(".base_layer.", ".")
 
 
-def _some(names: Sequence[str]) -> str:
-    rest = len(names) - SHOWN
-    return ", ".join([*names[:SHOWN], f"and {rest} more"] if rest > 0 else names)
+def _some_names(names: Sequence[str]) -> str:
+    rest = len(names) - NAMES_SHOWN
+    return ", ".join([*names[:NAMES_SHOWN], f"and {rest} more"] if rest > 0 else names)

@@ -16,11 +16,11 @@ from peer.learning.tasks import Task
 from peer.learning.training import metrics
 from peer.plugins import user_code_errors
 
-BATCH = 256
+EVALUATION_BATCH = 256
 
 
 @dataclass(frozen=True)
-class Measured:
+class EvaluationPass:
     """One forward pass over some samples with targets; `loss` is the mean of the task's."""
 
     task: Task
@@ -80,7 +80,7 @@ class Evaluation:
         return self.local if chosen is None else chosen
 
 
-def measure(model: Model, samples: Samples, batch: int = BATCH) -> Measured:
+def measure(model: Model, samples: Samples, batch: int = EVALUATION_BATCH) -> EvaluationPass:
     """One forward pass in evaluation mode over `samples`: not empty, on the model's device."""
     model.train(False)
     task, rows = model.task, list[Tensor]()
@@ -93,7 +93,7 @@ def measure(model: Model, samples: Samples, batch: int = BATCH) -> Measured:
                 loss += task.loss(outputs, some.targets).double() * len(some.positions)
     tallied = torch.cat(rows).double().cpu().numpy()
     targets = samples.labels.cpu().numpy() if task.has_classes else np.empty(0)
-    return Measured(task, tallied, targets, model.classes, float(loss) / len(samples))
+    return EvaluationPass(task, tallied, targets, model.classes, float(loss) / len(samples))
 
 
 def evaluate(

@@ -1,31 +1,39 @@
-"""What a protocol asks of the trainer: some epochs of one part of the model."""
+"""What is asked of the trainer: a protocol's phases, and the `training` block, which says how they are trained.
+
+A `Phase` is some epochs of one part of the model; `Training` holds what is not the protocol's business, and
+`applied` joins the two.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Literal, Self, get_args
 
 import torch
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from peer.errors import InputError
 from peer.learning.data.samples import Batch
 from peer.learning.device import memory_errors
-from peer.learning.model.model import Part
+from peer.learning.model.layout import ModelPart
 from peer.learning.tasks import Task
-from peer.learning.training.optimiser import AnyOptimiser
+from peer.learning.training.optimiser import AnyOptimiser, Optimiser
 from peer.learning.training.scheduler import Scheduler
-from peer.plugins import reference, takes, user_code_errors
+from peer.plugins import load_object, reference, takes, user_code_errors
+from peer.settings import Settings
 
 GradientHook = Callable[[Tensor, Tensor], None]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 StepFunction = Callable[..., Any]
-"""Called with a `peer.learning.training.own_step.TrainingStep` and a batch; gives its mean loss, of shape ()."""
+"""Called with a `peer.learning.training.step.TrainingStep` and a batch; gives its mean loss, of shape ()."""
 
 
 @dataclass(frozen=True)
 class Phase:
     """`epochs` passes over the shard that train `part` and leave the rest as it is."""
 
-    part: Part
+    part: ModelPart
     epochs: int
     optimiser: AnyOptimiser
     batch_size: int = 64
@@ -48,8 +56,8 @@ class Phase:
     """In place of forward pass and loss, as `training.step` of a federation has it."""
 
     def __post_init__(self) -> None:
-        if self.part not in get_args(Part):
-            raise ValueError(f"a phase trains {', '.join(get_args(Part))}, and not {self.part!r}")
+        if self.part not in get_args(ModelPart):
+            raise ValueError(f"a phase trains {', '.join(get_args(ModelPart))}, and not {self.part!r}")
         if not isinstance(self.optimiser, AnyOptimiser):
             raise ValueError("the optimiser of a phase is one of `peer`, such as SGD(lr=0.05), with its brackets")
         if self.epochs < 0 or self.batch_size < 1:
@@ -82,3 +90,119 @@ class Phase:
         if torch.is_grad_enabled() and not found.requires_grad:
             raise ValueError("the loss of a phase must be calculated from the outputs by torch, without detaching them")
         return found
+
+
+Limit = Annotated[float, Field(gt=0)]
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+def _name_as_block(value: Any) -> Any:
+    """`AdamW` and `{name: AdamW}` are the same."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class OwnStep(Settings):
+    """A function of one's own, `module:function`, with arguments for it beside the name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+    """`module:function`, called with the training step and a batch: see [training.md](training.md)."""
+
+    def function(self) -> Callable[..., Any]:
+        """The function; InputError when there is none."""
+        found = load_object(self.name)
+        if not callable(found):
+            raise InputError(f"`{self.name}` is no function; name one that takes a training step and a batch")
+        return partial(found, **(self.model_extra or {}))
+
+
+class Budget(Settings):
+    """How long each phase of local training is, in place of its epochs: one of the two."""
+
+    steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Steps of the optimiser."""
+    seconds: Annotated[float, Field(gt=0, le=1e7)] | None = None
+    """After which the phase ends with the step under way. How many steps that is differs from run to run, and so do the
+    results; a peer that is killed repeats as many as before."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.steps is None) == (self.seconds is None):
+            raise ValueError("give either `steps` or `seconds`")
+        return self
+
+
+class Training(Settings):
+    """Each peer's local training, beside what the protocol says of it: see [training.md](training.md)."""
+
+    optimiser: Annotated[Optimiser, BeforeValidator(_name_as_block)] | None = None
+    """`name` of one of torch.optim, and its arguments. Not given: the protocol's own."""
+    scheduler: Annotated[Scheduler, BeforeValidator(_name_as_block)] | None = None
+    """`name` of one of torch.optim.lr_scheduler, its arguments, and `every`. Not given: the learning rates are the
+    protocol's."""
+    clip_gradient: Limit | None = None
+    """Longest gradient (Euclidean norm, of the part of the model that is trained): a longer one is scaled down to it,
+    before any correction that the protocol adds. Loops of a protocol's own, outside its phases, are left alone. FIRMA
+    advises 1 for fewer than 200 samples a peer. Not given: none. `clip_gradient` outside this block is the same."""
+    clip_value: Limit | None = None
+    """Largest element of the gradient, before its norm is looked at: larger ones are cut off. Not given: none."""
+    accumulate: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Batches whose mean gradient makes one step: as one batch that is so many times larger, in the memory of one."""
+    precision: Precision = "float32"
+    """In which training multiplies. The model, what travels and the evaluation remain float32; float16 scales the loss
+    so that small gradients are not lost."""
+    patience: Annotated[int, Field(ge=1)] | None = None
+    """Epochs after which a phase ends if the task's loss on the samples of `hold_back` has not become smaller. Not
+    given: all epochs are done."""
+    budget: Budget | None = None
+    """`steps` or `seconds` in place of epochs. Not given: the protocol's epochs."""
+    step: Annotated[OwnStep, BeforeValidator(_name_as_block)] | None = None
+    """`module:function` in place of forward pass and loss. Not given: the task's loss of the model's outputs."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.budget and self.patience:
+            raise ValueError("`budget` takes the place of the epochs that `patience` ends; leave out one of them")
+        if self.step and self.accumulate > 1:
+            raise ValueError("`step` may take several passes itself; leave out `accumulate`")
+        if self.step and self.precision == "float16":
+            raise ValueError("`step` works on gradients that float16 would scale; write `precision: bfloat16`")
+        return self
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether two runs end in the same bits, as far as it depends on this block."""
+        return self.budget is None or self.budget.seconds is None
+
+    @property
+    def beside_the_phase(self) -> "Training":
+        """What holds for a phase that says itself how, and for how long, it is trained."""
+        return self.model_copy(update={"optimiser": None, "scheduler": None, "budget": None, "patience": None})
+
+    @property
+    def own_steps(self) -> str | None:
+        """The first key that makes of a batch another step than that of its plain gradient; None if there is none."""
+        keys = ("clip_gradient", "clip_value", "accumulate", "step")
+        changed = [key for key in keys if getattr(self, key) != type(self).model_fields[key].default]
+        return next(iter(changed), "precision" if self.precision == "float16" else None)
+
+    def applied(self, phase: Phase) -> Phase:
+        """A phase of the protocol's, trained as this block says."""
+        own = self.step.function() if self.step else None
+        return replace(
+            phase,
+            optimiser=self._optimiser(phase.optimiser),
+            scheduler=self.scheduler or phase.scheduler,
+            step=phase.step or own,
+        )
+
+    def _optimiser(self, protocols: AnyOptimiser) -> AnyOptimiser:
+        if self.optimiser is None:
+            return protocols
+        lr = protocols.lr if self.optimiser.lr is None else self.optimiser.lr
+        return self.optimiser.model_copy(update={"lr": lr})
+
+
+PROTOCOL_DEFAULTS = Training()
+"""All as the protocol has it."""

@@ -10,17 +10,24 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.optim import lr_scheduler
 
-from peer.errors import InputError, nearest
-from peer.learning.training.arguments import UNTAKEN, as_arguments, check_arguments, does, why_untaken
-from peer.learning.training.optimiser import AnyOptimiser, stand_in
+from peer.errors import InputError, suggest
+from peer.learning.training.optimiser import (
+    ARGUMENT_ERRORS,
+    AnyOptimiser,
+    argument_problem,
+    as_arguments,
+    can_be_made,
+    check_arguments,
+    stand_in,
+)
 from peer.settings import Settings
 
 SCHEDULERS: dict[str, type[Any]] = {name: getattr(lr_scheduler, name) for name in lr_scheduler.__all__}
-UNFIT = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
+UNSUPPORTED_SCHEDULERS = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
 """These take functions, which a file of settings cannot hold."""
 SCHEDULED = ("lr", "momentum", "betas")
 """What a scheduler changes in an optimiser."""
-MOST = 10_000
+MAX_FOLLOWED = 10_000
 """Times that a scheduler is followed before a run."""
 Every = Literal["round", "epoch", "step"]
 
@@ -40,9 +47,9 @@ class Scheduler(Settings):
 
     @model_validator(mode="after")
     def _can_be_made(self) -> Self:
-        known = [name for name in SCHEDULERS if name not in UNFIT]
+        known = [name for name in SCHEDULERS if name not in UNSUPPORTED_SCHEDULERS]
         if self.name not in known:
-            raise ValueError(f"unknown scheduler `{self.name}`; {nearest(self.name, known)}")
+            raise ValueError(f"unknown scheduler `{self.name}`; {suggest(self.name, known)}")
         parts = {"schedulers": self.schedulers} if self.schedulers else {}
         check_arguments(self.name, SCHEDULERS[self.name], self.arguments | parts, ("optimizer", "last_epoch"))
         return self
@@ -56,15 +63,15 @@ class Scheduler(Settings):
         """torch's scheduler of an optimiser; ValueError where the arguments will not do."""
         try:
             return self._made(optimiser, self.arguments)
-        except UNTAKEN as error:
+        except ARGUMENT_ERRORS as error:
             raise ValueError(self.why_not(optimiser, error)) from None
 
     def why_not(self, optimiser: torch.optim.Optimizer, error: Exception) -> str:
         """What of it, or of what it is made of, does not work; the optimiser is changed."""
         for one in self.schedulers:
-            if not does(partial(one._walked, optimiser), one.arguments):
+            if not can_be_made(partial(one._walked, optimiser), one.arguments):
                 return one.why_not(optimiser, error)
-        return why_untaken(self.name, partial(self._walked, optimiser), self.arguments, error)
+        return argument_problem(self.name, partial(self._walked, optimiser), self.arguments, error)
 
     def _walked(self, optimiser: torch.optim.Optimizer, arguments: Mapping[str, Any]) -> None:
         made = self._made(optimiser, arguments)
@@ -126,14 +133,14 @@ class Schedule:
                 f"(`every: {self.settings.every}`); make it longer"
             )
         self._loss = 1.0
-        for _ in range(min(times, MOST)):
+        for _ in range(min(times, MAX_FOLLOWED)):
             self._advance()
 
     def state(self) -> dict[str, Any]:
         """Plain JSON."""
         groups = [{key: group[key] for key in ("initial_lr", *SCHEDULED) if key in group} for group in self._groups]
         course = {"round": self._round, "loss": float(self._loss), "heard": self._heard}
-        return {**course, "groups": groups, "scheduler": _plain(self._scheduler)}
+        return {**course, "groups": groups, "scheduler": _plain_state(self._scheduler)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave."""
@@ -156,7 +163,7 @@ class Schedule:
                 self._scheduler.step()
         except ValueError as error:
             raise InputError(f"scheduler `{self.settings.name}` has come to its end: {error}; make it longer") from None
-        except UNTAKEN as error:
+        except ARGUMENT_ERRORS as error:
             why = self.settings.why_not(self._stand_in, error)
             raise InputError(f"scheduler {why}; correct `training.scheduler`") from None
 
@@ -204,11 +211,11 @@ def key_of(keep: str | None, part: str, optimiser: AnyOptimiser, scheduler: Sche
     return json.dumps([keep, part, repr(optimiser), repr(scheduler)])
 
 
-def _plain(scheduler: Any) -> dict[str, Any]:
+def _plain_state(scheduler: Any) -> dict[str, Any]:
     """What of a scheduler's state changes: numbers and lists of numbers; all else is as its arguments made it."""
     found = {key: value for key, value in scheduler.state_dict().items() if _is_plain(value)}
     parts = getattr(scheduler, "_schedulers", [])
-    return {"own": found, "parts": [_plain(part) for part in parts]}
+    return {"own": found, "parts": [_plain_state(part) for part in parts]}
 
 
 def _load(scheduler: Any, state: Mapping[str, Any]) -> None:

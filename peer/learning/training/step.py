@@ -1,16 +1,136 @@
-"""One step of an optimiser: forward, loss, backward, what is done to the gradient, and the step itself."""
+"""One step of an optimiser: forward, loss, backward, what is done to the gradient, and the step itself.
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+`MixedPrecision` says in which dtype forward and backward passes multiply, while the model remains float32;
+`TrainingStep` is what a step function of the user's own is given; `Steps` does the steps of one phase.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from peer.learning.data.samples import Batch
-from peer.learning.model.inputs import spread
-from peer.learning.training.own_step import TrainingStep
-from peer.learning.training.settings import Training
+from peer.learning.device import memory_errors
+from peer.learning.model.layout import spread
+from peer.learning.model.model import Model
+from peer.learning.named_tensors import NamedTensors
+from peer.learning.training.phase import Phase, Training
+from peer.plugins import reference, user_code_errors
+
+AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class MixedPrecision:
+    """torch's autocast, and for float16 its scaler of the loss, which lives through all phases."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        """`name`: float32, which changes nothing, bfloat16 or float16."""
+        self._dtype, self._device = AUTOCAST_DTYPES.get(name), device
+        self.scaler = torch.amp.GradScaler(device.type) if name == "float16" else None
+
+    def forward(self) -> AbstractContextManager[object]:
+        """The block in which the model answers and the loss is taken."""
+        return torch.autocast(self._device.type, self._dtype) if self._dtype else nullcontext()
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss as the backward pass begins with it."""
+        scaled: Tensor = self.scaler.scale(loss) if self.scaler else loss
+        return scaled
+
+    def unscale(self, optimiser: torch.optim.Optimizer, gradient: Tensor) -> bool | Tensor:
+        """Take the scale out of the gradient; whether it is finite, perhaps of shape (): who reads that waits for it.
+        The optimiser leaves out a step that is not."""
+        if self.scaler is None:
+            return True
+        self.scaler.unscale_(optimiser)
+        return torch.isfinite(gradient.sum())
+
+    def step(self, optimiser: torch.optim.Optimizer) -> None:
+        if self.scaler is None:
+            optimiser.step()
+        else:
+            self.scaler.step(optimiser)
+            self.scaler.update()
+
+    def state(self) -> dict[str, Tensor]:
+        """The scale and for how many steps it has held, float64 (2,); nothing where nothing is scaled."""
+        if self.scaler is None:
+            return {}
+        now = self.scaler.state_dict()
+        return {"scale": torch.tensor([now["scale"], now["_growth_tracker"]], dtype=torch.float64)}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        if self.scaler and "scale" in state:
+            scale, held = state["scale"].tolist()
+            self.scaler.load_state_dict(self.scaler.state_dict() | {"scale": scale, "_growth_tracker": int(held)})
+
+
+class StepState(NamedTensors):
+    """`step.state`; TypeError at once for what is no tensor."""
+
+    called: ClassVar[str] = "step.state"
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What a function of one's own trains with: called as `function(step, batch)`, it gives the batch's mean loss.
+
+    The gradient is zero when the function begins. If the loss needs a gradient, the trainer does the backward pass; a
+    function that does passes of its own returns the loss detached. Then the gradient is clipped, and the optimiser
+    steps. What it draws from torch's own generator replays; numpy's and Python's do not.
+    """
+
+    model: Model
+    phase: Phase
+    precision: MixedPrecision
+    state: StepState = field(default_factory=StepState)
+    """Tensors that live on through all steps and rounds; part of the checkpoint."""
+
+    def __call__(self, inputs: Any) -> Tensor:
+        """The model's outputs for inputs (n, *shape), in training mode where the phase trains."""
+        with self.precision.forward():
+            return self.model.forward(inputs)
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The task's mean loss, or the protocol's own where its phase has one; of shape ()."""
+        with self.precision.forward():
+            return self.phase.mean_loss(self.model.task, outputs, batch)
+
+    @property
+    def parameters(self) -> Tensor:
+        """The part that is trained, flat and live, float32; change it under `torch.no_grad()`."""
+        return self.model.vector[self.model.part(self.phase.part)]
+
+    @property
+    def gradient(self) -> Tensor:
+        """Of the same layout: where backward passes add up."""
+        return self.model.gradient[self.model.part(self.phase.part)]
+
+    def take(self, batch: Batch) -> Tensor:
+        """What the phase's function makes of a batch: its loss, detached, after the backward pass.
+
+        What it raises is a FailedError, and so is what no training step may return.
+        """
+        function = self.phase.step
+        assert function is not None
+        with user_code_errors(reference(function)), memory_errors():
+            loss = function(self, batch)
+            if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
+                given = f"{tuple(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
+                raise ValueError(f"it must return its loss, a floating-point tensor of shape (), not {given}")
+            if why := self.state.why_not_apart(self.model.vector):
+                raise ValueError(f"it {why}")
+            if loss.requires_grad:
+                torch.autograd.backward(loss)
+            elif not bool(self.gradient.any()):
+                raise ValueError("it left no gradient: return the loss without detaching it, or call `backward()`")
+            return loss.detach()
+
 
 Forward = nn.Module | Callable[..., Tensor]
 
@@ -35,7 +155,9 @@ class LossWatch:
         finite = torch.isfinite(loss)
         if gradient is not None:
             finite = finite & torch.isfinite(gradient.sum())
-        sizes = [largest(one) for one in tree_leaves(given) if isinstance(one, Tensor) and one.is_floating_point()]
+        sizes = [
+            largest_magnitude(one) for one in tree_leaves(given) if isinstance(one, Tensor) and one.is_floating_point()
+        ]
         size = torch.stack([*sizes, torch.zeros_like(self._first[0])]).max()
         met = torch.stack([torch.ones_like(size), loss.double(), size])
         self._first = torch.where((self._first[0] == 0) & ~finite, met, self._first)
@@ -47,7 +169,7 @@ class LossWatch:
         return NotFinite(loss, size) if found else None
 
 
-def largest(values: Tensor) -> Tensor:
+def largest_magnitude(values: Tensor) -> Tensor:
     """The size of the largest, float64 of shape (); 0 where there are none."""
     size: Tensor = torch.linalg.vector_norm(values.detach().float(), torch.inf if values.numel() else 2)
     return size.double()

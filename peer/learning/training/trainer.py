@@ -1,41 +1,108 @@
-"""Local training in phases: some epochs of one part of the model, the rest frozen."""
+"""Local training in phases: some epochs of one part of the model, the rest frozen.
+
+Which samples make a batch, and what BatchNorm asks of it; when a phase is over, after its epochs, by a budget in
+their place, or early; and the trainer that goes through the phases and gives the same bits again after a restart.
+"""
 
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
-from itertools import chain, islice
+from itertools import chain, count, islice
 
 import torch
 from torch import Tensor, nn
 
 from peer.errors import DivergedError, InputError, OwnLossError
 from peer.learning.data.samples import Batch, InMemory, Samples
+from peer.learning.device import copies
+from peer.learning.model.layout import ModelPart
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, global_stream, torch_generator
-from peer.learning.training.batches import check_batches, cut, normalises
-from peer.learning.training.evaluation import BATCH, measure
-from peer.learning.training.optimiser import SGD, Adam, Optimiser
-from peer.learning.training.optimisers import Optimisers
-from peer.learning.training.own_step import StepState, TrainingStep
-from peer.learning.training.phase import GradientHook, Phase
-from peer.learning.training.precision import MixedPrecision
-from peer.learning.training.scheduler import Schedule, Scheduler, Schedules, key_of
-from peer.learning.training.settings import AS_IT_IS, Training
-from peer.learning.training.step import NotFinite, Steps, largest
-from peer.learning.training.stopping import StoppingCriterion
-from peer.learning.transfer import copies
-
-__all__ = ["SGD", "Adam", "GradientHook", "Optimiser", "Phase", "Scheduler", "Stopped", "Trainer"]
+from peer.learning.training.evaluation import EVALUATION_BATCH, measure
+from peer.learning.training.optimiser import KeptOptimisers
+from peer.learning.training.phase import PROTOCOL_DEFAULTS, Phase, Training
+from peer.learning.training.scheduler import Schedule, Schedules, key_of
+from peer.learning.training.step import MixedPrecision, NotFinite, Steps, StepState, TrainingStep, largest_magnitude
 
 
-ORDINARY = 80.0
+def cut_batches(order: Tensor, size: int, *, pairs: bool) -> list[Tensor]:
+    """Positions (n,), as views, in batches of `size`, the last one as large as is left.
+
+    With `pairs` a last batch of one joins the one before it.
+    """
+    batches = list(torch.split(order, size))
+    if pairs and len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [order[-(size + 1) :]]
+    return batches
+
+
+def has_batch_norm(model: Model, part: ModelPart) -> bool:
+    """Whether a layer of the part is a BatchNorm that learns, which it cannot from one sample at a time."""
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.layers(part))
+
+
+def check_batches(model: Model, phases: Iterable[Phase], samples: int, peer: str) -> None:
+    """InputError if BatchNorm would have to learn from one sample at a time in any of the phases."""
+    for phase in phases:
+        learns = phase.epochs > 0 and model.trainable(phase.part) and has_batch_norm(model, phase.part)
+        if learns and min(phase.batch_size, samples) == 1:
+            held = "has one sample" if samples == 1 else "has a batch_size of 1"
+            raise InputError(
+                f"{peer} {held} and model {model.name} has BatchNorm, which cannot learn from one sample at a time; "
+                "give the peer more samples, a batch_size of at least 2, or another model"
+            )
+
+
+class StoppingCriterion:
+    """Of one phase as it goes on."""
+
+    def __init__(self, phase: Phase, how: Training, steps: int | None = None) -> None:
+        """`steps`: as many as a budget in seconds came to before, for a replay."""
+        self._epochs, self._patience = phase.epochs, how.patience
+        self._most = how.budget.steps if how.budget and steps is None else steps
+        seconds = how.budget.seconds if how.budget and steps is None else None
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._budget = how.budget is not None
+        self.epochs, self.steps = 0, 0
+        self._best, self._since = float("inf"), 0
+
+    @property
+    def ahead(self) -> Iterable[int]:
+        """The epochs whose batches may be read before it is known whether they are needed."""
+        return count() if self._budget else range(self._epochs)
+
+    def is_over(self) -> bool:
+        """Whether there is nothing left to do."""
+        if not self._budget:
+            return self.epochs >= self._epochs or (self._patience is not None and self._since >= self._patience)
+        if self._most is not None:
+            return self.steps >= self._most
+        return self._end is not None and self.steps > 0 and time.monotonic() >= self._end
+
+    def stepped(self) -> None:
+        """A step of the optimiser was done."""
+        self.steps += 1
+
+    def passed(self) -> None:
+        """An epoch was done."""
+        self.epochs += 1
+
+    def judged(self, loss: float | None) -> None:
+        """What early stopping goes by after an epoch; None where there is nothing to go by."""
+        if loss is not None:
+            self._since = 0 if loss < self._best else self._since + 1
+            self._best = min(self._best, loss)
+
+
+ORDINARY_SIZE = 80.0
 """Outputs and weights of up to this size are no sign of divergence: even the exponential of such a number is a finite
 float32."""
 
 
-class Stopped(Exception):
+class TrainingStopped(Exception):
     """Training was told to stop; the model is somewhere inside a phase and no longer of use."""
 
 
@@ -47,11 +114,11 @@ class Trainer:
     sample: a last batch of one joins the batch before it.
     """
 
-    def __init__(self, model: Model, samples: Samples, seed: int, peer: str, how: Training = AS_IT_IS) -> None:
+    def __init__(self, model: Model, samples: Samples, seed: int, peer: str, how: Training = PROTOCOL_DEFAULTS) -> None:
         self.model, self.how = model, how
         self._seed, self._peer = seed, peer
         self.use(samples)
-        self._optimisers, self._schedules = Optimisers(model), Schedules()
+        self._optimisers, self._schedules = KeptOptimisers(model), Schedules()
         self._precision = MixedPrecision(how.precision, model.device)
         self._kept = StepState()
         self._stopped = threading.Event()
@@ -74,7 +141,7 @@ class Trainer:
         trainable parameters, or no epochs: nothing changes, and the loss is that of the model as it is.
         """
         phase, number, self.steps = self.how.applied(phase), self._number(round, "phase"), 0
-        first, began = None, largest(self.model.vector)
+        first, began = None, largest_magnitude(self.model.vector)
         seed = derive(self._seed, self._peer, round, f"layers {number}")
         draws = self.model.draws or phase.loss is not None or phase.step is not None
         with global_stream(seed, self.model.device) if draws else nullcontext():
@@ -202,7 +269,7 @@ class Trainer:
     def _loss_as_it_is(self, phase: Phase) -> float:
         if phase.loss is None:
             return measure(self.model, self.samples).loss
-        return self._mean_loss(phase, self.samples.in_order(BATCH))
+        return self._mean_loss(phase, self.samples.in_order(EVALUATION_BATCH))
 
     def _mean_loss(self, phase: Phase, batches: Iterable[Batch]) -> float:
         """In evaluation mode, in float32, as the model is."""
@@ -231,10 +298,10 @@ class Trainer:
             if not math.isfinite(first.loss):
                 its = f"the loss of `{name}` is {first.loss:g}"
             what = f"{its} in round {round}, though the model's {of} are finite, {first.largest:.3g} at most"
-            if first.largest <= ORDINARY:
+            if first.largest <= ORDINARY_SIZE:
                 raise OwnLossError(f"{self._peer}: {what}; correct that loss")
             what = f"{what}; {way_out}, or correct that loss"
-        raise DivergedError(f"{self._peer}: {what}", by_others=not began <= ORDINARY)
+        raise DivergedError(f"{self._peer}: {what}", by_others=not began <= ORDINARY_SIZE)
 
     def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:
         """What to train, on what: a frozen extractor's features of samples in memory stay the same, computed once."""
@@ -245,7 +312,7 @@ class Trainer:
         self.model.learn(phase.part)
         features: list[Tensor] = []
         with torch.no_grad(), self._precision.forward():
-            for batch in self.samples.in_order(BATCH):
+            for batch in self.samples.in_order(EVALUATION_BATCH):
                 self._check_stop()
                 features.append(extractor(batch.inputs).float())
         return head, InMemory(torch.cat(features), self.samples.y)
@@ -256,7 +323,7 @@ class Trainer:
         return self._cut(phase, order)
 
     def _cut(self, phase: Phase, order: Tensor) -> list[Tensor]:
-        return cut(order, phase.batch_size, pairs=normalises(self.model, phase.part))
+        return cut_batches(order, phase.batch_size, pairs=has_batch_norm(self.model, phase.part))
 
     def _together(self, phase: Phase) -> list[int]:
         """How many batches each step of an epoch takes."""
@@ -264,10 +331,10 @@ class Trainer:
         return [min(most, batches - first) for first in range(0, batches, most)]
 
     def _batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
-        pairs = normalises(self.model, "model")
+        pairs = has_batch_norm(self.model, "model")
         for _ in range(epochs):
             order = torch.randperm(len(self.samples), generator=generator).to(self.samples.device)
-            yield from self._until_stopped(cut(order, size, pairs=pairs))
+            yield from self._until_stopped(cut_batches(order, size, pairs=pairs))
 
     def _until_stopped(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
         for batch in batches:
@@ -276,4 +343,4 @@ class Trainer:
 
     def _check_stop(self) -> None:
         if self._stopped.is_set():
-            raise Stopped
+            raise TrainingStopped

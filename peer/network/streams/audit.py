@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from peer.network.membership.edges import Edges
+from peer.network.neighbours import Edges
 from peer.network.wire.frames import Heading
-from peer.network.wire.manifest import Payload
+from peer.network.wire.manifest import PayloadSpec
 
-Line = tuple[str, str, int]
+AuditLine = tuple[str, str, int]
 """The other peer, the name of the vector or record, and how many orders of the ring had been announced in the round
 when it was sent; 0 for what was received."""
 
@@ -22,11 +22,11 @@ class RoundAudit:
     """
 
     edges: dict[str, list[str]] = field(default_factory=dict)
-    sent: Counter[Line] = field(default_factory=Counter)
-    head: Counter[Line] = field(default_factory=Counter)
-    sent_scalars: Counter[Line] = field(default_factory=Counter)
-    received: Counter[Line] = field(default_factory=Counter)
-    received_scalars: Counter[Line] = field(default_factory=Counter)
+    sent: Counter[AuditLine] = field(default_factory=Counter)
+    head: Counter[AuditLine] = field(default_factory=Counter)
+    sent_scalars: Counter[AuditLine] = field(default_factory=Counter)
+    received: Counter[AuditLine] = field(default_factory=Counter)
+    received_scalars: Counter[AuditLine] = field(default_factory=Counter)
     told: Counter[str] = field(default_factory=Counter)
     noted: dict[str, int] = field(default_factory=dict)
     orders: list[list[str]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Audit:
                 if direction not in edges.setdefault(peer, []):
                     edges[peer].append(direction)
 
-    def wrote(self, round: int, to: Iterable[str], payload: Payload, heading: Heading) -> None:
+    def wrote(self, round: int, to: Iterable[str], payload: PayloadSpec, heading: Heading) -> None:
         """A message that is being sent to each of `to`."""
         audit = self._rounds[round]
         for peer in to:
@@ -74,7 +74,7 @@ class Audit:
         counts = {name: len(value) if isinstance(value, Sequence) else 1 for name, value in values.items()}
         self._rounds[round].noted |= counts
 
-    def read(self, round: int, sender: str, payload: Payload, count: int, scalars: int) -> None:
+    def read(self, round: int, sender: str, payload: PayloadSpec, count: int, scalars: int) -> None:
         """So many bytes of the vector and of the scalars beside it."""
         audit = self._rounds[round]
         audit.received[sender, payload.name, 0] += count
@@ -92,11 +92,11 @@ class Audit:
             "told": dict(audit.told),
             **({"noted": audit.noted} if audit.noted else {}),
             "sent": [
-                _entry("to", line, count, head_bytes=audit.head[line], scalar_bytes=sent[line])
+                _audit_entry("to", line, count, head_bytes=audit.head[line], scalar_bytes=sent[line])
                 for line, count in sorted(audit.sent.items())
             ],
             "received": [
-                _entry("from", line, count, scalar_bytes=received[line])
+                _audit_entry("from", line, count, scalar_bytes=received[line])
                 for line, count in sorted(audit.received.items())
             ],
         }
@@ -111,6 +111,6 @@ class Audit:
             yield self.close(round) | {"interrupted": True}
 
 
-def _entry(way: str, line: Line, count: int, **parts: int) -> dict[str, Any]:
+def _audit_entry(way: str, line: AuditLine, count: int, **parts: int) -> dict[str, Any]:
     peer, name, order = line
     return {way: peer, "vector": name, **({"order": order} if order else {}), "bytes": count, **parts}

@@ -1,32 +1,43 @@
-"""The first message on every stream: who speaks to whom, about which federation."""
+"""The first message on every stream: who speaks to whom, about which federation; and what becomes of refusals.
+
+Whoever is refused is told why, if it may know of this federation at all, and in what the two differ. What this peer
+has refused is counted by cause, and each cause is reported once, however often it comes back (`Refusals`). Why a
+neighbour does not go together with this peer is told at once some times, and then seldom (`ThrottledReason`). An
+error in serving a stream that nobody has foreseen ends that stream, and nothing else (`Surprises`).
+"""
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections import Counter
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from secrets import randbits
+from traceback import extract_tb, format_list
 from typing import Any
 
+from peer.errors import FailedError, InputError
+from peer.network.limits import Limits, RateLimiter, Timeouts
 from peer.network.transport import BreachError, DisconnectedError, Pipe
-from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import VERSION, Hello, Question, Refusal, Welcome
+from peer.network.wire.messages import VERSION, Hello, Question, Refusal, UntrustedDecoder, Welcome, sanitise
+from peer.telemetry.events import CallerRefused, Conflict, Report
 from peer.views.signing import UNSIGNED, Keyring
 
-SHOWN = 4
+MAX_DIFFERENCES = 4
 """Differences that a sentence names."""
-WORDS = 300
+MAX_DIFFERENCE_CHARACTERS = 300
 """Characters of all of them."""
-TOLD = 5000
+MAX_SETTINGS = 5000
 """Values of settings that a refusal tells."""
-OTHER_FEDERATION = "different federation"
-UNTOLD = Refusal(
+FEDERATION_MISMATCH = "different federation"
+REASON_WITHHELD = Refusal(
     reason=Refusal.STRANGER,
     detail="it tells why only to callers with a certificate or at an address of the ring; its own log has the reason",
 )
 """To a caller who may be anybody: each reason would tell something of the federation."""
-MAKE_ALIKE = "make the two alike"
+MAKE_ALIKE_HINT = "make the two alike"
 """The way out where the data of two peers differ."""
 
 
@@ -34,7 +45,7 @@ class RefusedError(Exception):
     """The other end answered and refused; `reason` is one of Refusal's, the text says why."""
 
     def __init__(self, refusal: Refusal, us: "Identity | None" = None) -> None:
-        super().__init__(explain(refusal, us))
+        super().__init__(describe_refusal(refusal, us))
         self.refusal, self.reason = refusal, refusal.reason
 
 
@@ -95,58 +106,63 @@ class Identity:
         differing = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
         if differing:
             told = self.settings_of(differing)
-            return Refusal(reason=Refusal.FEDERATION, detail=OTHER_FEDERATION, keys=differing, settings=told)
+            return Refusal(reason=Refusal.FEDERATION, detail=FEDERATION_MISMATCH, keys=differing, settings=told)
         return None
 
     def settings_of(self, keys: Collection[str]) -> list[str]:
         """What this peer has under these keys, one value each."""
         found = (fact for key in keys if key in self.settings for fact in _facts(key, self.settings[key]))
-        return [*islice(found, TOLD)]
+        return [*islice(found, MAX_SETTINGS)]
 
 
 def _facts(name: str, value: Any) -> Iterator[str]:
     below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if not below:
-        yield f"`{name}` {json.dumps(value)}"[:WORDS]
+        yield f"`{name}` {json.dumps(value)}"[:MAX_DIFFERENCE_CHARACTERS]
     for key, one in below:
         yield from _facts(f"{name}.{key}", one)
 
 
-def explain(refusal: Refusal, us: Identity | None) -> str:
+def describe_refusal(refusal: Refusal, us: Identity | None) -> str:
     """A refusal in words; `us` is who was refused."""
     if refusal.reason == Refusal.FEDERATION:
-        if us and (said := _both("federation", refusal.settings, us.settings_of(refusal.keys))):
+        if us and (said := _describe_both("federation", refusal.settings, us.settings_of(refusal.keys))):
             return said
         differing = ", ".join(f"`{key}`" for key in refusal.keys)
-        return f"refused: its federation differs in {differing[:WORDS]}"
-    if refusal.reason == Refusal.MANIFEST and us and refusal.keys and (said := _both("data", refusal.keys, us.data)):
+        return f"refused: its federation differs in {differing[:MAX_DIFFERENCE_CHARACTERS]}"
+    if (
+        refusal.reason == Refusal.MANIFEST
+        and us
+        and refusal.keys
+        and (said := _describe_both("data", refusal.keys, us.data))
+    ):
         return said
     return f"refused: {refusal.detail}"
 
 
-def _both(what: str, theirs: Sequence[str], ours: Sequence[str]) -> str:
+def _describe_both(what: str, theirs: Sequence[str], ours: Sequence[str]) -> str:
     """In what two peers differ; empty if that is not known."""
     only_theirs, only_ours = _differing(theirs, ours), _differing(ours, theirs)
     if only_theirs and only_ours:
-        return f"refused: its {what} has {only_theirs}, and this peer's {only_ours}; {MAKE_ALIKE}"
+        return f"refused: its {what} has {only_theirs}, and this peer's {only_ours}; {MAKE_ALIKE_HINT}"
     if only_theirs:
-        return f"refused: its {what} has {only_theirs}, and this peer's has nothing of the kind; {MAKE_ALIKE}"
+        return f"refused: its {what} has {only_theirs}, and this peer's has nothing of the kind; {MAKE_ALIKE_HINT}"
     if only_ours:
-        return f"refused: this peer's {what} has {only_ours}, and its has nothing of the kind; {MAKE_ALIKE}"
+        return f"refused: this peer's {what} has {only_ours}, and its has nothing of the kind; {MAKE_ALIKE_HINT}"
     return ""
 
 
 def _differing(facts: Sequence[str], others: Sequence[str]) -> str:
     """The first few facts that are not among the others."""
     known = set(others)
-    return ", ".join([fact for fact in facts if fact not in known][:SHOWN])[:WORDS]
+    return ", ".join([fact for fact in facts if fact not in known][:MAX_DIFFERENCES])[:MAX_DIFFERENCE_CHARACTERS]
 
 
 class NoAnswerError(DisconnectedError):
     """The connection seems to stand and nothing comes: it may be forgotten on the way, and has to be made anew."""
 
 
-async def introduce(pipe: Pipe, hello: bytes, seconds: float, foreign: Foreign) -> Welcome:
+async def do_handshake(pipe: Pipe, hello: bytes, seconds: float, foreign: UntrustedDecoder) -> Welcome:
     """Say hello and return the welcome; RefusedError otherwise, NoAnswerError after so many seconds without one."""
     try:
         async with asyncio.timeout(seconds):
@@ -159,3 +175,77 @@ async def introduce(pipe: Pipe, hello: bytes, seconds: float, foreign: Foreign) 
     if reply.HasField("refusal"):
         raise RefusedError(reply.refusal)
     return reply.welcome
+
+
+STRANGERS = "strangers"
+"""All who are no neighbours, together: they make up their names."""
+UNDISTINGUISHING_FIELDS = ("origin", "kind")
+"""Fields that tell no causes apart: the first changes with every connection, the second follows from the reason."""
+
+
+class Refusals:
+    """`report` is called for the first of each cause, with the event that describes it; `known` are the neighbours."""
+
+    def __init__(self, report: Report, limits: Limits = Limits(), known: Container[str] = ()) -> None:
+        self._report, self._limits, self._known = report, limits, known
+        self.counts: Counter[tuple[str, ...]] = Counter()
+        self._causes: Counter[str] = Counter()
+        """Those that are told apart, by party."""
+
+    def add(self, event: CallerRefused | Conflict) -> None:
+        """One more; fields other than those of SAME tell the causes apart."""
+        most = self._limits.characters
+        fields = {name: value for name, value in asdict(event).items() if name != "time"}
+        words: dict[str, Any] = {name: sanitise(text, most) for name, text in fields.items() if isinstance(text, str)}
+        cause = (
+            event.name,
+            *(str(text) for name, text in (fields | words).items() if name not in UNDISTINGUISHING_FIELDS),
+        )
+        who = event.caller if isinstance(event, CallerRefused) else event.sender
+        party = who if who in self._known else STRANGERS
+        if cause not in self.counts and self._causes[party] >= self._limits.causes:
+            cause = (event.name, party, "others")
+            words = {name: "many others" for name in words if party == STRANGERS or words[name] != party}
+        self.counts[cause] += 1
+        if self.counts[cause] == 1:
+            self._causes[party] += 1
+            self._report(replace(event, **words))
+
+
+class Surprises:
+    """Errors in serving a stream that nobody has foreseen: the stream ends, and nothing else.
+
+    Those of this peer's own state are none of them: what the code raises to end the peer, a disk, memory.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._logged: set[str] = set()
+        """Where they were raised."""
+
+    def explain(self, error: Exception) -> str:
+        """In words, once the log has its traceback; raises the error itself where it is of this peer's own state."""
+        disk = isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError)
+        if disk or isinstance(error, FailedError | InputError | MemoryError):
+            raise error
+        *_, place = trace = extract_tb(error.__traceback__)
+        kind = f"{type(error).__name__} at {place.filename}:{place.lineno}"
+        if kind not in self._logged:
+            self._logged.add(kind)
+            # Without the error's own words: they may be the other end's, and forge lines.
+            logging.getLogger("dfl").error("a stream was closed by %s\n%s", kind, "".join(format_list(trace)).rstrip())
+        return f"{type(error).__name__}: {sanitise(str(error), self._limits.characters)}; report this"
+
+
+class ThrottledReason:
+    """Why one neighbour does not go together with this peer: what is told of it changes some times, and then seldom."""
+
+    def __init__(self, limits: Limits, timeouts: Timeouts) -> None:
+        self._pace = RateLimiter(limits.sayings, timeouts.news)
+        self._last = ""
+
+    def hear(self, why: str) -> str:
+        """The reason as it is to be told now."""
+        if why != self._last and self._pace.take():
+            self._last = why
+        return self._last

@@ -1,32 +1,192 @@
-"""The outgoing side of an edge: dial, shake hands, send what the other end lacks, and again after every break.
+"""Links: how a message gets from one peer to another. Nothing above a link knows that it broke.
 
-Nothing above a link knows that it broke.
+**A message's way.** A collective (`network/collectives.py`) calls `Network.writer`, which lets out only what the
+manifest and the edges allow, and notes it in the audit. The `MessageWriter` cuts the message into frames, encodes
+each once for all receivers, and puts it into the `Outbox` of each. The receiver's `OutgoingLink` sends what its
+outbox holds, in the order of writing, over a pipe of the transport (`transport/grpc.py`; within one process
+`transport/memory.py`). At the other end the `Receiver` reads the hello and decides who is let in; checks each frame
+against checksum, manifest and edges; and puts it into the `Inbox` of its sender, where frames become an
+`IncomingMessage`. The collective that waits in `Network.message` works on what has arrived, frame by frame, and
+takes the whole out by `Inbox.consume`.
+
+The sender dials. Where nobody can dial the receiver, the receiver does: its `ReverseLink` opens a `Fetch` stream,
+and the sender answers on it with frames (`OutgoingLink.answer`).
+
+**After a break** the one who dials does so again, ever more seldom (`Backoff`), and the receiver's welcome says
+what it has: its durable round, the round it is in, and of each message of which something has arrived the first
+missing frame. The sender goes on from there. A newer stream takes the place of an older one once it has brought
+something (`StreamTakeover`), and whether what is sent arrives is told by heartbeats (`DeliveryTracker`).
+
+**The rules** that make a crash cost nothing but time. A message has a key: (view, round, step), the step counting
+the collective calls of a round. A round is durable at a peer whose checkpoint of it is on disk, and which will not
+fall back to an earlier one; to announce it is to tell the neighbours so.
+
+- **R1 Function.** A message depends only on the sender's state at the start of the round and on messages received
+  in it; whatever else it depends on (a secret, a measurement) is in the journal, on disk, before it is used. So a
+  peer that replays a round writes the same bytes again, and a repeat can be told from a conflict by its digest. The
+  runtime upholds it (`runtime/journal.py`); everything here rests on it.
+- **R2 Outbox.** A checkpoint holds the state *and* the messages of the round that neighbours may still ask for
+  (`Outbox.of_round`, `Network.frames`). With the messages only in memory, two neighbours that die together can wait
+  for each other for ever. They go back into the outboxes in the order of writing: in another one, a neighbour that
+  replays could have no room for what it waits for.
+- **R3 Durable.** A peer announces the older of its two newest checkpoints (`durability.py`): if the newest turns
+  out damaged, it falls back to the one before without asking for what others have dropped. After the last round
+  there is none to follow: that checkpoint is read back from disk and then announced.
+- **R4 Release.** `Outbox.release` drops a message when its receiver itself has announced the message's round, over
+  its own stream, or a view that was decided says that it has it; no single other peer's word counts. What has not
+  been released is sent again after a break, unless the welcome says that it is there (`OutgoingLink._send`).
+- **R5 First of a key wins** (`IncomingMessage.add`). A repeat with the same content is ignored; with another
+  content it is dropped and reported.
+- **R6 Low watermark.** Nobody starts a round more than W = 4 rounds past the durable round of any of its
+  neighbours, nor, as far as it has heard, of anybody else (`Durability.allows`, for which the runtime waits). That
+  bounds outboxes and inboxes. A frame from further ahead is not taken in before this peer has come closer
+  (`Receiver._expected`).
+- **R7 Old edges.** When the ring is reordered, an edge stays open for repeats until both ends have a later round on
+  disk than the last one it was used in (`neighbours.py`). Of two peers that become neighbours one learns it first:
+  its hello and its frames wait until the other has, too (`Receiver._stranger`, `Receiver._expected`).
+- **R8 Serving.** A finished peer stays, and sends what it is asked for, until its neighbours have the last round on
+  disk, or `patience` is over (`runtime/barriers.py`); then it says farewell in its last heartbeat (`heartbeat.py`).
+
+docs/wire.md has the bytes; docs/reliability.md what is promised, how it was tested, and what it is worth when
+members lie.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import struct
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import isfinite
+from typing import Literal, NamedTuple
 
-from peer.network.membership.edges import Neighbour
-from peer.network.node import Node
-from peer.network.streams.handshake import RefusedError, introduce
-from peer.network.streams.outbox import Outbox
-from peer.network.streams.refusals import Sayings
-from peer.network.streams.retries import Retries
-from peer.network.transport import BreachError, DisconnectedError, GivenUpError, Pipe
-from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import Refusal, Reply, Welcome
+import numpy as np
+import torch
+from torch import Tensor
+
+from peer.network.limits import Limits
+from peer.network.neighbours import Direction, Neighbour
+from peer.network.streams.audit import Audit
+from peer.network.streams.handshake import REASON_WITHHELD, Refusals, RefusedError, ThrottledReason, do_handshake
+from peer.network.streams.state import Memory, NetworkState, pageable
+from peer.network.streams.stream import Backoff, CountedPipe, StreamTakeover
+from peer.network.transport import BreachError, DisconnectedError, LocallyClosedError, Pipe
+from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count, vector_bytes
+from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec
+from peer.network.wire.messages import Hello, Position, Refusal, Reply, Welcome, sanitise
 from peer.tasks import background
+from peer.telemetry.events import CallerRefused, Conflict, Report
+from peer.views.view import STALENESS_BOUND
+
+KeptFrames = list[tuple[list[str], bytes]]
+"""Receivers and bytes of each frame, in the order they were written."""
 
 
-class Link:
+class KeptFrame(NamedTuple):
+    """A frame as it goes on the wire; its bytes are shared by the outboxes of all receivers and never change."""
+
+    serial: int
+    """Of the frame among all that this peer writes, to whomever: a receiver consumes messages in this order."""
+    key: Key
+    number: int
+    """Of the frame within its message."""
+    data: bytes
+
+
+class Outbox:
+    """Frames in the order they were written, numbered from the first one ever."""
+
+    def __init__(self) -> None:
+        self._frames: list[KeptFrame] = []
+        self._first = 0
+        self._released = -1
+        self._grown = asyncio.Event()
+
+    def append(self, frame: KeptFrame) -> None:
+        self._frames.append(frame)
+        self._grown.set()
+
+    def release(self, durable: int) -> None:
+        """Drop the messages of rounds up to `durable`: the receiver has them on disk."""
+        self._released = max(self._released, durable)
+        count = 0
+        while count < len(self._frames) and self._frames[count].key.round <= self._released:
+            count += 1
+        del self._frames[:count]
+        self._first += count
+
+    @property
+    def start(self) -> int:
+        """Number of the first frame still held."""
+        return self._first
+
+    async def frame(self, number: int) -> tuple[int, KeptFrame]:
+        """The first frame held from `number` on, and its number; waits for one to be written."""
+        # What was just written may be released before the one who waits for it is awake.
+        while (number := max(number, self._first)) >= self._first + len(self._frames):
+            self._grown.clear()
+            await self._grown.wait()
+        return number, self._frames[number - self._first]
+
+    @property
+    def messages(self) -> set[tuple[int, int]]:
+        """Round and step of the frames that are held."""
+        return {(frame.key.round, frame.key.step) for frame in self._frames}
+
+    @property
+    def rounds(self) -> set[int]:
+        """Of the frames that are held."""
+        return {frame.key.round for frame in self._frames}
+
+    def of_round(self, round: int) -> Iterator[KeptFrame]:
+        """The frames of one round, for the checkpoint."""
+        return (frame for frame in self._frames if frame.key.round == round)
+
+
+class MessageWriter:
+    """Puts a message into the outboxes of its receivers, block by block in order; `frame` bytes to a frame."""
+
+    def __init__(
+        self, boxes: Sequence[Outbox], serials: Iterator[int], heading: Heading, scalars: Sequence[float], frame: int
+    ) -> None:
+        self._boxes, self._serials, self._heading, self._frame = boxes, serials, heading, frame
+        self._scalars = struct.pack(f"<{len(scalars)}d", *scalars)
+        self._index = 0
+
+    def write(self, block: memoryview) -> None:
+        """The next frame's bytes; they are copied once for all receivers."""
+        data = encode_frame(self._heading, self._index, self._scalars, block)
+        frame = KeptFrame(next(self._serials), self._heading.key, self._index, data)
+        for box in self._boxes:
+            box.append(frame)
+        self._index += 1
+
+    def write_all(self, vector: Tensor) -> None:
+        """The whole message, as the vector is now: what changes it afterwards does not change what was sent."""
+        for block in self._blocks(vector):
+            self.write(block)
+
+    async def write_gradually(self, vector: Tensor) -> None:
+        """The whole message of a vector that nobody changes meanwhile: the first frame is under way while the next is
+        encoded, which for tens of megabytes saves a tenth of the time."""
+        for block in self._blocks(vector):
+            self.write(block)
+            await asyncio.sleep(0)
+
+    def _blocks(self, vector: Tensor) -> Iterator[memoryview]:
+        data = vector_bytes(vector)
+        for index in range(frame_count(len(data), self._frame)):
+            yield data[self._frame * index : self._frame * (index + 1)]
+
+
+class OutgoingLink:
     """The directed tensor stream to one neighbour."""
 
-    def __init__(self, node: Node, neighbour: Neighbour, welcomed: Callable[[str, Welcome], None]) -> None:
+    def __init__(self, node: NetworkState, neighbour: Neighbour, welcomed: Callable[[str, Welcome], None]) -> None:
         self._node, self.neighbour = node, neighbour
         self.outbox = Outbox()
         self.bytes_per_second = 0.0
         self._welcomed = welcomed
-        self._retries, self._sayings = Retries(node.timeouts), Sayings(node.limits, node.timeouts)
+        self._retries, self._sayings = Backoff(node.timeouts), ThrottledReason(node.limits, node.timeouts)
         self._damaged = 0
         """How often in a row the neighbour has said that what was sent arrived damaged."""
 
@@ -36,7 +196,7 @@ class Link:
             try:
                 async with self._node.stream(self.neighbour, "Tensors") as (pipe, welcome):
                     await self._stream(pipe, welcome)
-            except GivenUpError:
+            except LocallyClosedError:
                 pause = self._retries.cut()
             except DisconnectedError as error:
                 self.neighbour.unreachable(self._sayings.hear(str(error)))
@@ -55,7 +215,7 @@ class Link:
         welcome = Welcome(durable=node.durability.own, round=node.round, life=node.identity.life)
         said = Reply(welcome=welcome).SerializeToString()
         try:
-            theirs = await introduce(pipe, said, node.timeouts.answer, node.foreign)
+            theirs = await do_handshake(pipe, said, node.timeouts.answer, node.foreign)
             await enters()
             await self._stream(pipe, theirs)
         except RefusedError as error:
@@ -135,3 +295,387 @@ class Link:
         if count >= 1 << 16 and seconds > 0:
             rate = count / seconds
             self.bytes_per_second += (rate - self.bytes_per_second) * (0.1 if self.bytes_per_second else 1)
+
+
+AddResult = Literal["new", "repeat", "conflict"]
+"""What became of a frame: kept, here already, or here already with other content (the first one counts)."""
+
+
+class IncomingMessage:
+    """A message that is arriving: float64 scalars with frame 0, and the vector's values frame by frame."""
+
+    def __init__(self, heading: Heading, payload: PayloadSpec, frame: int, memory: Memory) -> None:
+        self.heading, self._payload, self._frame = heading, payload, frame
+        self.values = memory(heading.length // payload.width, DTYPES[payload.kind])
+        self.scalars: tuple[float, ...] = ()
+        self._bytes = vector_bytes(self.values)
+        self._digests: list[int] = []
+        self.released = False
+        """Handed over to who waited for it."""
+
+    @property
+    def next(self) -> int:
+        """The first missing frame."""
+        return len(self._digests)
+
+    @property
+    def complete(self) -> bool:
+        return self.has(self.heading.length)
+
+    @property
+    def bytes(self) -> int:
+        """Of its vector and its numbers, as far as they are here or there is a place for them."""
+        return self.values.nbytes + 8 * len(self.scalars)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was sent but the word that nothing is: neither values nor scalars."""
+        return not self.heading.length and not self.heading.doubles
+
+    def has(self, count: int) -> bool:
+        """Whether its first `count` bytes are here, or all if it has fewer."""
+        return self.next >= frame_count(min(count, self.heading.length), self._frame)
+
+    def add(self, frame: Frame) -> AddResult:
+        """Take a frame in, unless it is here already."""
+        if frame.heading != self.heading:
+            return "conflict"
+        if frame.index < self.next:
+            return "repeat" if frame.digest == self._digests[frame.index] else "conflict"
+        if frame.index > self.next:
+            raise BadFrameError(f"frame {frame.index} came before frame {self.next}")
+        if frame.index == 0:
+            self.scalars = tuple(np.frombuffer(frame.scalars, "<f8").tolist())
+        start = self._frame * frame.index
+        self._bytes[start : start + len(frame.values)] = frame.values
+        if not all(map(isfinite, self.scalars)) or not self._is_finite(start, len(frame.values)):
+            raise NotDeclaredError("its values are not finite")
+        if frame.index + 1 == frame_count(self.heading.length, self._frame):
+            self._payload.check_content(self._bytes)
+        self._digests.append(frame.digest)
+        return "new"
+
+    def _is_finite(self, start: int, count: int) -> bool:
+        """A sum shows every NaN and infinity at a fraction of the cost of looking for them; bytes are not numbers."""
+        return not self._payload.numbers or isfinite(float(self.block(start, count).sum()))
+
+    def release(self) -> tuple[Tensor, tuple[float, ...]]:
+        """The values and the scalars, kept here no longer."""
+        values, scalars, nothing = self.values, self.scalars, torch.empty(0)
+        self.values, self.scalars, self._bytes = nothing, (), vector_bytes(nothing)
+        self.released = True
+        return values, scalars
+
+    def block(self, start: int, count: int) -> Tensor:
+        """The values of `count` bytes from `start` on, a view."""
+        width = self._payload.width
+        return self.values[start // width : (start + count) // width]
+
+
+class Inbox:
+    """All messages of one sender from this peer's present round on."""
+
+    def __init__(self, limits: Limits, memory: Memory) -> None:
+        self._limits, self._memory = limits, memory
+        self.messages: dict[Key, IncomingMessage] = {}
+        self.awaited: Key | None = None
+        """The message that the protocol waits for now."""
+        self.held = 0
+        """Bytes of all vectors and numbers that wait to be consumed."""
+        self._waiting = 0
+        """In how many messages they are."""
+        self._silent: set[Key] = set()
+        self._changed = asyncio.Event()
+
+    def add(self, frame: Frame, payload: PayloadSpec) -> AddResult:
+        """Keep a frame; BadFrameError or NotDeclaredError when it is none that an honest neighbour sends."""
+        frame.check(self._limits.frame)
+        if frame.key in self._silent and (frame.heading.length or frame.heading.doubles):
+            raise NotDeclaredError(
+                f"`{payload.name}` was not to come from this sender in round {frame.key.round} (`of`)"
+            )
+        message = self.messages.get(frame.key)
+        if message is None:
+            if frame.index:
+                raise BadFrameError(f"frame {frame.index} came before frame 0")
+            message = IncomingMessage(frame.heading, payload, self._limits.frame, self._memory)
+        fate = message.add(frame)
+        if frame.key not in self.messages:  # not before: what is refused must leave room for what is right
+            self.messages[frame.key] = message
+            self.held += message.bytes
+            self._waiting += 1
+        self._changed.set()
+        return fate
+
+    def silence(self, key: Key) -> bool:
+        """Take nothing but an empty message under that key from now on; whether another one is here already."""
+        self._silent.add(key)
+        message = self.messages.get(key)
+        if message is None or message.empty:
+            return False
+        self._drop(key)
+        return True
+
+    async def room(self, count: int) -> None:
+        """Wait until no more than so many bytes wait to be consumed, with what each message takes besides.
+
+        Nobody waits in vain: a protocol has at most three exchanges under way that it does not wait for, so what is
+        needed next from this sender is here already, or there is room for it.
+        """
+        while self.held + self._limits.message * self._waiting > count:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def consume(self, message: IncomingMessage) -> tuple[Tensor, tuple[float, ...]]:
+        """A message's values and scalars, handed over: only the digests are kept, to recognise a repeat."""
+        self._hand_over(message)
+        released = message.release()
+        self._changed.set()
+        return released
+
+    def _hand_over(self, message: IncomingMessage) -> None:
+        self._waiting -= not message.released
+        self.held -= message.bytes
+
+    def _drop(self, key: Key) -> None:
+        self._hand_over(self.messages.pop(key))
+
+    async def message(self, key: Key, count: int) -> IncomingMessage:
+        """The message of that key, once its first `count` bytes are here, or all if it has fewer."""
+        while (message := self.messages.get(key)) is None or not message.has(count):
+            self.awaited = key
+            self._changed.clear()
+            await self._changed.wait()
+        self.awaited = None
+        return message
+
+    def forget(self, before: int) -> None:
+        """Drop the messages of rounds before that one: this life of the peer is past them."""
+        for key in [key for key in self.messages if key.round < before]:
+            self._drop(key)
+        self._silent = {key for key in self._silent if key.round >= before}
+        self._changed.set()
+
+
+class Receiver:
+    """Receives the tensor streams of all senders."""
+
+    def __init__(
+        self, node: NetworkState, manifest: Manifest, audit: Audit, report: Report, memory: Memory = pageable
+    ) -> None:
+        self._node, self._manifest, self._audit, self._memory = node, manifest, audit, memory
+        self._identity, self._edges = node.identity, node.edges
+        self._streams = StreamTakeover(node.limits, node.timeouts)
+        self.refusals = Refusals(report, node.limits, node.edges.neighbours)
+        self._sayings = defaultdict[str, ThrottledReason](lambda: ThrottledReason(node.limits, node.timeouts))
+        self.inboxes: dict[str, Inbox] = {}
+        self.round = 0
+        """The round this peer is in: earlier messages are of no use, and nobody can be more than W ahead."""
+        self._most_held = 4 * (manifest.largest + node.limits.frame + node.limits.message)
+        """Bytes from one sender that may wait; a healthy one is at most two messages ahead."""
+
+    def inbox(self, sender: str) -> Inbox:
+        return self.inboxes.setdefault(sender, Inbox(self._node.limits, self._memory))
+
+    async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> CountedPipe | None:
+        """Read the hello of an incoming stream; the pipe as the caller's, or None if it was refused."""
+        patience = self._node.timeouts.hello
+        try:
+            async with asyncio.timeout(patience):
+                said = await pipe.receive()
+            hello = self._node.foreign.hello(said)
+        except (TimeoutError, BadFrameError) as error:
+            why = str(error) or f"said nothing for {patience:.0f} s"
+            self.refusals.add(CallerRefused(caller="a stranger", origin=pipe.origin, kind="stranger", reason=why))
+            raise DisconnectedError(why) from None
+        refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello, directions)
+        if refusal is None and (lost := self._node.durability.lost(hello.id, hello)):
+            refusal = Refusal(reason=Refusal.LOST, detail=lost)
+        known = hello.id in self._edges.neighbours
+        claimed = refusal is not None and refusal.reason == Refusal.IDENTITY
+        counted = CountedPipe(pipe, hello.id, self._node.traffic, len(said)) if known and not claimed else None
+        if refusal is None:
+            pipe.welcome(hello.id)
+            return counted
+        told = refusal if await pipe.is_known() else REASON_WITHHELD
+        await self._refuse(counted or pipe, hello.id or "a stranger", refusal, told)
+        return None
+
+    async def _stranger(self, hello: Hello, directions: tuple[Direction, ...]) -> Refusal | None:
+        """Of two peers that become neighbours one learns it first: it waits a while until the other has, too.
+
+        Who is in an earlier round than this peer knows of no order of the ring that this peer does not know.
+        """
+        caller = hello.id
+        becomes = self._edges.knows(caller) and hello.round >= self._node.round
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._node.timeouts.newcomer if becomes else 0):
+                while not any(self._edges.has(direction, caller) for direction in directions):
+                    await self._edges.change()
+                return None
+        refusal = Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
+        if self._edges.knows(caller):
+            refusal.durable = self._node.durability.own
+        return refusal
+
+    async def _refuse(self, pipe: Pipe, caller: str, refusal: Refusal, told: Refusal | None = None) -> None:
+        """Say why, or what else is to be told; count it, and report it once."""
+        why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.reason == Refusal.FEDERATION else "")
+        why = sanitise(why, self._node.limits.characters)
+        known = self._edges.neighbours.get(caller)
+        # Of what differs, the one who is refused knows more: both values. This peer may have been refused, too.
+        unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.refusal
+        if known and (unsaid or refusal.reason == Refusal.VERSION):
+            known.refused(self._sayings[caller].hear(f"it was refused: {why}"))
+        # Two that hear of a new view, or of another order of the ring, one after the other: nothing is wrong.
+        late = refusal.reason == Refusal.VIEW or (refusal.reason == Refusal.STRANGER and self._is_belated(caller))
+        if not late:
+            kind = Refusal.Reason.Name(refusal.reason).lower()
+            self.refusals.add(CallerRefused(caller=caller, origin=pipe.origin, kind=kind, reason=why))
+        await pipe.tell(Reply(refusal=told or refusal).SerializeToString(), self._node.timeouts.read)
+
+    def _is_belated(self, caller: str) -> bool:
+        """Whether it was a neighbour and may not have heard yet that it is none any more."""
+        if (told := self._edges.former.get(caller)) is None:
+            return False
+        self._edges.former[caller] += 1
+        return told < self._node.limits.belated
+
+    async def tensors(self, pipe: Pipe) -> None:
+        """One incoming tensor stream, from hello to break."""
+        if admitted := await self.admit(pipe, ("receive",)):
+            await self._take_all(admitted)
+
+    async def fetch(self, pipe: CountedPipe, welcome: Welcome) -> None:
+        """The same on a stream that this peer has opened and the sender has welcomed."""
+        if lost := self._node.durability.lost(pipe.peer, welcome):
+            await self._refuse(pipe, pipe.peer, Refusal(reason=Refusal.LOST, detail=lost))
+        else:
+            await self._take_all(pipe)
+
+    async def _take_all(self, pipe: CountedPipe) -> None:
+        """Frame after frame; it returns when one was refused, and that was said."""
+        sender = pipe.peer
+        if self._streams.enter(pipe):
+            self._node.deliveries.accepted(sender)
+        self._edges.introduce("receive", sender)
+        try:
+            await pipe.tell(Reply(welcome=self._welcome(sender)).SerializeToString(), self._node.timeouts.read)
+            while True:
+                await self._receive(pipe)
+        except BadFrameError as error:
+            await self._refuse(pipe, sender, Refusal(reason=Refusal.DAMAGED, detail=f"frame refused: {error}"))
+        except NotDeclaredError as error:
+            await self._refuse(pipe, sender, Refusal(reason=Refusal.UNDECLARED, detail=str(error)))
+        finally:
+            self._streams.leave(pipe)
+
+    async def _receive(self, pipe: CountedPipe) -> None:
+        """The next frame; of a stream beside the one in use, the first that brings something makes it the one."""
+        data, sender = await pipe.receive(), pipe.peer
+        if self._streams.present(sender) is pipe:
+            with self._node.deliveries.took(sender):
+                await self._take_in_turn(sender, data)
+        elif await self._take_in_turn(sender, data):
+            await self._streams.succeed(pipe)
+            self._node.deliveries.accepted(sender)
+            with self._node.deliveries.took(sender):
+                pass
+
+    async def _take_in_turn(self, sender: str, data: bytes) -> bool:
+        await self.inbox(sender).room(self._most_held)
+        return await self.take(sender, data)
+
+    def _welcome(self, sender: str) -> Welcome:
+        positions = [
+            Position(round=key.round, step=key.step, next=message.next)
+            for key, message in self.inbox(sender).messages.items()
+        ]
+        return Welcome(
+            durable=self._node.durability.own, round=self.round, positions=positions, life=self._identity.life
+        )
+
+    async def take(self, sender: str, data: bytes) -> bool:
+        """One frame: keep it, or raise what is wrong with it; whether it is new."""
+        frame = decode(data)
+        key = frame.key
+        if key.view != self._identity.view:
+            raise NotDeclaredError(f"view {key.view} is not current")
+        if key.round < self.round:
+            return False  # a late repeat
+        heading = frame.heading
+        payload = self._manifest.check(heading.payload, key.round, heading.doubles, heading.offset, heading.length)
+        if not await self._expected(sender, key.round):
+            raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
+        if key.round < self.round:
+            return False  # it has become one while it waited
+        fate = self.inbox(sender).add(frame, payload)
+        if fate == "new":
+            self._audit.read(key.round, sender, payload, len(frame.values), len(frame.scalars))
+        elif fate == "conflict":
+            self.refusals.add(Conflict(sender=sender, round=key.round, step=key.step))
+        return fate == "new"
+
+    def end(self, sender: str) -> None:
+        """It is no neighbour any more."""
+        self._streams.end(sender)
+
+    def silence(self, sender: str, key: Key) -> None:
+        """Take nothing but an empty message of that key. What came before this was known ends the sender's stream:
+        it sends the message again, and is refused."""
+        if self.inbox(sender).silence(key) and (pipe := self._streams.present(sender)):
+            pipe.abort()
+
+    async def _expected(self, sender: str, round: int) -> bool:
+        """Whether a neighbour sends to this peer in that round.
+
+        Of two peers that become neighbours one learns it first: its messages wait until the other has, too; and until
+        that is at most W rounds behind them.
+        """
+        while self.round <= round and not (
+            round <= self.round + STALENESS_BOUND and self._edges.allows("receive", sender, round)
+        ):
+            await self._edges.change()
+        return self._edges.allows("receive", sender, round)
+
+    def begin(self, round: int) -> None:
+        """This peer is in that round now."""
+        self.round = round
+        self._edges.changed.set()
+        for inbox in self.inboxes.values():
+            inbox.forget(round)
+
+
+class ReverseLink:
+    """The stream on which one neighbour sends tensors to this peer, for ever opened again."""
+
+    def __init__(self, node: NetworkState, neighbour: Neighbour, receiver: Receiver) -> None:
+        self._node, self._neighbour, self._receiver = node, neighbour, receiver
+        self._retries, self._sayings = Backoff(node.timeouts), ThrottledReason(node.limits, node.timeouts)
+
+    async def run(self) -> None:
+        """Whoever refused the other, the next attempts come ever more seldom."""
+        while True:
+            try:
+                await self._stream()
+                pause = self._retries.refused()
+            except LocallyClosedError:
+                pause = self._retries.cut()
+            except DisconnectedError as error:
+                self._neighbour.unreachable(self._sayings.hear(str(error)))
+                pause = self._retries.cut()
+            except RefusedError as error:
+                self._neighbour.refused(self._sayings.hear(str(error)))
+                pause = self._retries.refused()
+            await asyncio.sleep(pause)
+
+    async def _stream(self) -> None:
+        """Until the sender has been told what was wrong with a frame."""
+        async with self._node.stream(self._neighbour, "Fetch") as (pipe, welcome):
+            self._retries.welcomed()
+            await self._receiver.fetch(pipe, welcome)
+            try:
+                async with asyncio.timeout(self._node.timeouts.answer):
+                    await pipe.finish()
+            except TimeoutError:
+                return

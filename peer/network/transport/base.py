@@ -1,4 +1,8 @@
-"""What a transport is: it dials, it listens, and what it gives back carries whole messages of bytes in order."""
+"""What a transport is: it dials, it listens, and what it gives back carries whole messages of bytes in order.
+
+Where all peers live in one process, a transport also has a board on which they read what is on whose disk. Word of
+mouth round a ring of N peers is N² messages a round: of each peer's news, one at each other peer.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -6,12 +10,28 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from peer.network.transport.board import Board
+
+class DurabilityBoard:
+    """Everybody's durable round, in its own word."""
+
+    def __init__(self) -> None:
+        self.rounds: dict[str, int] = {}
+        self._news: dict[str, asyncio.Event] = {}
+        """Of those who are waited for, the next."""
+
+    def post(self, peer: str, round: int) -> None:
+        self.rounds[peer] = round
+        if news := self._news.pop(peer, None):
+            news.set()
+
+    async def news(self, peer: str) -> None:
+        """Wait until that peer posts something."""
+        await self._news.setdefault(peer, asyncio.Event()).wait()
+
 
 Service = Literal["Tensors", "Fetch", "Heartbeat", "Views"]
 """Fetch has a connection in common with Tensors: its tensors come the other way. Views are short questions."""
 SERVICES: tuple[Service, ...] = get_args(Service)
-
 
 REFUSED = "connection refused"
 """By a machine that is there: nobody listens at that port."""
@@ -26,7 +46,7 @@ class DisconnectedError(Exception):
     """The other end is gone or was never reached; says why in a few words, such as `connection refused`."""
 
 
-class GivenUpError(DisconnectedError):
+class LocallyClosedError(DisconnectedError):
     """This peer itself has ended the stream, for another one."""
 
 
@@ -82,7 +102,7 @@ class Pipe(ABC):
 
 
 @dataclass(frozen=True)
-class Place:
+class ListenConfig:
     """Where a peer listens, and among whom."""
 
     listen: str | None
@@ -104,7 +124,7 @@ StreamHandler = Callable[[Service, Pipe], Awaitable[None]]
 class Transport(ABC):
     """A way of carrying bytes between peers."""
 
-    board: Board | None = None
+    board: DurabilityBoard | None = None
     """Where all peers that it reaches read what is on whose disk; None where they have to tell each other."""
 
     @abstractmethod

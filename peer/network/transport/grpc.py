@@ -1,9 +1,13 @@
-"""gRPC streams of raw bytes: the connections of one peer, and its servers.
+"""gRPC streams of raw bytes: the connections of one peer, the dialling end of its streams, and why one ended, in
+words.
 
-Tensors and heartbeats have a channel each, so that a large frame never delays a sign of life.
+Tensors and heartbeats have a channel each, so that a large frame never delays a sign of life. The accepting end is
+in `server.py`.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -11,33 +15,136 @@ import grpc
 import grpc.aio
 
 from peer.errors import InputError
-from peer.network.limits import Limits, Strangers
-from peer.network.transport.addresses import why_taken
-from peer.network.transport.answers import Answers
+from peer.network.limits import Limits, UnknownCallerLimits
+from peer.network.transport.addresses import TcpProbe, why_taken
 from peer.network.transport.base import (
+    NO_ROUTE,
+    REFUSED,
     SERVICES,
-    GivenUpError,
+    TIMED_OUT,
+    UNTRUSTED,
+    DisconnectedError,
+    ListenConfig,
+    LocallyClosedError,
     Pipe,
-    Place,
     Service,
     StatusHandler,
     StreamHandler,
     Transport,
 )
-from peer.network.transport.dialled import ClientPipe
-from peer.network.transport.doorkeeper import Doorkeeper
-from peer.network.transport.entrance import Entrance, ServerPipe
-from peer.network.transport.probe import Probe
-from peer.network.transport.server import Handler, Server
+from peer.network.transport.server import GrpcServer, Handler, ServerContext, ServerPipe, UnaryHandlers
+from peer.network.transport.unknown_callers import ConnectionLimiter
 from peer.network.wire.frames import largest_frame
-from peer.network.wire.messages import SERVICE
-from peer.tasks import background, uninterrupted
+from peer.network.wire.messages import SERVICE, sanitise
+from peer.tasks import background, shielded
 from peer.telemetry.events import Report
+
+if TYPE_CHECKING:
+    from peer.network.transport.tls import TlsCredentials
+
+    StreamCall = grpc.aio.StreamStreamCall[bytes, bytes]
+
+
+GRPC_REASONS = {
+    "Connection refused": REFUSED,
+    "No route to host": NO_ROUTE,
+    "Network is unreachable": NO_ROUTE,
+    "Timeout": TIMED_OUT,
+    "tcp handshaker": TIMED_OUT,
+    "timed out": TIMED_OUT,
+    "FD shutdown": TIMED_OUT,
+    "DNS": "unknown host",
+    "Domain name": "unknown host",
+    "Name or service not known": "unknown host",
+    "HTTP/2": "what listens there is no dfl-peer",
+    "Connection reset": "connection reset",
+    "Socket closed": "connection closed",
+    "Internal error from Core": "connection lost",
+    "Cancelling all calls": "connection closed",
+}
+CLOSED_AT_ONCE = "what listens there is no dfl-peer, or one with certificates, and there are none here"
+CERTIFICATE_REJECTED = "it does not take this peer's certificate, or is no dfl-peer"
+TLS_REASONS = {
+    "Hostname Verification": "its certificate is made out to another peer",
+    "WRONG_VERSION_NUMBER": "it has no certificates, and this peer has",
+    "CERTIFICATE_VERIFY_FAILED": UNTRUSTED,
+    "SSL": "TLS handshake failed",
+    "handshak": "TLS handshake failed",
+}
+CERTIFICATE_REASONS = {CERTIFICATE_REJECTED, *TLS_REASONS.values()} - {TLS_REASONS["WRONG_VERSION_NUMBER"]}
+"""Reasons that the two ends' certificates may explain."""
+
+
+class ClientPipe(Pipe):
+    """The dialling end."""
+
+    def __init__(
+        self, call: "StreamCall", origin: str, security: "TlsCredentials | None", stands: Callable[[], bool]
+    ) -> None:
+        self._call, self.origin, self._security = call, origin, security
+        self._stands = stands
+        """Whether this peer has not given up the connection."""
+
+    async def send(self, data: bytes) -> None:
+        async with self._disconnections():
+            await self._call.write(data)
+
+    async def receive(self) -> bytes:
+        async with self._disconnections():
+            data = await self._call.read()
+        if not isinstance(data, bytes):
+            raise DisconnectedError("closed by the other end")
+        return data
+
+    async def finish(self) -> None:
+        async with self._disconnections():
+            await self._call.done_writing()
+            await self._call.code()
+
+    def abort(self) -> None:
+        self._call.cancel()
+
+    @asynccontextmanager
+    async def _disconnections(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            if not self._stands():
+                raise _unless_cancelled(LocallyClosedError("the connection was made anew")) from None
+            why = describe_grpc_error(error.details() or error.code().name, self._security is not None)
+            if self._security and why in CERTIFICATE_REASONS:
+                why = await self._security.compared(why, self.origin)
+            raise _unless_cancelled(DisconnectedError(why)) from None
+        except asyncio.InvalidStateError:
+            raise _unless_cancelled(DisconnectedError("connection closed")) from None
+        except asyncio.CancelledError:  # of the task that waits for the call, or the call was aborted
+            raise _unless_cancelled(LocallyClosedError("closed")) from None
+
+
+def _unless_cancelled(error: DisconnectedError) -> DisconnectedError | asyncio.CancelledError:
+    """What to raise where a call has ended; a task that is to end must not take it for a break and call again.
+
+    While gRPC prepares a call, whoever reads waits for a task of gRPC's, which takes a cancellation for itself. If the
+    connection breaks in that moment, all that comes out of `read` is the break.
+    """
+    task = asyncio.current_task()
+    return asyncio.CancelledError() if task and task.cancelling() else error
+
+
+def describe_grpc_error(details: str, secure: bool) -> str:
+    """gRPC's account of a failure in a few words that a person can act on; of TLS only where there is any."""
+    if "failed to connect" in details and "Socket closed" in details:
+        return CERTIFICATE_REJECTED if secure else CLOSED_AT_ONCE
+    for sign, words in (GRPC_REASONS | TLS_REASONS if secure else GRPC_REASONS).items():
+        if sign in details:
+            return words
+    return sanitise(details, Limits().characters)  # the other end's server chooses them
+
 
 MAX_MESSAGE = largest_frame(Limits().frame) + 4096
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
 """Nobody compresses here: a message that is, a few bytes that may unfold to any number, ends its call unread."""
-SERVER = [
+SERVER_OPTIONS = [
     UNCOMPRESSED,
     ("grpc.max_send_message_length", MAX_MESSAGE),
     ("grpc.so_reuseport", 0),  # or two servers bind one port and each gets half of the connections
@@ -46,7 +153,7 @@ SERVER = [
 ]
 GRPC_HANDLERS = ("_schedule_rpc_coro", "_handle_exceptions")
 """gRPC's own tasks for a call that has come in, by their coroutines' names."""
-CLIENT = [
+CLIENT_OPTIONS = [
     UNCOMPRESSED,
     ("grpc.max_send_message_length", MAX_MESSAGE),
     ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -62,9 +169,6 @@ CLIENT = [
     ("grpc.address_http_proxy_enabled_addresses", ""),  # nor by GRPC_ADDRESS_HTTP_PROXY
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for tensors and for heartbeats
 ]
-if TYPE_CHECKING:
-    from peer.network.transport.dialled import Call
-    from peer.network.transport.tls import Security
 
 
 class GrpcTransport(Transport):
@@ -72,19 +176,19 @@ class GrpcTransport(Transport):
 
     def __init__(
         self,
-        place: Place,
+        place: ListenConfig,
         status: StatusHandler,
-        security: "Security | None" = None,
-        strangers: Strangers = Strangers(),
+        security: "TlsCredentials | None" = None,
+        strangers: UnknownCallerLimits = UnknownCallerLimits(),
         report: Report = lambda _event: None,
     ) -> None:
         self._place, self._status, self._security, self._strangers = place, status, security, strangers
-        self._entrance = Entrance(place, security.holder if security else None, strangers, report)
-        self._servers: dict[str, Server] = {}
+        self._entrance = ServerContext(place, security.holder if security else None, strangers, report)
+        self._servers: dict[str, GrpcServer] = {}
         self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
         self._accepted: WeakSet[ServerPipe] = WeakSet()
         self._accept: StreamHandler | None = None
-        self._probe = Probe()
+        self._probe = TcpProbe()
         self._closed = False
 
     async def listen(self, accept: StreamHandler) -> None:
@@ -118,10 +222,10 @@ class GrpcTransport(Transport):
         self._answers(doorkeeper).health(server)
         doorkeeper.guard(await self._serve(server, address, None))
 
-    def _answers(self, doorkeeper: Doorkeeper) -> Answers:
-        return Answers(self._strangers, doorkeeper, self._entrance)
+    def _answers(self, doorkeeper: ConnectionLimiter) -> UnaryHandlers:
+        return UnaryHandlers(self._strangers, doorkeeper, self._entrance)
 
-    def _server(self, doorkeeper: Doorkeeper, largest: int, connections: int, streams: int) -> Server:
+    def _server(self, doorkeeper: ConnectionLimiter, largest: int, connections: int, streams: int) -> GrpcServer:
         strangers, waiting = self._strangers, self._entrance.strangers.waiting
         bounds = {
             "grpc.max_receive_message_length": largest,
@@ -134,9 +238,9 @@ class GrpcTransport(Transport):
             "grpc.server_handshake_timeout_ms": round(1000 * strangers.handshake),
             "grpc.max_connection_idle_ms": round(1000 * strangers.idle),
         }
-        return Server([*SERVER, *bounds.items()], doorkeeper.called)
+        return GrpcServer([*SERVER_OPTIONS, *bounds.items()], doorkeeper.called)
 
-    async def _serve(self, server: Server, address: str, security: "Security | None") -> int:
+    async def _serve(self, server: GrpcServer, address: str, security: "TlsCredentials | None") -> int:
         """Its port."""
         if why := why_taken(address):  # gRPC would write a line of its own and not say why
             raise InputError(f"cannot listen at {address}: {why}; stop what uses it or give this peer another `listen`")
@@ -170,19 +274,19 @@ class GrpcTransport(Transport):
 
     async def dial(self, address: str, service: Service) -> Pipe:
         if self._closed:
-            raise GivenUpError("this peer is closing its connections")
+            raise LocallyClosedError("this peer is closing its connections")
         key = (address, _channel_of(service))
         if key not in self._channels:
             self._channels[key] = self._channel(address)
         channel = self._channels[key]
-        call: Call = channel.stream_stream(f"/{SERVICE}/{service}")()
+        call: StreamCall = channel.stream_stream(f"/{SERVICE}/{service}")()
         return ClientPipe(call, address, self._security, lambda: self._channels.get(key) is channel)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if self._security:
             name = ("grpc.ssl_target_name_override", self._security.names[address])
-            return grpc.aio.secure_channel(address, self._security.channel, options=[*CLIENT, name])
-        return grpc.aio.insecure_channel(address, options=CLIENT)
+            return grpc.aio.secure_channel(address, self._security.channel, options=[*CLIENT_OPTIONS, name])
+        return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
 
     async def reach(self, address: str) -> None:
         await self._probe.reach(address)
@@ -194,7 +298,7 @@ class GrpcTransport(Transport):
 
     async def _renew_all(self) -> None:
         """The certificates are new ones: open every connection again, so that nobody goes on with an old one."""
-        await uninterrupted(self._serve_anew)  # gRPC stumbles over a server whose start or end is cancelled
+        await shielded(self._serve_anew)  # gRPC stumbles over a server whose start or end is cancelled
 
     async def _serve_anew(self) -> None:
         """Close everything and listen again; if that fails and is tried again, there is nothing to close any more.
@@ -220,12 +324,12 @@ class GrpcTransport(Transport):
             await server.stop(grace=0.5)
         # gRPC writes a traceback into the log when the loop ends before its handlers have, those among them that were
         # only beginning and have no pipe yet.
-        if handlers := [task for task in asyncio.all_tasks() if _name(task) in GRPC_HANDLERS]:
+        if handlers := [task for task in asyncio.all_tasks() if _coroutine_name(task) in GRPC_HANDLERS]:
             await asyncio.wait(handlers, timeout=0.5)
         await asyncio.sleep(0)
 
 
-def _name(task: asyncio.Task[Any]) -> str:
+def _coroutine_name(task: asyncio.Task[Any]) -> str:
     return str(getattr(task.get_coro(), "__qualname__", ""))
 
 

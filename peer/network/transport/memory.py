@@ -8,13 +8,13 @@ from peer.network.transport.base import (
     REFUSED,
     SERVICES,
     DisconnectedError,
+    DurabilityBoard,
     Pipe,
     Service,
     StatusHandler,
     StreamHandler,
     Transport,
 )
-from peer.network.transport.board import Board
 from peer.tasks import background
 
 DEPTH = 8
@@ -97,7 +97,7 @@ class MemoryPipe(Pipe):
 class MemoryNetwork:
     """The addresses at which peers of this process listen, and the board that they read, if there is one."""
 
-    def __init__(self, board: Board | None = None) -> None:
+    def __init__(self, board: DurabilityBoard | None = None) -> None:
         self.board = board
         self.listening: dict[str, MemoryTransport] = {}
 

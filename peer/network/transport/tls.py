@@ -21,21 +21,21 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from peer.errors import InputError
 from peer.network.transport.addresses import split
 from peer.network.transport.base import UNTRUSTED
-from peer.network.wire.foreign import plain
+from peer.network.wire.messages import sanitise
 from peer.telemetry.events import CertificatesChanged, Report
 
-SHOWN = 300
+MAX_NAME_CHARACTERS = 300
 """Characters of names in another's certificate that are shown; an id has 64 at most."""
-LOOK_TIMEOUT_S = 3.0
+FETCH_TIMEOUT_S = 3.0
 """Within which a server shows its certificate."""
-LOOKED_FOR_S = 10.0
+COMPARISON_VALID_S = 10.0
 """What was found is good for so long: a peer dials again and again."""
-DIGITS = 16
+FINGERPRINT_DIGITS = 16
 """Of a fingerprint that are shown: as many as can be read out on the phone."""
 
 
 @dataclass(frozen=True)
-class Chain:
+class CertificateBundle:
     """The contents of the three files, checked to belong together."""
 
     ca: bytes
@@ -51,13 +51,13 @@ class Chain:
     async def compared(self, why: str, address: str, id: str) -> str:
         """Why the connection to `id` there failed, with its certificate's CA and dates beside those of this one; `why`
         alone where it shows none."""
-        if (theirs := await shown(address, id)) is None:
+        if (theirs := await fetch_certificate(address, id)) is None:
             return why
         try:
             said, valid = self._what_is_wrong(theirs) if why == UNTRUSTED else why, validity(theirs)
         except ValueError:  # dates, or a CA's identifier, that are none
             return why
-        ca, owner = fingerprint_of_issuer(theirs), plain(holder(theirs) or "nobody", 64)
+        ca, owner = fingerprint_of_issuer(theirs), sanitise(subject_of(theirs) or "nobody", 64)
         ours = validity(x509.load_pem_x509_certificate(self.cert))
         return (
             f"{said}: made out to `{owner}`, {valid}, by the CA {ca}; this peer's is {ours}, by the CA "
@@ -86,7 +86,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Certificates:
+class CertificatePaths:
     """Where a peer's certificates lie."""
 
     id: str
@@ -95,14 +95,14 @@ class Certificates:
     key: Path
 
     @classmethod
-    def of_anybody(cls, ca: Path, cert: Path, key: Path) -> "Certificates":
+    def of_anybody(cls, ca: Path, cert: Path, key: Path) -> "CertificatePaths":
         """Of whomever the certificate is made out to; InputError if it cannot be read."""
-        return cls(holder(_certificate(cert, _bytes(cert))), ca, cert, key)
+        return cls(subject_of(_certificate(cert, _read_bytes(cert))), ca, cert, key)
 
-    def read(self) -> Chain:
+    def read(self) -> CertificateBundle:
         """Read and check the files; InputError names the file and the reason."""
         try:
-            contents = {path: _bytes(path) for path in (self.ca, self.cert, self.key)}
+            contents = {path: _read_bytes(path) for path in (self.ca, self.cert, self.key)}
         except InputError as error:
             raise InputError(
                 f"{error}, or make certificates anew with `dfl-launch certs`, for all peers and `{self.id}` among them"
@@ -110,12 +110,12 @@ class Certificates:
         ca, cert = _certificate(self.ca, contents[self.ca]), _certificate(self.cert, contents[self.cert])
         self._check(cert, ca)
         self._check_key(cert, contents[self.key])
-        return Chain(contents[self.ca], contents[self.cert], contents[self.key], cert.not_valid_after_utc)
+        return CertificateBundle(contents[self.ca], contents[self.cert], contents[self.key], cert.not_valid_after_utc)
 
     @property
     def version(self) -> tuple[int, ...]:
         """Changes when a file is replaced."""
-        return tuple(_changed(path) for path in (self.ca, self.cert, self.key))
+        return tuple(_modified_at(path) for path in (self.ca, self.cert, self.key))
 
     def _check(self, cert: x509.Certificate, ca: x509.Certificate) -> None:
         now = datetime.now(UTC)
@@ -126,9 +126,9 @@ class Certificates:
                 )
             if now < certificate.not_valid_before_utc:
                 raise InputError(f"{path}: is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC only")
-        if (owner := holder(cert)) != self.id:
+        if (owner := subject_of(cert)) != self.id:
             raise InputError(f"{self.cert}: is made out to {owner or 'nobody'}, not to `{self.id}` alone")
-        if not _both_ways(cert):
+        if not _is_for_both_ends(cert):
             raise InputError(f"{self.cert}: is for servers or for clients only, and a peer is both; make one for both")
         try:
             cert.verify_directly_issued_by(ca)
@@ -153,16 +153,18 @@ class Certificates:
             raise InputError(f"{self.key}: is not the key of {self.cert}")
 
 
-class Security:
+class TlsCredentials:
     """The certificates in use, for the server and for the channels of one peer."""
 
-    def __init__(self, certificates: Certificates, names: Mapping[str, str], report: Report, look: float = 1.0) -> None:
+    def __init__(
+        self, certificates: CertificatePaths, names: Mapping[str, str], report: Report, look: float = 1.0
+    ) -> None:
         self._certificates, self._report, self._look = certificates, report, look
         self.names = names
         """Whose certificate is expected at each address."""
         self._version = certificates.version
         self._chain = certificates.read()
-        self._compared: dict[str, tuple[float, Chain, str, str]] = {}
+        self._compared: dict[str, tuple[float, CertificateBundle, str, str]] = {}
         """By address when a failure was looked into last, with which certificates, and what came of it."""
 
     @property
@@ -178,7 +180,7 @@ class Security:
         """As `Chain.compared`, looked up again after a while."""
         now = asyncio.get_running_loop().time()
         at, chain, known, said = self._compared.get(address, (0.0, None, "", ""))
-        if chain is not self._chain or known != why or now - at > LOOKED_FOR_S:
+        if chain is not self._chain or known != why or now - at > COMPARISON_VALID_S:
             chain = self._chain
             said = await chain.compared(why, address, self.names[address])
             self._compared[address] = now, chain, why, said
@@ -187,7 +189,7 @@ class Security:
     def holder(self, pem: bytes = b"") -> str:
         """Whom a caller's certificate, checked by TLS, is made out to; "" is nobody, not anybody."""
         try:
-            return holder(x509.load_pem_x509_certificate(pem))
+            return subject_of(x509.load_pem_x509_certificate(pem))
         except ValueError:
             return ""
 
@@ -216,13 +218,13 @@ class Security:
             self._report(CertificatesChanged(sentence=f"new certificates, valid until {self._chain.expires:%Y-%m-%d}"))
 
 
-def holder(cert: x509.Certificate) -> str:
+def subject_of(cert: x509.Certificate) -> str:
     """The one DNS name in a certificate. Several are all given, and so it is nobody's: no id has a comma."""
     try:
         names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
         return ""
-    return ", ".join(names.get_values_for_type(x509.DNSName))[:SHOWN]
+    return ", ".join(names.get_values_for_type(x509.DNSName))[:MAX_NAME_CHARACTERS]
 
 
 def fingerprint(ca: x509.Certificate) -> str:
@@ -231,7 +233,7 @@ def fingerprint(ca: x509.Certificate) -> str:
         known = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
         known = x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
-    return _in_groups(known.digest)
+    return _grouped_digits(known.digest)
 
 
 def fingerprint_of_issuer(cert: x509.Certificate) -> str:
@@ -240,11 +242,11 @@ def fingerprint_of_issuer(cert: x509.Certificate) -> str:
         named = cert.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
         named = None
-    return _in_groups(named) if named else f"`{plain(cert.issuer.rfc4514_string(), 64)}`, which names no key"
+    return _grouped_digits(named) if named else f"`{sanitise(cert.issuer.rfc4514_string(), 64)}`, which names no key"
 
 
-def _in_groups(digest: bytes) -> str:
-    digits = digest.hex()[:DIGITS]
+def _grouped_digits(digest: bytes) -> str:
+    digits = digest.hex()[:FINGERPRINT_DIGITS]
     return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
@@ -252,13 +254,13 @@ def validity(cert: x509.Certificate) -> str:
     return f"valid {cert.not_valid_before_utc:%Y-%m-%d %H:%M} to {cert.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
 
 
-async def shown(address: str, id: str) -> x509.Certificate | None:
+async def fetch_certificate(address: str, id: str) -> x509.Certificate | None:
     """The certificate that a server shows whoever calls, unchecked; None where there is none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
-        async with asyncio.timeout(LOOK_TIMEOUT_S):
+        async with asyncio.timeout(FETCH_TIMEOUT_S):
             _, writer = await asyncio.open_connection(*split(address), ssl=context, server_hostname=id)
     except (OSError, TimeoutError, ValueError):
         return None
@@ -270,7 +272,7 @@ async def shown(address: str, id: str) -> x509.Certificate | None:
         return None
 
 
-def _both_ways(cert: x509.Certificate) -> bool:
+def _is_for_both_ends(cert: x509.Certificate) -> bool:
     try:
         usages = cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
@@ -278,14 +280,14 @@ def _both_ways(cert: x509.Certificate) -> bool:
     return {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH} <= set(usages)
 
 
-def _changed(path: Path) -> int:
+def _modified_at(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:
         return 0  # being replaced just now
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

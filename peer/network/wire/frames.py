@@ -1,12 +1,16 @@
 """Frames: a 64-byte header, then float64 scalars (in a message's first frame), then bytes of a vector.
 
-All numbers are little-endian. The digest is xxh3-64 over the header before it and everything after it: it
-finds damage, not malice. docs/wire.md has the table of offsets.
+All numbers are little-endian. The digest is xxh3-64 over the header before it and everything after it: it finds
+damage, not malice. docs/wire.md has the table of offsets.
+
+A message is named by its `Key`. Every peer makes the same calls of collectives in the same order, so the number of
+a `Call` within the round names its messages at all peers alike.
 """
 
 import struct
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -132,3 +136,29 @@ def decode(data: bytes) -> Frame:
         raise BadFrameError("its checksum is wrong")
     heading = Heading(Key(view, round, step), payload, call, doubles, offset, length)
     return Frame(heading, index, digest, body[:carried], body[carried:])
+
+
+@dataclass(frozen=True)
+class Call:
+    """Every peer makes the same calls in the same order; a call has up to 65,536 steps from `step` on."""
+
+    round: int
+    step: int
+    collective: str
+    name: str
+    """Of the vector or record."""
+    scalars: tuple[str, ...] = ()
+    """Names of the numbers that go with it, in the order in which they are sent."""
+
+    def at(self, step: int) -> "Call":
+        """A later step of the same call."""
+        return replace(self, step=self.step + step)
+
+    @cached_property
+    def tag(self) -> int:
+        """What travels of the names: peers that call one another's numbers by other names find out."""
+        return call_tag(self.collective, *self.scalars)
+
+    def __str__(self) -> str:
+        names = "".join(f", {name}" for name in self.scalars)
+        return f"{self.collective}(`{self.name}`{names})"

@@ -1,14 +1,90 @@
-"""What may travel: every vector and record by name and size. What is not in it has no way onto the wire."""
+"""What may travel: every vector and record by name and size. What is not in it has no way onto the wire.
+
+A `top-k` message is some values of a vector and their places: a block for each part of the vector. A block has the
+places, then the values, which are float32 in ascending order of their places. Places are a bitmap of the block (the
+first place is the lowest bit of the first byte) or, where that is shorter, uint32 numbers. All numbers are
+little-endian. So a message's length is known beforehand, and the manifest can tell whether bytes are such a
+message.
+"""
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from peer.network.wire.sparse import Block, unpack
+Places = NDArray[np.int64]
+Values = NDArray[np.float32]
+TOP_K_WIDTH = 4
+"""Bytes of a value, and of a place as a number."""
+
+
+class TopKBlock(NamedTuple):
+    """Some of consecutive values."""
+
+    size: int
+    """How many there are."""
+    kept: int
+    """How many of them are sent."""
+
+    @property
+    def bitmap(self) -> bool:
+        return -(-self.size // 8) <= TOP_K_WIDTH * self.kept
+
+    @property
+    def places_length(self) -> int:
+        """Bytes of the places."""
+        return -(-self.size // 8) if self.bitmap else TOP_K_WIDTH * self.kept
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole block."""
+        return self.places_length + TOP_K_WIDTH * self.kept
+
+
+def pack_top_k(block: TopKBlock, places: Places, values: Values) -> bytes:
+    """A block; `places` (block.kept,) in ascending order, `values` (block.kept,) in the order of the places."""
+    if not block.bitmap:
+        return places.astype("<u4").tobytes() + values.astype("<f4").tobytes()
+    chosen = np.zeros(block.size, np.bool_)
+    chosen[places] = True
+    return np.packbits(chosen, bitorder="little").tobytes() + values.astype("<f4").tobytes()
+
+
+def unpack_top_k(blocks: Sequence[TopKBlock], content: memoryview) -> Iterator[tuple[Places, Values]]:
+    """The places and values of each block; ValueError where the content is none of these blocks.
+
+    `content` may be anybody's: it has any length and holds anything.
+    """
+    if len(content) != sum(block.length for block in blocks):
+        raise ValueError("its length is not that of its blocks")
+    start = 0
+    for block in blocks:
+        middle, end = start + block.places_length, start + block.length
+        places = _places(block, content[start:middle])
+        values = np.frombuffer(content[middle:end], "<f4")
+        if not np.isfinite(values).all():
+            raise ValueError("its values are not finite")
+        yield places, values
+        start = end
+
+
+def _places(block: TopKBlock, content: memoryview) -> Places:
+    if block.bitmap:
+        places = np.flatnonzero(np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little"))
+    else:
+        places = np.frombuffer(content, "<u4").astype(np.int64)
+    if len(places) != block.kept or bool((np.diff(places) <= 0).any()):
+        raise ValueError("its places are not so many different ones in ascending order")
+    if block.kept and places[-1] >= block.size:
+        raise ValueError(f"it has a value at place {places[-1]} of {block.size}")
+    return places
+
 
 Kind = Literal["float32", "bfloat16", "top-k", "uint8"]
 DTYPES: dict[Kind, torch.dtype] = {
@@ -24,7 +100,7 @@ class NotDeclaredError(Exception):
 
 
 @dataclass(frozen=True)
-class Payload:
+class PayloadSpec:
     """One kind of message: a named vector with a few float64 scalars beside it, or scalars alone."""
 
     name: str
@@ -42,7 +118,7 @@ class Payload:
     """Where in the vector a head lies (start, end), by its declaration: such bytes are counted on their own."""
     every: int = 1
     """It travels in the first of its rounds and in each so-many-th after that."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[TopKBlock, ...] = ()
     """Of a top-k: how many values of each part are sent. A message has all of them, or is empty."""
 
     @property
@@ -63,7 +139,7 @@ class Payload:
         if not self.blocks or not len(content):
             return
         try:
-            for _ in unpack(self.blocks, content):
+            for _ in unpack_top_k(self.blocks, content):
                 pass
         except ValueError as error:
             raise NotDeclaredError(f"`{self.name}` is no such part of a vector: {error}") from None
@@ -78,7 +154,7 @@ class Payload:
 class Manifest:
     """All payloads in the order that frames number them."""
 
-    payloads: tuple[Payload, ...]
+    payloads: tuple[PayloadSpec, ...]
     data: tuple[str, ...] = ()
     """What the peers' data must agree in, one fact each: where each has data of its own, it may differ by mistake."""
 
@@ -97,11 +173,11 @@ class Manifest:
             raise NotDeclaredError(f"`{name}` is not declared to travel in round {round}")
         raise NotDeclaredError(f"no vector or record called `{name}` is declared to leave a peer")
 
-    def payload(self, name: str, round: int) -> Payload:
+    def payload(self, name: str, round: int) -> PayloadSpec:
         """The payload called `name`; NotDeclaredError when it may not travel in this round."""
         return self.payloads[self.number(name, round)]
 
-    def check(self, number: int, round: int, doubles: int, offset: int, length: int) -> Payload:
+    def check(self, number: int, round: int, doubles: int, offset: int, length: int) -> PayloadSpec:
         """The payload of a frame whose header keeps to the declaration; `offset` and `length` in bytes."""
         if number >= len(self.payloads):
             raise NotDeclaredError(f"payload number {number} is not declared")

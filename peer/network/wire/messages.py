@@ -1,7 +1,19 @@
-"""The protobuf messages of proto/dfl/v1/peer.proto; the only module that imports the generated stubs."""
+"""The protobuf messages of proto/dfl/v1/peer.proto, and the one place where those of others are read.
 
+This is the only module that imports the generated stubs. Frames are read by `frames.decode`; everything else that
+another party says comes in through `UntrustedDecoder`: no longer than it need be, and with nothing in it that could
+forge a line of a log.
+"""
+
+from collections.abc import MutableMapping
+from math import isfinite
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from peer.network.limits import Limits
+from peer.network.wire.frames import BadFrameError
 from peer.network.wire.stubs.dfl.v1 import peer_pb2
 from peer.network.wire.stubs.dfl.v1.peer_pb2 import (
     Announced,
@@ -18,6 +30,7 @@ from peer.network.wire.stubs.dfl.v1.peer_pb2 import (
     StatusRequest,
     Welcome,
 )
+from peer.text import printable
 
 VERSION = 4
 """Of the wire contract; peers of different versions refuse each other, and a run that another has begun."""
@@ -42,5 +55,114 @@ __all__ = [
     "Resources",
     "StatusReply",
     "StatusRequest",
+    "UntrustedDecoder",
     "Welcome",
+    "sanitise",
 ]
+
+ControlMessage = TypeVar("ControlMessage", bound=Message)
+
+
+def sanitise(text: str, most: int) -> str:
+    """A text of somebody else's as it may be kept, written and shown: no more than so many characters of it."""
+    return printable(text[:most])
+
+
+class UntrustedDecoder:
+    """Reads control messages; each raises BadFrameError for bytes that are none, and says why."""
+
+    def __init__(self, limits: Limits, members: int) -> None:
+        self._limits, self._members = limits, members
+        self._most = limits.control + limits.member * members
+        self._most_of_beat = self._most + limits.announcement * members
+
+    def hello(self, data: bytes) -> Hello:
+        """The first message of a caller."""
+        return self._short(Hello, data, "its first message")
+
+    def answer(self, data: bytes) -> Reply:
+        """The answer to a hello: it tells of every message that has arrived, and is as long as the transport allows."""
+        reply = self._read(Reply, data, "its answer")
+        if not reply.HasField("welcome") and not reply.HasField("refusal"):
+            raise BadFrameError("its answer is neither a welcome nor a refusal")
+        return reply
+
+    def reply(self, data: bytes) -> Reply:
+        """What comes after a welcome."""
+        reply = self._read(Reply, self._checked(data, self._most_of_beat, "what it answered"), "what it answered")
+        self._clean_beat(reply.beat)
+        return reply
+
+    def beat(self, data: bytes) -> Beat:
+        beat = self._read(Beat, self._checked(data, self._most_of_beat, "what it sent"), "what it sent")
+        self._clean_beat(beat)
+        return beat
+
+    def question(self, data: bytes) -> Question:
+        """Who asks about views."""
+        return self._short(Question, data, "its question")
+
+    def views(self, data: bytes) -> bytes:
+        """What is said about views, to be read by `peer.views.statements`."""
+        return self._checked(data, self._limits.views, "what it says about views")
+
+    def view_answer(self, data: bytes) -> Answer:
+        """The answer to a question about views."""
+        return self._read(Answer, self.views(data), "its answer")
+
+    def status(self, data: bytes) -> StatusReply:
+        """The answer to a Status request; as long as the transport allows."""
+        reply = self._read(StatusReply, data, "its answer")
+        del reply.neighbours[self._members :]
+        del reply.outside[self._members :]
+        for neighbour in reply.neighbours:
+            self._clean(neighbour)
+        return reply
+
+    def _clean_beat(self, beat: Beat) -> None:
+        for one in beat.announced:
+            self._clean(one)
+        rates = beat.resources.bytes_per_second
+        # What is only shown must leave room for all neighbours in the answer to a Status request.
+        for peer in list(rates)[self._limits.rates :]:
+            del rates[peer]
+
+    def _short(self, kind: type[ControlMessage], data: bytes, what: str) -> ControlMessage:
+        return self._read(kind, self._checked(data, self._most, what), what)
+
+    def _checked(self, data: bytes, most: int, what: str) -> bytes:
+        if len(data) > most:
+            raise BadFrameError(f"{what} has {len(data)} bytes, and at most {most} belong there")
+        return data
+
+    def _read(self, kind: type[ControlMessage], data: bytes, what: str) -> ControlMessage:
+        try:
+            message = kind.FromString(data)
+        except DecodeError:
+            raise BadFrameError(f"{what} is no {kind.DESCRIPTOR.name}") from None
+        self._clean(message)
+        return message
+
+    def _clean(self, message: Message) -> None:
+        """Texts are cut and made printable; numbers that cannot be, such as a rate below 0, are not kept."""
+        for field, value in message.ListFields():
+            if field.message_type and field.message_type.GetOptions().map_entry:
+                self._clean_map(value)
+            elif field.type == FieldDescriptor.TYPE_MESSAGE and not field.is_repeated:
+                self._clean(value)  # what is repeated are places of frames: numbers of which all can be
+            elif field.type == FieldDescriptor.TYPE_STRING and field.is_repeated:
+                value[:] = [sanitise(text, self._limits.characters) for text in value[: self._limits.facts]]
+            elif field.type == FieldDescriptor.TYPE_STRING:
+                setattr(message, field.name, sanitise(value, self._limits.characters))
+            elif field.type == FieldDescriptor.TYPE_DOUBLE and not _possible(value):
+                message.ClearField(field.name)
+
+    def _clean_map(self, entries: MutableMapping[str, Any]) -> None:
+        kept = {sanitise(key, self._limits.characters): value for key, value in entries.items() if _possible(value)}
+        entries.clear()
+        entries.update(kept)
+
+
+def _possible(value: object) -> bool:
+    """Whether a number is finite and not below 0, where it is one that was measured."""
+    return not isinstance(value, float) or (isfinite(value) and value >= 0)

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from peer.learning.tasks import Task
-from peer.learning.training.evaluation import BATCH
+from peer.learning.training.evaluation import EVALUATION_BATCH
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Loss, Phase
 from peer.protocols.base import Peer
-from peer.protocols.blocks.cosine import cosine
 from peer.protocols.blocks.training import BatchSize, Epochs, Fraction, Rate
+from peer.protocols.blocks.vectors import cosine
 from peer.settings import Settings
 
 Predictions = Mapping[str, Tensor]
@@ -73,7 +73,7 @@ class Distillation(Settings):
         """
         vector = peer.model.detach().clone().requires_grad_()
         gradients = torch.zeros(1 + len(predictions), vector.numel(), device=vector.device)
-        for inputs, labels, at in peer.data.in_order(BATCH):
+        for inputs, labels, at in peer.data.in_order(EVALUATION_BATCH):
             logits = peer.logits(vector, inputs)
             losses = [peer.task.loss(logits, labels)]
             losses += [distillation_loss(logits, z[at], self.temperature) for z in predictions.values()]

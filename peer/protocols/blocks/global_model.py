@@ -1,18 +1,47 @@
-"""One global model without a server: the ring takes the means, and every peer ends with the same bits."""
+"""One global model, or one extractor, without a server: the ring takes the means, and every peer ends with the same
+bits.
 
-from typing import ClassVar
+Which peers train in a round is drawn alike by all. A peer's own head never leaves it where only extractors are shared.
+"""
 
-from peer.learning.model.model import Part
-from peer.protocols.base import Init, Peer, Protocol, Share
-from peer.protocols.blocks.common_start import common_start
-from peer.protocols.blocks.participation import Participation
-from peer.topology.graphs import Graph
+from math import floor
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from peer.learning.model.layout import ModelPart
+from peer.protocols.base import Init, Peer, Protocol
+from peer.protocols.declarations import Share
+from peer.settings import Settings
+from peer.topology import Graph
+
+
+class Participation(Settings):
+    """A share of the peers trains in each round; the others add nothing, relay, and take the result."""
+
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """C: the share of peers drawn each round from the shared seed; max(1, ⌊C·N + ½⌋) of them."""
+
+    def drawn(self, peer: Peer) -> frozenset[str]:
+        """S_t; the same set at every peer."""
+        size = len(peer.members)
+        count = max(1, floor(self.participation * size + 0.5))
+        if count == size:
+            return frozenset(peer.members)
+        chosen = peer.shared_generator("participation").choice(size, count, replace=False)
+        return frozenset(peer.members[i] for i in chosen)
+
+
+async def common_start(peer: Peer, init: Init, share: str = "model") -> None:
+    """Where the peers' first weights differ, take their mean."""
+    if init == "independent":
+        await peer.weighted_mean(share, weight=1)
 
 
 class GlobalModel(Participation, Protocol):
     """The drawn peers train from the global model, and everyone takes over the new one."""
 
-    common: ClassVar[Part | None] = "model"
+    common: ClassVar[ModelPart | None] = "model"
 
     @property
     def graph(self) -> Graph:
@@ -23,3 +52,14 @@ class GlobalModel(Participation, Protocol):
 
     async def start(self, peer: Peer, init: Init) -> None:
         await common_start(peer, init)
+
+
+class MeanExtractor(Protocol):
+    """Peers share the extractor alone, by `weighted_mean`."""
+
+    @property
+    def graph(self) -> Graph:
+        return "directed ring"
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        return (Share("extractor"),)

@@ -1,17 +1,194 @@
-"""What other peers' models predict on one's own samples, and how it is got."""
+"""What other peers' models predict on one's own samples, and how it is got.
 
-from collections.abc import Collection
+Either the others' models come here, or the inputs go there, encrypted by their owner: then neither data nor models
+leave in the clear."""
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from math import prod
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from peer.learning.encryption.square_mlp import check_fits
-from peer.learning.training.evaluation import BATCH
-from peer.protocols.base import Init, Peer, Share
-from peer.protocols.blocks import encrypted_predictions
+from peer.errors import DivergedError, FailedError, InputError
+from peer.learning.data.samples import InMemory
+from peer.learning.encryption.square_mlp import (
+    ANSWER_BYTES,
+    CONTEXT_BYTES,
+    FRESH_BYTES,
+    KEY_BYTES,
+    MAX_LOGIT,
+    Encrypted,
+    SquareMLP,
+    check_fits,
+    check_installed,
+    decrypt,
+    encrypt,
+    evaluate,
+)
+from peer.learning.training.evaluation import EVALUATION_BATCH
+from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.distillation import Distillation, Predictions
-from peer.topology.graphs import Graph
+from peer.protocols.declarations import Share
+from peer.topology import Graph
+
+TOGETHER = 16
+"""Ciphertexts in a message."""
+LENGTH_BYTES = 8
+"""Bytes before each of them that say how long it is."""
+ENCRYPTED_SHARES = (
+    Share("context", size=CONTEXT_BYTES, bytes=True, rounds=range(1, 2)),
+    Share("inputs", size=TOGETHER * (FRESH_BYTES + LENGTH_BYTES), bytes=True, rounds=range(1, 2)),
+    Share("answers", size=TOGETHER * (ANSWER_BYTES + LENGTH_BYTES), bytes=True),
+)
+ENCRYPTED_STATE = ("key", "context/", "inputs/")
+"""In `peer.state`: one's own secret key; everybody else's context and encrypted inputs."""
+
+
+def check_encryptable(peer: Peer) -> None:
+    """InputError where TenSEAL is missing or the model is no SquareMLP."""
+    check_installed()
+    _check_in_memory(peer)
+    square_mlp(peer)
+
+
+async def encrypted_predictions(peer: Peer, to: Collection[str]) -> Predictions:
+    """Answer the peers in `to`; what those say who answered this one, in the spec's order."""
+    if peer.round == 1:
+        await introduce(peer)
+    answers = {
+        k: list(_ciphertexts(await peer.once(partial(_encrypted_answer, peer, k)))) for k in peer.members if k in to
+    }
+    heard: dict[str, list[Tensor]] = {}
+    for at in range(0, len(peer.proportions), TOGETHER):
+        now = {k: _joined(ciphertexts[at : at + TOGETHER]) for k, ciphertexts in answers.items()}
+        for k, one in (await peer.exchange("answers", to=now)).items():
+            heard.setdefault(k, []).extend(_ciphertexts_from(k, one.vector))
+    return {k: await peer.compute(_decrypted, peer, k, heard[k]) for k in peer.members if k in heard}
+
+
+async def introduce(peer: Peer) -> None:
+    """Everybody gets this peer's context and encrypted inputs, and keeps them."""
+    key, context, *inputs = _ciphertexts(await peer.once(partial(_encrypted, peer)))
+    peer.state["key"] = key.clone()
+    everyone = [k for k in peer.members if k != peer.id]
+    for k, one in (await peer.exchange("context", to=dict.fromkeys(everyone, context), of=everyone)).items():
+        peer.state[f"context/{k}"] = one.vector
+    theirs: dict[str, list[Tensor]] = {}
+    for at in range(0, len(inputs), TOGETHER):
+        now = dict.fromkeys(everyone, _joined(inputs[at : at + TOGETHER]))
+        for k, one in (await peer.exchange("inputs", to=now, of=everyone)).items():
+            theirs.setdefault(k, []).extend(_ciphertexts_from(k, one.vector))
+    for k, ciphertexts in theirs.items():
+        peer.state[f"inputs/{k}"] = _joined(ciphertexts)
+
+
+def _check_in_memory(peer: Peer) -> None:
+    if not isinstance(peer.data, InMemory):
+        raise InputError(
+            "`predictions: encrypted` encrypts all inputs together, so they must be in memory; leave out `stream` and "
+            "`test_transforms`, or take `predictions: model`"
+        )
+
+
+def square_mlp(peer: Peer) -> SquareMLP:
+    """The peer's model as a polynomial; InputError if it is none."""
+    weights = [entry.view(peer.model).detach().cpu() for entry in peer.layout]
+    inputs, hidden = prod(peer.data.shape), len(weights[0])
+    if [tuple(one.shape) for one in weights[:3]] == [(hidden, inputs), (hidden,), (len(peer.proportions), hidden)]:
+        found = SquareMLP(*weights) if len(weights) == 4 else None
+        few = next(peer.data.in_order(32)).inputs
+        with torch.no_grad():
+            if found and torch.allclose(peer.logits(peer.model, few).cpu(), found.logits(few.cpu()), 1e-3, 1e-3):
+                return found
+    raise InputError(
+        "`predictions: encrypted` evaluates one hidden layer with the square as its activation and nothing else; take "
+        "`model: {name: mlp-square}`, or `predictions: model`"
+    )
+
+
+def _encrypted(peer: Peer) -> Tensor:
+    if peer.rehearsal:
+        count = prod(peer.data.shape)
+        made = Encrypted(bytes(KEY_BYTES), bytes(CONTEXT_BYTES), [bytes(FRESH_BYTES)] * count)
+    else:
+        made = encrypt(_inputs(peer))
+    return _joined([_tensor(one) for one in (made.key, made.context, *made.inputs)])
+
+
+def _inputs(peer: Peer) -> Tensor:
+    """All of this peer's, (n, *shape): they are encrypted together."""
+    return torch.cat([batch.inputs for batch in peer.data.in_order(EVALUATION_BATCH)])
+
+
+def _encrypted_answer(peer: Peer, k: str) -> Tensor:
+    """This peer's encrypted logits on k's inputs."""
+    if peer.rehearsal:
+        return _joined([torch.zeros(ANSWER_BYTES, dtype=torch.uint8)] * len(peer.proportions))
+    model = square_mlp(peer)
+    largest = float(model.logits(_inputs(peer).cpu()).abs().max())
+    if not largest <= MAX_LOGIT:
+        raise DivergedError(
+            f"{peer.id}: its logits reach {largest:.3g} in round {peer.round}, and encrypted ones hold {MAX_LOGIT:g}; "
+            "lower `lr` or `lam`"
+        )
+    context, inputs = (
+        _bytes(peer.state[f"context/{k}"]),
+        [_bytes(one) for one in _ciphertexts(peer.state[f"inputs/{k}"])],
+    )
+    try:
+        answer = evaluate(model, context, inputs)
+    except ValueError as error:
+        raise FailedError(f"{k} sent inputs that cannot be evaluated ({error}); see what it runs") from None
+    return _joined([_tensor(one) for one in answer])
+
+
+def _decrypted(peer: Peer, k: str, answer: Sequence[Tensor]) -> Tensor:
+    if peer.rehearsal:
+        return torch.zeros(len(peer.data), len(peer.proportions), device=peer.model.device)
+    try:
+        if len(answer) != len(peer.proportions):
+            raise ValueError(f"{len(answer)} ciphertexts for {len(peer.proportions)} classes")
+        logits = decrypt(_bytes(peer.state["key"]), [_bytes(one) for one in answer], len(peer.data))
+    except ValueError as error:
+        raise FailedError(f"{k} sent an answer that cannot be decrypted ({error}); see what it runs") from None
+    return logits.to(peer.model.device)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    lengths = [torch.tensor([len(part)]).view(torch.uint8) for part in parts]
+    return torch.cat([piece.cpu() for pair in zip(lengths, parts, strict=True) for piece in pair])
+
+
+def _ciphertexts_from(k: str, joined: Tensor) -> list[Tensor]:
+    """The ciphertexts in a message from k; FailedError where it is none."""
+    found = list(islice(_ciphertexts(joined, k), TOGETHER + 1))
+    if not 0 < len(found) <= TOGETHER:
+        raise FailedError(f"{k} sent a message that is not of 1 to {TOGETHER} ciphertexts; see what it runs")
+    return found
+
+
+def _ciphertexts(joined: Tensor, sender: str = "a neighbour") -> Iterator[Tensor]:
+    """FailedError where the lengths are not those of what is there."""
+    joined, at = joined.cpu(), 0
+    while at < len(joined):
+        length = (
+            int(joined[at : at + LENGTH_BYTES].clone().view(torch.int64)) if at + LENGTH_BYTES <= len(joined) else -1
+        )
+        if not 0 <= length <= len(joined) - at - LENGTH_BYTES:
+            raise FailedError(f"{sender} sent ciphertexts of impossible lengths; see what it runs")
+        yield joined[at + LENGTH_BYTES : at + LENGTH_BYTES + length]
+        at += LENGTH_BYTES + length
+
+
+def _tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.cpu().numpy().tobytes()
 
 
 class SharedPredictions(Distillation):
@@ -21,14 +198,14 @@ class SharedPredictions(Distillation):
     """Who computes what k predicts on n's data: n, to whom k's model goes, or k, on inputs that n has encrypted."""
 
     needs_classes: ClassVar[bool] = True
-    unchanging: ClassVar[tuple[str, ...]] = encrypted_predictions.KEPT
+    unchanging: ClassVar[tuple[str, ...]] = ENCRYPTED_STATE
 
     @property
     def graph(self) -> Graph:
         return "complete"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
-        return (Share("model", whole=True),) if self.predictions == "model" else encrypted_predictions.SHARES
+        return (Share("model", whole=True),) if self.predictions == "model" else ENCRYPTED_SHARES
 
     def why_members_are_fixed(self) -> str | None:
         return "keys and encrypted inputs leave once, in round 1" if self.predictions == "encrypted" else None
@@ -45,7 +222,7 @@ class SharedPredictions(Distillation):
 
     async def start(self, peer: Peer, init: Init) -> None:
         if self.predictions == "encrypted":
-            encrypted_predictions.check_encryptable(peer)
+            check_encryptable(peer)
 
     async def predictions_of(self, peer: Peer, to: Collection[str]) -> Predictions:
         """Answer the peers in `to`; what those say who answered this one, in the spec's order.
@@ -57,7 +234,7 @@ class SharedPredictions(Distillation):
 
     async def _answers(self, peer: Peer, to: Collection[str]) -> Predictions:
         if self.predictions == "encrypted":
-            return await encrypted_predictions.encrypted_predictions(peer, to)
+            return await encrypted_predictions(peer, to)
         received = await peer.exchange("model", to=to)
         return {k: await peer.compute(_answer, peer, received[k].vector) for k in peer.members if k in received}
 
@@ -69,4 +246,4 @@ def others(peer: Peer) -> list[str]:
 
 def _answer(peer: Peer, vector: Tensor) -> Tensor:
     with torch.no_grad():
-        return torch.cat([peer.logits(vector, batch.inputs) for batch in peer.data.in_order(BATCH)])
+        return torch.cat([peer.logits(vector, batch.inputs) for batch in peer.data.in_order(EVALUATION_BATCH)])

@@ -1,4 +1,7 @@
-"""Local training that several protocols share, and the kinds of hyperparameters that it takes."""
+"""Local training that several protocols share, and the kinds of hyperparameters that it takes.
+
+Methods that correct each gradient do so in order that peers do not drift apart.
+"""
 
 from dataclasses import replace
 from typing import Annotated
@@ -6,7 +9,8 @@ from typing import Annotated
 from pydantic import Field
 
 from peer.learning.training.optimiser import SGD, Adam
-from peer.learning.training.phase import Phase
+from peer.learning.training.phase import GradientHook, Phase
+from peer.protocols.base import Peer
 from peer.settings import Settings
 
 Epochs = Annotated[int, Field(ge=0, le=100_000)]
@@ -65,3 +69,11 @@ class PlainSGD(WholeModelSGD):
     def local(self) -> tuple[Phase, ...]:
         keep = "model" if self.keep_momentum else None
         return tuple(replace(phase, keep=keep) for phase in super().local())
+
+
+class CorrectedSGD(WholeModelSGD):
+    """Stochastic gradient descent on the whole model whose gradients a protocol corrects."""
+
+    async def train(self, peer: Peer, correction: GradientHook) -> None:
+        """`local()` with a correction of each gradient."""
+        await peer.train(*(replace(phase, gradient_hook=correction) for phase in self.local()))

@@ -1,4 +1,7 @@
-"""Updates for everybody: what local training changed at each peer goes round the ring to all others."""
+"""Updates for everybody, and what they are worth: what local training changed at each peer goes round the ring to all.
+
+From it all peers calculate the same reputations: float64 (N,), a number for each peer in the order of the spec, the
+same bits at all of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,27 +11,27 @@ import torch
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.learning.model.layout import Entry
-from peer.protocols.base import Init, Peer, Share
-from peer.protocols.blocks.common_start import common_start
-from peer.protocols.blocks.cosine import cosine
-from peer.protocols.blocks.trainable import trainable_by, trainable_places
+from peer.learning.model.layout import TensorSlot
+from peer.protocols.base import Init, Peer
+from peer.protocols.blocks.global_model import common_start
 from peer.protocols.blocks.training import Epochs, Fraction, KeepMomentum, PlainSGD, Rate
-from peer.topology.graphs import Graph
+from peer.protocols.blocks.vectors import cosine, trainable_by, trainable_places
+from peer.protocols.declarations import Share
+from peer.topology import Graph
 
-MOST = 2**53
+MAX_SAMPLES = 2**53
 """Samples: with a negative number, or one that makes the sum infinite, one peer's word would be all that counts."""
 
 
 @dataclass(frozen=True)
-class Told:
+class PeerUpdates:
     """All peers' updates, in the order of the spec; every sum is taken in it, so that all get the same bits."""
 
     updates: tuple[Tensor, ...]
     """Float32 (p,), laid out as the model."""
     samples: Tensor
     """n_i, float64 (N,)."""
-    layout: tuple[Entry, ...]
+    layout: tuple[TensorSlot, ...]
     """Of the model."""
 
     @cached_property
@@ -86,7 +89,7 @@ class Updates(PlainSGD):
         peer.model.copy_(before)
         return change
 
-    async def tell(self, peer: Peer, update: Tensor, rule: Callable[[Tensor], Tensor]) -> Told:
+    async def tell(self, peer: Peer, update: Tensor, rule: Callable[[Tensor], Tensor]) -> PeerUpdates:
         """Everybody's updates, the learnt part of each replaced by `rule` of it where it arrives.
 
         Whoever sends one longer than it may be must not weigh more for it.
@@ -96,8 +99,35 @@ class Updates(PlainSGD):
         del peer.state["update"]  # as long as the model, and of no use in a checkpoint
         told = [received[id] for id in peer.members]
         numbers = {id: received[id].scalars["samples"] for id in peer.members}
-        if wrong := [f"{n:g} of {id}" for id, n in numbers.items() if not 0 <= n <= MOST]:
+        if wrong := [f"{n:g} of {id}" for id, n in numbers.items() if not 0 <= n <= MAX_SAMPLES]:
             raise FailedError(f"{', '.join(wrong)} came as a number of samples in round {peer.round}, and it is none")
         samples = torch.tensor([*numbers.values()], dtype=torch.float64)
         updates = await peer.compute(lambda: tuple(trainable_by(rule, one.vector, peer.layout) for one in told))
-        return Told(updates, samples, peer.layout)
+        return PeerUpdates(updates, samples, peer.layout)
+
+
+def portions(values: Tensor, among: Tensor) -> Tensor:
+    """Parts of a whole for the peers of `among` (bool), 0 for the others; even parts if their values are all 0."""
+    found = torch.where(among, values, 0.0)
+    total = found.sum()
+    return found / total if total > 0 else among.double() / among.sum()
+
+
+def still_here(remaining: Tensor) -> Tensor:
+    """Who was not dropped, bool (N,); everybody where all of those have left the run since."""
+    return remaining if bool(remaining.any()) else torch.ones_like(remaining)
+
+
+def judged(told: PeerUpdates, before: Tensor, among: Tensor, alpha: float, floor: float) -> tuple[Tensor, Tensor]:
+    """(u, r): u = Σ r_i·Δ_i, by samples while nobody has a reputation; r_i ← α·r_i + (1−α)·cos(Δ_i, u), made parts.
+
+    u is float64 (p,). A reputation counts at least `floor` before it is made a part.
+    """
+    total = told.total(portions(before if before.any() else told.samples, among))
+    found = alpha * before + (1 - alpha) * told.cosines(total)
+    return total, portions(found.clamp(min=floor), among)
+
+
+def reputable(reputation: Tensor, among: Tensor, threshold: float) -> Tensor:
+    """Who stays, bool (N,): those of `among` who have at least `threshold` of an even part."""
+    return among & (reputation >= threshold / int(among.sum()))

@@ -14,16 +14,15 @@ from pathlib import Path
 
 from peer.errors import FailedError
 from peer.files import read, sync, write_atomically
-from peer.network.streams.handshake import RefusedError
-from peer.network.streams.refusals import Refusals, Surprises
+from peer.network.streams.handshake import Refusals, RefusedError, Surprises
 from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
-from peer.network.views.questions import Questions
-from peer.runtime.membership.moving_seat import MovingSeat, Terms
-from peer.spec.recorded_views import VIEWS, OldError, read_memory
-from peer.tasks import in_thread, uninterrupted
+from peer.network.view_rpc import ViewRpc
+from peer.runtime.membership.gate import DynamicMembershipGate, MembershipSettings
+from peer.spec.recordings import VIEWS, OldVersionError, read_memory
+from peer.tasks import in_thread, shielded
 from peer.telemetry import events
 from peer.telemetry.events import Awaited, Leaving, Report, ViewDecided
-from peer.views.decision import NOWHERE, Acceptor, Memory, Rules, Standing, is_less
+from peer.views.decision import NO_PROGRESS, Acceptor, MemberProgress, Memory, Rules, Turns, is_less
 from peer.views.signing import Keyring
 from peer.views.statements import (
     Announcement,
@@ -55,21 +54,20 @@ from peer.views.statements import (
     canonical,
     check_reply,
 )
-from peer.views.turns import Turns
 from peer.views.view import View
 
-FRESH = 3.0
+REFUSAL_LASTS_S = 3.0
 """Seconds for which a refusal to leave is still the answer to whoever asks again and again."""
 
 
-class Register:
+class ViewStore:
     """views.json in a peer's directory: what a member must never forget of views. `write` blocks."""
 
     def __init__(self, path: Path, memory: Memory) -> None:
         self.path, self.memory = path, memory
 
     @classmethod
-    def open(cls, directory: Path, id: str) -> "Register":
+    def open(cls, directory: Path, id: str) -> "ViewStore":
         """FailedError when it is damaged: a promise that is forgotten could make two federations of one."""
         path = directory / VIEWS
         try:
@@ -80,7 +78,7 @@ class Register:
             raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
         try:
             memory = read_memory(text)
-        except OldError:
+        except OldVersionError:
             raise FailedError(
                 f"{path}: was written by an earlier version of dfl, whose views carry no proof that they were decided; "
                 "finish the run with that version, or begin anew in another directory (`--fresh`)"
@@ -104,7 +102,7 @@ class Register:
         sync(self.path.parent)
 
 
-class LeaveOrder:
+class LeaveRequest:
     """Its operator's, that this member leaves: since when, and what becomes of it if it cannot. Forgotten when the
     process ends."""
 
@@ -126,7 +124,7 @@ class LeaveOrder:
     @property
     def refusal(self) -> str:
         """Why the last one came to nothing, for a while."""
-        return self._refusal if self._clock() - self._refused_at < FRESH else ""
+        return self._refusal if self._clock() - self._refused_at < REFUSAL_LASTS_S else ""
 
     def give(self, otherwise: Callable[[], None] | None = None) -> None:
         """Leave; `otherwise` is called if that cannot be."""
@@ -148,14 +146,14 @@ class Membership:
     """Of one peer, through all its lives."""
 
     def __init__(
-        self, register: Register, acceptor: Acceptor, questions: Questions, report: Report, terms: Terms
+        self, register: ViewStore, acceptor: Acceptor, questions: ViewRpc, report: Report, terms: MembershipSettings
     ) -> None:
         self.register, self.acceptor, self.memory = register, acceptor, register.memory
         self.questions, self.report, self.terms, self.timeouts = questions, report, terms, questions.timeouts
         self.id, self.chain, self.keyring = acceptor.id, acceptor.chain, acceptor.keyring
-        self.seat: MovingSeat | None = None
+        self.seat: DynamicMembershipGate | None = None
         """Where this peer is in its present life."""
-        self.order = LeaveOrder(report)
+        self.order = LeaveRequest(report)
         """To leave, if there is one."""
         self.asks_to_enter: dict[str, Signed[Entry]] = {}
         """Who does."""
@@ -186,10 +184,15 @@ class Membership:
 
     @classmethod
     def open(
-        cls, directory: Path, rules: Rules, keyring: Keyring, questions: Questions, work: tuple[Report, Terms]
+        cls,
+        directory: Path,
+        rules: Rules,
+        keyring: Keyring,
+        questions: ViewRpc,
+        work: tuple[Report, MembershipSettings],
     ) -> "Membership":
         """By what is in its directory; FailedError where that is damaged, or nobody can prove it."""
-        register = Register.open(directory, keyring.id)
+        register = ViewStore.open(directory, keyring.id)
         for pem in register.memory.authorities:
             keyring.trust(pem)
         try:
@@ -246,10 +249,10 @@ class Membership:
         ceiling, at = self.chain.ceiling(announced.statement.view), announced.statement.round
         return at if ceiling is None else min(at, ceiling)
 
-    def take_seat(self) -> MovingSeat:
+    def take_seat(self) -> DynamicMembershipGate:
         """For a life in that view."""
         self.announcements()  # what was announced in the life before is not forgotten
-        self.seat = MovingSeat(self.view, self.id, self.terms, self)
+        self.seat = DynamicMembershipGate(self.view, self.id, self.terms, self)
         self._tell_seat()
         return self.seat
 
@@ -326,7 +329,7 @@ class Membership:
 
     def name_liar(self, member: str, what: str) -> None:
         """It has said what no honest member says: counted, and told once."""
-        self._refusals.add(events.Refused(caller=member, kind="views", reason=f"{what}; it was not believed"))
+        self._refusals.add(events.CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
 
     # Answering.
 
@@ -346,7 +349,7 @@ class Membership:
 
     async def hear(self, request: Request) -> Reply:
         """The answer, once what follows from it is on disk; InvalidError for what no honest member asks."""
-        number, standing = self.chain.current.number, NOWHERE
+        number, standing = self.chain.current.number, NO_PROGRESS
         match request:
             case Leave():
                 return await self._leave(request)
@@ -367,7 +370,7 @@ class Membership:
             reply = self.acceptor.hear(request, standing, self.most)
         except InvalidError:
             if self.chain.current.number != number:
-                await uninterrupted(self._take_note)  # what was proved before the rest stands
+                await shielded(self._take_note)  # what was proved before the rest stands
             raise
         if isinstance(request, AskPromise) and isinstance(reply, Promised):
             self._prepare = request.prepare
@@ -384,7 +387,7 @@ class Membership:
             self.turns.forget()
         if not self.held:
             self._refusing.clear()
-        await uninterrupted(self._take_note)  # what was heard stands, also where the asker has gone meanwhile
+        await shielded(self._take_note)  # what was heard stands, also where the asker has gone meanwhile
         return reply
 
     @property
@@ -523,7 +526,7 @@ class Membership:
             return None
         return f"without {request.id} {len(left)} members would be left, and the protocol needs {self.terms.at_least}"
 
-    async def _standing(self) -> Standing:
+    async def _standing(self) -> MemberProgress:
         """How this peer stands, once it has found what it had on disk."""
         async with asyncio.timeout(self.timeouts.question):  # then nobody waits for the answer any more
             while not (standing := self.seat and self.seat.standing(self.chain)):

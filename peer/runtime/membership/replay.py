@@ -10,23 +10,21 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from peer.errors import InputError
-from peer.network.membership.durability import Durability
+from peer.files import make_private
+from peer.network.durability import Durability
 from peer.network.network import Network
-from peer.ownership import make_private
-from peer.runtime.barriers import drain
-from peer.runtime.checkpoint import Checkpoints
-from peer.runtime.journal import Journal
-from peer.runtime.membership.membership import Register
-from peer.runtime.seat import Seat
+from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.runtime.lifecycle import MembershipGate, drain
+from peer.runtime.membership.membership import ViewStore
 from peer.runtime.setup import Setup, prepare
 from peer.tasks import in_thread
 from peer.telemetry.events import Report, ViewDecided
 from peer.views.statements import Decision
-from peer.views.view import View, spans
+from peer.views.view import View, view_rounds
 
 
 @dataclass(frozen=True)
-class Scene:
+class ReplayedView:
     """One peer's part in one view."""
 
     number: int
@@ -47,17 +45,17 @@ class Scene:
     """Whether the peer is in no later one."""
 
 
-def script(id: str, views: Sequence[View], rounds: int) -> list[Scene]:
+def replay_plan(id: str, views: Sequence[View], rounds: int) -> list[ReplayedView]:
     """A peer's scenes, by all views of a run of so many rounds."""
-    whole = spans(views, rounds)
-    scenes = list[Scene]()
+    whole = view_rounds(views, rounds)
+    scenes = list[ReplayedView]()
     for number, span in enumerate(whole):
         if id not in span.view.members:
             continue
         later = [one.view for one in whole[number + 1 :]]
         own = [dict(view.entrants)[id] for view in later if id in dict(view.entrants)]
         scenes.append(
-            Scene(
+            ReplayedView(
                 number,
                 replace(span.view, planned=number > 0),
                 span.last,
@@ -71,10 +69,10 @@ def script(id: str, views: Sequence[View], rounds: int) -> list[Scene]:
     return scenes
 
 
-class ReplayedSeat(Seat):
+class ReplayedMembershipGate(MembershipGate):
     """All play the view to the end of its rounds; who is in no later one leaves then."""
 
-    def __init__(self, scene: Scene, patience: float, began: Callable[[], None]) -> None:
+    def __init__(self, scene: ReplayedView, patience: float, began: Callable[[], None]) -> None:
         """patience: seconds. began: called when the peer is about to live there."""
         super().__init__(scene.view, patience)
         self._scene, self._began = scene, began
@@ -120,10 +118,10 @@ class Replay:
         self._register = self._open()
         self._told = self._register.memory.entered
 
-    def _open(self) -> Register:
+    def _open(self) -> ViewStore:
         """With the views that are replayed; InputError where this run has begun with others."""
         make_private(self._setup.out)
-        register = Register.open(self._setup.out, self._id)
+        register = ViewStore.open(self._setup.out, self._id)
         if not register.memory.decisions:
             register.memory.decisions = [*self._decisions]
         elif [one.view for one in register.memory.decisions] != [*self._views[1:]]:
@@ -134,15 +132,15 @@ class Replay:
         return register
 
     async def run(self) -> None:
-        scenes = script(self._id, self._views, self._setup.spec.rounds)
+        scenes = replay_plan(self._id, self._views, self._setup.spec.rounds)
         for scene in [scene for scene in scenes if scene.view.number >= self._register.memory.entered]:
             await self._enter(scene)
-            seat = ReplayedSeat(scene, self._patience, lambda scene=scene: self._tell(scene))  # type: ignore[misc]
+            seat = ReplayedMembershipGate(scene, self._patience, lambda scene=scene: self._tell(scene))  # type: ignore[misc]
             if await self._live(replace(self._setup, moved=seat)):
                 return
         logging.getLogger("dfl").info("ended: %s was no member of the recorded run any more", self._id)
 
-    async def _enter(self, scene: Scene) -> None:
+    async def _enter(self, scene: ReplayedView) -> None:
         """Where this peer lives is on disk before anything is dropped that the view before could still need."""
         self._register.memory.entered = scene.view.number
         await in_thread(self._register.write, self._register.content())
@@ -153,7 +151,7 @@ class Replay:
         if scene.brings < 0:
             self._setup = await asyncio.to_thread(prepare, self._setup.config, self._setup.spec)
 
-    def _tell(self, scene: Scene) -> None:
+    def _tell(self, scene: ReplayedView) -> None:
         """Of the views up to this one; in the last of its lives, of all."""
         until = self._views[-1].number if scene.ends else scene.view.number
         for view in self._views[self._told + 1 : until + 1]:

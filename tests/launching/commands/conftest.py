@@ -9,10 +9,10 @@ from fake_runs import HERE, FakeEngine, Run
 from rich.console import Console
 
 from launcher.commands import run as local
-from launcher.engines.local.engine import LocalSettings
+from launcher.engines.local import LocalSettings
 from launcher.output import Output
-from launcher.supervision.restart import Policy
-from peer.spec.peer import load_spec
+from launcher.supervision.supervisor import RestartPolicy
+from peer.spec.loading import load_spec
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def small(tmp_path: Path) -> Path:
 def run(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs three fake peers in tmp_path/out; returns the exit code and what was printed."""
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-    quick = Policy(limit=2, first_delay=0.01, grace=1.0)
-    monkeypatch.setattr(Policy, "of", lambda *_, **__: quick)
+    quick = RestartPolicy(limit=2, first_delay=0.01, grace=1.0)
+    monkeypatch.setattr(RestartPolicy, "of", lambda *_, **__: quick)
 
     def run(
         fresh: bool = False, seed: int = 42, port: int = 7700, beside: bool = False, **behaviours: str

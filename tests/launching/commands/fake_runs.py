@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.engines import base
-from launcher.engines.local.engine import LocalEngine
-from launcher.engines.local.fork_server import ForkServer
+from launcher.engines.local import ForkServer, LocalEngine
 
 HERE = Path(__file__).parent
 """Where fake_peer.py is."""

@@ -20,10 +20,10 @@ from endless import endless
 from interpreter import Commands
 from real_peers import Build, SmallFederation, until
 
-from launcher.certificate_files import certificate_files
 from launcher.certificates import make_certificates
 from launcher.cli import main
-from peer.network.transport.asking import METHOD, PeerStatus, StatusClient
+from launcher.run_files import certificate_files
+from peer.network.operator_client import STATUS_METHOD, PeerStatus, StatusClient
 from peer.network.wire.messages import Resources, StatusReply
 
 Ports = Callable[[int], list[int]]
@@ -122,7 +122,7 @@ def answering(port: int, reply: Reply) -> Iterator[None]:
         yield from reply(context)
 
     handler = grpc.method_handlers_generic_handler(
-        METHOD.split("/")[1], {"Status": grpc.stream_stream_rpc_method_handler(serve)}
+        STATUS_METHOD.split("/")[1], {"Status": grpc.stream_stream_rpc_method_handler(serve)}
     )
     server = grpc.server(ThreadPoolExecutor(4), [handler], options=[("grpc.max_send_message_length", -1)])
     server.add_insecure_port(f"127.0.0.1:{port}")

@@ -11,8 +11,8 @@ import pytest
 from unheard import Unheard
 
 from launcher.cli import main
+from launcher.engines import ENGINES
 from launcher.engines.base import Deployment, Engine, Process, Run
-from launcher.engines.names import ENGINES
 from peer.settings import Settings
 
 RUNNING = dict[str, Unheard]()

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.plan import plan, traffic
+from launcher.commands.check import traffic
+from launcher.plan import plan
 from peer.protocols.registry import PROTOCOLS
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 EXTRACTOR, HEAD = 4 * 116_352, 4 * 1_290
 MODEL = EXTRACTOR + HEAD

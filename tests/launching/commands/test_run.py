@@ -14,15 +14,15 @@ from interpreter import Command, Commands
 
 from launcher import cli
 from launcher.commands import run as local
-from launcher.engines.local import preflight
-from launcher.monitor.federation_view import Federation
+from launcher.engines import local as preflight
+from launcher.monitor.federation import Federation
 from launcher.output import Output
 from launcher.supervision import run_directory
-from launcher.supervision.run_directory import RunDirectory
+from launcher.supervision.run_directory import RunDirectory, Totals
 from launcher.supervision.supervisor import signal_name
-from launcher.supervision.totals import Totals
+from peer import files
 from peer.errors import InputError
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 
 def test_run_to_the_end_and_again(run: Run, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_directory_that_another_launcher_took_away_is_not_claimed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run()
-    late, lock = RunDirectory(tmp_path / "out"), run_directory.lock
+    late, lock = RunDirectory(tmp_path / "out"), files.lock
 
     def removed_meanwhile(descriptor: int, patience: float = 0.0) -> bool:
         (tmp_path / "out" / ".lock").unlink(missing_ok=True)
@@ -285,7 +285,7 @@ LAUNCH = textwrap.dedent(
     import sys
     sys.path.insert(0, sys.argv[3])
     from launcher import cli
-    from launcher.engines.names import ENGINES
+    from launcher.engines import ENGINES
     ENGINES["local"] = "fake_runs:FakeEngine"
     sys.exit(cli.main(["run", sys.argv[1], "--out", sys.argv[2], "--peers", "3"]))
     """

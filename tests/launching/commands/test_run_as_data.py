@@ -9,8 +9,8 @@ import pytest
 from fake_runs import HERE
 
 from launcher.cli import main
-from launcher.engines.names import ENGINES
-from launcher.supervision.restart import Policy
+from launcher.engines import ENGINES
+from launcher.supervision.supervisor import RestartPolicy
 
 Launch = Callable[..., int]
 
@@ -20,7 +20,7 @@ def launch(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laun
     """Runs three fake peers by the command line; returns its exit code."""
     monkeypatch.setitem(ENGINES, "local", "fake_runs:FakeEngine")
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-    monkeypatch.setattr(Policy, "of", lambda *_, **__: Policy(limit=1, first_delay=0.01, grace=1.0))
+    monkeypatch.setattr(RestartPolicy, "of", lambda *_, **__: RestartPolicy(limit=1, first_delay=0.01, grace=1.0))
 
     def launch(*arguments: str, **behaviours: str) -> int:
         monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))

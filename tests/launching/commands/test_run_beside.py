@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from fake_runs import Run, summary
 
-from launcher.reports.beside import alone, judged
 from launcher.reports.summary_json import read, write
-from launcher.reports.worth import worth
+from launcher.reports.worth import solo_spec, with_worth, worth_lines
 from peer.errors import InputError
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 
 def federation(directory: Path, peers: int = 4, **keys: Any) -> Spec:
@@ -65,9 +64,9 @@ def test_the_verdict_names_each_peer(run: Run, small: Path, tmp_path: Path) -> N
     with_accuracies(tmp_path / "out-solo" / "summary.json", peer0=0.8, peer1=0.6, peer2=0.7)
     found = read(tmp_path / "out" / "summary.json")
     assert found
-    found = judged(found, load_spec(small, peers=3), tmp_path / "out")
+    found = with_worth(found, load_spec(small, peers=3), tmp_path / "out")
     assert found.worth
-    assert worth(found.worth) == [
+    assert worth_lines(found.worth) == [
         "taking part was worth it for 1 of 3 peers: matched accuracy beside training alone, gain +0.0000 on average",
         "  worth it: peer0 +0.1000 (0.8000 alone)",
         "  not worth it: peer1 -0.1000 (0.6000 alone)",
@@ -95,17 +94,17 @@ def test_alone_peers_train_as_in_the_federation_without_what_needs_others(tmp_pa
         behaviour={"peer1": flip, "peer2": noise},
         training={"clip_gradient": 1},
     )
-    by_itself = alone(spec)
+    by_itself = solo_spec(spec)
     assert by_itself.protocol.local()[0].optimiser == spec.protocol.local()[0].optimiser
     assert (by_itself.on_loss, by_itself.wire.kind, [*by_itself.behaviour]) == ("wait", "float32", ["peer1"])
     for key in ("data", "model", "task", "training", "seed", "init", "rounds", "hold_back"):
         assert getattr(by_itself, key) == getattr(spec, key)
     early = federation(tmp_path, hold_back=0.2, stop_early={"patience": 2})
-    assert alone(early).stop_early is None
+    assert solo_spec(early).stop_early is None
     with pytest.raises(InputError, match="train alone as it is; leave out `--beside`"):
-        alone(by_itself)
+        solo_spec(by_itself)
 
 
 def test_columns_that_are_standardised_together_are_each_peers_own_when_alone(tmp_path: Path) -> None:
     data = {"name": "csv", "path": "{id}.csv", "standardize": "federation"}
-    assert alone(federation(tmp_path, data=data, model={"name": "mlp"})).data.standardize == "own"
+    assert solo_spec(federation(tmp_path, data=data, model={"name": "mlp"})).data.standardize == "own"

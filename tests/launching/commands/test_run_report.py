@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fake_runs import Run
 
-from launcher.page import library, making
+from launcher.page import build, charts
 from launcher.page.document import Card
 
 
@@ -29,7 +29,7 @@ def test_without_the_package_the_run_is_none_the_worse(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(library, "version", missing)
+    monkeypatch.setattr(charts, "version", missing)
     code, said = run()
     assert code == 0
     assert (tmp_path / "out" / "summary.json").is_file()
@@ -39,7 +39,7 @@ def test_without_the_package_the_run_is_none_the_worse(
 
 
 def test_a_number_that_no_page_bears_ends_no_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "cards", lambda *_: [Card("mean", "Mean", float("nan"), "nan")])
+    monkeypatch.setattr(build, "cards", lambda *_: [Card("mean", "Mean", float("nan"), "nan")])
     code, said = run()
     assert code == 0
     assert not (tmp_path / "out" / "report.html").exists()

@@ -13,9 +13,9 @@ import pytest
 from launcher.cli import main
 from launcher.reports import summary_json
 from launcher.reports.summary import summarise
-from launcher.supervision.totals import Totals
+from launcher.supervision.run_directory import Totals
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "my_protocol.py"
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.dashboard import dashboard as room
-from launcher.dashboard.address import Address
-from launcher.dashboard.dashboard import opened
+from launcher.dashboard import server as room
 from launcher.dashboard.feed import Feed
+from launcher.dashboard.server import Address, opened
 from launcher.headline import Headline
-from launcher.monitor.federation_view import FederationView
-from peer.spec.peer import load_spec
+from launcher.monitor.federation import FederationView
+from peer.spec.loading import load_spec
 from peer.telemetry.events import read_event
 
 LINES = [
@@ -66,7 +65,7 @@ async def test_a_loss_out_of_all_proportion_is_none(loss: float, feed: Feed) -> 
 
 async def test_who_says_nothing_keeps_no_connection(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SILENCE", 0.2)
-    monkeypatch.setattr(room, "library", lambda: "")
+    monkeypatch.setattr(room, "vega_script", lambda: "")
     said: list[str] = []
     with opened(Address()) as dashboard:
         assert dashboard

@@ -12,16 +12,15 @@ import httpx
 import pytest
 
 from launcher.cli import main
-from launcher.dashboard import dashboard as room
 from launcher.dashboard import feed as feed_room
-from launcher.dashboard.address import Address
-from launcher.dashboard.dashboard import Dashboard, opened
+from launcher.dashboard import server as room
 from launcher.dashboard.feed import Feed
+from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.headline import Headline
-from launcher.monitor.federation_view import FederationView
+from launcher.monitor.federation import FederationView
 from peer.errors import FailedError, InputError
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 from peer.telemetry.events import LinkChanged, RoundDone, StateChanged, ViewDecided
 
 
@@ -46,7 +45,7 @@ Serves = Callable[..., Any]
 
 @pytest.fixture
 def serves(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> Serves:
-    monkeypatch.setattr(room, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(room, "vega_script", lambda: "window.vegaEmbed = null;")
 
     @asynccontextmanager
     async def serves(address: Address = Address()) -> AsyncIterator[tuple[Dashboard, httpx.AsyncClient]]:  # noqa: B008
@@ -185,7 +184,7 @@ async def test_a_browser_that_takes_nothing_makes_nobody_wait(
 async def test_what_goes_wrong_with_the_page_ends_the_page_alone(
     feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "library", lambda: "")
+    monkeypatch.setattr(room, "vega_script", lambda: "")
     said: list[str] = []
 
     def broken(clock: float) -> None:
@@ -253,7 +252,7 @@ async def test_a_document_that_cannot_be_made_leaves_the_one_before(
 
     with monkeypatch.context() as patched:
         patched.setattr(feed_room, "SHARE", 0)
-        patched.setattr(feed_room, "document_so_far", impossible)
+        patched.setattr(feed_room, "live_document", impossible)
         feed._fresh = True
         await feed.draw(1e6)
     assert (feed.written, feed.drawings) == (before, 1)

@@ -10,14 +10,11 @@ from typing import Any, ClassVar
 import pytest
 
 from launcher.engines.base import Run
-from launcher.engines.docker.container import Container
-from launcher.engines.docker.deployment import DockerDeployment
-from launcher.engines.docker.errors import docker_sdk
-from launcher.engines.docker.events import News
-from launcher.engines.docker.settings import DockerSettings
+from launcher.engines.docker import DockerDeployment, DockerSettings
+from launcher.engines.docker_container import Container, ContainerEvent, docker_sdk
 from launcher.run_files import RunFiles
 from peer.errors import FailedError
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo.yaml"
 
@@ -104,6 +101,6 @@ async def test_a_log_that_cannot_be_written_here_ends_the_wait_once(tmp_path: Pa
         with pytest.raises(FailedError, match=r"cannot write .*log.txt: No space left on device; make room"):
             await container.wait()
     handle.attrs = {"State": {"Status": "exited", "ExitCode": 143}, "RestartCount": 0}  # type: ignore[misc]
-    container.heard(News("peer0", "die", 143))
+    container.heard(ContainerEvent("peer0", "die", 143))
     assert await container.wait() == 143
     await container.close()

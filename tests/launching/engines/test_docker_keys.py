@@ -7,9 +7,9 @@ import pytest
 from launcher.certificates import make_certificates
 from launcher.cli import main
 from launcher.engines.base import Run
-from launcher.engines.docker.sharing import Shared, shared
+from launcher.engines.docker import Shared, shared
 from launcher.run_files import RunFiles
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 
 @pytest.fixture

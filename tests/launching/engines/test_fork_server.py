@@ -11,7 +11,7 @@ import pytest
 from interpreter import Commands
 from real_peers import all_gone
 
-from launcher.engines.local.fork_server import ForkServer
+from launcher.engines.local import ForkServer
 from peer.errors import FailedError
 
 HERE = Path(__file__).parent
@@ -132,7 +132,7 @@ LAUNCHER = textwrap.dedent(
     """
     import asyncio, sys
     from pathlib import Path
-    from launcher.engines.local.fork_server import ForkServer
+    from launcher.engines.local import ForkServer
 
     async def main():
         async with ForkServer(entry="fake_children:main", preload=(), grace=0.5) as server:

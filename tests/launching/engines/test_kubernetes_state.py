@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from launcher.engines.chosen import engine
-from launcher.engines.kubernetes.kubectl import CutError, refusal
-from launcher.engines.kubernetes.objects import INDEX_ANNOTATION
-from launcher.engines.kubernetes.pods import PeerPods
-from launcher.engines.kubernetes.state import State
+from launcher.engines.base import engine
+from launcher.engines.kubernetes import PeerPods
+from launcher.engines.kubernetes_cluster import ClusterState, CutError, refusal
+from launcher.engines.kubernetes_objects import INDEX_ANNOTATION
 from peer.errors import InputError
 
 Object = dict[str, Any]
@@ -46,8 +45,8 @@ def ended(code: int, reason: str = "Error") -> Object:
     }
 
 
-def state(*items: Object) -> State:
-    return State.read(json.dumps({"items": items}))
+def state(*items: Object) -> ClusterState:
+    return ClusterState.read(json.dumps({"items": items}))
 
 
 UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available."}

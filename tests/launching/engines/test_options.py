@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.engines.chosen import engine, settings
-from launcher.engines.docker.settings import DockerSettings
+from launcher.engines.base import engine, parsed_options
+from launcher.engines.docker import DockerSettings
 from launcher.run_files import RunFiles
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo.yaml"
 
@@ -62,7 +62,7 @@ def test_a_wrong_option_is_one_sentence_with_an_example(
     ],
 )
 def test_options_are_taken_as_people_write_them(on: str, option: str, expected: object) -> None:
-    chosen = engine(on, settings([option])).settings
+    chosen = engine(on, parsed_options([option])).settings
     assert getattr(chosen, option.partition("=")[0]) == expected
     again = engine(on, chosen.model_dump(mode="json")).settings  # as the run's record has it
     assert again == chosen
@@ -71,7 +71,7 @@ def test_options_are_taken_as_people_write_them(on: str, option: str, expected: 
 @pytest.mark.parametrize("given", ["vision", "[vision]"])
 def test_one_extra_needs_no_list(given: str, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text("hosts: [{host: north, peers: [peer0]}]\n")
-    chosen = engine("ssh", settings([f"hosts={tmp_path}/hosts.yaml", f"extras={given}"]))
+    chosen = engine("ssh", parsed_options([f"hosts={tmp_path}/hosts.yaml", f"extras={given}"]))
     assert chosen.settings.extras == ("vision",)
     assert (
         engine("ssh", chosen.settings.model_dump(mode="json")).settings == chosen.settings

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.engines import slurm as deployment
 from launcher.engines.base import Process, Run
-from launcher.engines.slurm import deployment
-from launcher.engines.slurm.deployment import SlurmDeployment
-from launcher.engines.slurm.engine import SlurmEngine
-from launcher.engines.slurm.outcome import Outcome
-from launcher.engines.slurm.settings import SlurmSettings
+from launcher.engines.slurm import JobDirectory, SlurmDeployment, SlurmEngine, SlurmSettings
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
 from peer.files import write_atomically
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 from peer.tasks import background
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo.yaml"
@@ -133,6 +130,6 @@ async def test_another_job_in_the_directory_is_not_the_runs(
     slurm.program("scontrol", "")
     slurm.program("sbatch", "exit 1")
     if submitted:
-        Outcome(slurm.run.files).submitted(submitted)
+        JobDirectory(slurm.run.files).submitted(submitted)
     with pytest.raises(InputError, match="Slurm job 12 is running" if found else "Slurm would not take the job"):
         SlurmEngine(SlurmSettings()).check(slurm.run)

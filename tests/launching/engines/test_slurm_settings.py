@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.engines.chosen import engine
-from launcher.engines.slurm import queue
-from launcher.engines.slurm.settings import SlurmSettings
+from launcher.engines import slurm
+from launcher.engines.base import engine
+from launcher.engines.slurm import SlurmSettings
 from launcher.run_files import RunFiles
 from peer.errors import InputError
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo.yaml"
 
@@ -57,7 +57,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence_after_what_needs_no_answ
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "said").write_text(said)
-    for program in queue.PROGRAMS:
+    for program in slurm.PROGRAMS:
         (tmp_path / program).write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/said >&2\nexit 1\n")
         (tmp_path / program).chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engines.ssh.remote.files import write
-from launcher.engines.ssh.remote.run import place, survey
-from launcher.engines.ssh.remote.speech import Refused
+from launcher.engines.programs.ssh_host import CommandRejected, place, survey, write
 
 RUN = {"owner": "me@desk:/run", "token": "1"}
 KEY = {"peer0.key": ("secret", 0o600)}
@@ -43,7 +41,7 @@ def test_where_others_can_write_no_key_is_put(
         found.chmod(0o770 if how == "group" else 0o702)
     named = {"link": "is a link", "owner": "belongs to another user"}.get(how, "others may write to")
     assert any(named in why for why in survey(str(root), RUN, ["peer0"])["obstacles"])
-    with pytest.raises(Refused, match=named):
+    with pytest.raises(CommandRejected, match=named):
         place(str(root), RUN, ["peer0"], KEY)
     assert not (root / "peer0.key").exists()
 

@@ -13,10 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from launcher.engines.ssh import collection
-from launcher.engines.ssh.agent import Agent
-from launcher.engines.ssh.followed import RemotePeer
-from launcher.engines.ssh.hosts import Host
+from launcher.engines import ssh
+from launcher.engines.ssh_connection import Agent, RemotePeer
+from launcher.engines.ssh_hosts import Host
 from peer.errors import FailedError
 
 pytest.importorskip("asyncssh")
@@ -46,7 +45,7 @@ class FakeLink:
 def test_a_full_disk_here_ends_the_collecting_and_a_lost_connection_does_not(tmp_path: Path) -> None:
     link = FakeLink(broken=2)
     with pytest.raises(FailedError, match=r"cannot write .*: No space left on device; make room"):
-        asyncio.run(collection.collect(cast(Any, link), "/there", tmp_path))
+        asyncio.run(ssh.collect_files(cast(Any, link), "/there", tmp_path))
     assert link.connections == 3
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from launcher.engines.ssh.deployment import KEEPER
-from launcher.engines.ssh.remote.peer import Peer
+from launcher.engines.programs.ssh_host import RemotePeerFiles
+from launcher.engines.ssh import KEEPER
 
-OBEY = "from launcher.engines.ssh.remote.obeying import main; main()"
+OBEY = "from launcher.engines.programs.ssh_host import main; main()"
 
 
 def test_a_signal_reaches_a_peer_that_begins(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ subprocess.Popen = lambda *given, **named: (popen(*given, **named), os.kill(os.g
 """
     peer = {"directory": str(tmp_path), "id": "peer0"}
     obeyed("start", **peer, keeper=killed + KEEPER)
-    there = Peer(str(tmp_path), "peer0")
+    there = RemotePeerFiles(str(tmp_path), "peer0")
     assert there.runs()
     assert obeyed("send", **peer, number=signal.SIGKILL)
     with open(there.lock) as lock:
@@ -107,7 +107,7 @@ def placed(tmp_path: Path) -> Path:
 def test_nothing_stays_of_what_is_discarded(placed: Path) -> None:
     """What peers share goes with the last of them."""
     obeyed("discard", directory=str(placed), run=RUN, ids=["peer1"])
-    assert not Peer(str(placed), "peer1").runs()
+    assert not RemotePeerFiles(str(placed), "peer1").runs()
     left = {"federation.yaml", "ca.pem", "peer0.yaml", "peer0.pem", "peer0.key", ".peer0.run"}
     assert {path.name for path in placed.iterdir()} == left
     obeyed("discard", directory=str(placed), run=RUN, ids=BOTH)
@@ -119,12 +119,12 @@ def test_what_is_another_runs_stays(placed: Path) -> None:
     before = {path.name for path in placed.iterdir()}
     obeyed("discard", directory=str(placed), run={"owner": "you@desk:/runs/mine", "token": "2"}, ids=BOTH)
     assert {path.name for path in placed.iterdir()} == before
-    assert Peer(str(placed), "peer1").runs()
+    assert RemotePeerFiles(str(placed), "peer1").runs()
     obeyed("discard", directory=str(placed), run=RUN, ids=BOTH)
 
 
 def test_a_peer_of_an_earlier_run_that_is_no_longer_placed_there_ends(placed: Path) -> None:
     files = {"federation.yaml": ("other", 0o600)}
     obeyed("place", directory=str(placed), run={**RUN, "token": "2"}, ids=["peer0"], files=files)
-    assert not Peer(str(placed), "peer1").runs()
+    assert not RemotePeerFiles(str(placed), "peer1").runs()
     assert {path.name for path in placed.iterdir()} == {"federation.yaml", "ca.pem", ".peer0.run"}

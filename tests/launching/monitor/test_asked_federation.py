@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from launcher.headline import Headline
-from launcher.monitor.asked_federation import SILENCE, AskedFederation
-from peer.network.transport.asking import Link, PeerStatus
+from launcher.monitor.polled_federation import SILENCE_SECONDS, PolledFederation
+from peer.network.operator_client import LinkStatus, PeerStatus
 
 MATCHED = Headline.accuracy("matched")
 
@@ -15,7 +15,7 @@ RING = {"a": ("c", "b"), "b": ("a", "c"), "c": ("b", "a")}
 
 def status(id: str, state: str = "training", round: int = 1, **changes: Any) -> PeerStatus:
     """changes: of its links, by the neighbour's id, as (state, reason, durable)."""
-    links = tuple(Link(other, f"{other}:1", *changes.pop(other, ("up", "", round - 2))) for other in RING[id])
+    links = tuple(LinkStatus(other, f"{other}:1", *changes.pop(other, ("up", "", round - 2))) for other in RING[id])
     figures = {
         "rounds": 4,
         "accuracy": 0.5,
@@ -28,8 +28,8 @@ def status(id: str, state: str = "training", round: int = 1, **changes: Any) -> 
     return PeerStatus(id=id, state=state, round=round, neighbours=links, **figures)
 
 
-def federation() -> AskedFederation:
-    return AskedFederation([*RING], rounds=4, headline=MATCHED)
+def federation() -> PolledFederation:
+    return PolledFederation([*RING], rounds=4, headline=MATCHED)
 
 
 def test_a_round_is_over_when_its_peer_is_ready() -> None:
@@ -76,7 +76,7 @@ def test_a_neighbour_knows_of_a_last_round_on_disk() -> None:
     seen.hear(dict.fromkeys(RING, "connection refused"), 2.0)
     assert {id: peer.state for id, peer in seen.peers.items()} == {"a": "done", "b": "done", "c": "no answer"}
     assert not seen.gone(3.0)
-    assert seen.gone(2.0 + SILENCE)
+    assert seen.gone(2.0 + SILENCE_SECONDS)
 
 
 def test_peers_that_end_early_are_done_after_fewer_rounds() -> None:
@@ -107,7 +107,7 @@ def test_a_lost_neighbour_is_doubted_and_told_of_once_it_lasts() -> None:
 
 
 def test_of_a_peer_that_nobody_can_ask_its_neighbours_tell() -> None:
-    seen = AskedFederation([*RING], rounds=4, headline=MATCHED, unasked=["c"])
+    seen = PolledFederation([*RING], rounds=4, headline=MATCHED, unasked=["c"])
     assert seen.peers["c"].state == "dials out"
     seen.hear({"a": status("a", "ready", 3, c=("up", "", 2)), "b": status("b", "ready", 3, c=("up", "", 1))}, 0.0)
     assert (seen.peers["c"].round, seen.peers["c"].state, seen.round) == (2, "dials out", 2)

@@ -13,11 +13,10 @@ from interpreter import Commands
 from rich.console import Console
 
 from launcher.headline import Headline
-from launcher.monitor.federation_view import Federation
-from launcher.monitor.picture import picture, row
-from launcher.monitor.terminal import display
+from launcher.monitor.federation import Federation
+from launcher.monitor.live_table import display, render, row
 from launcher.table import fitting
-from peer.learning.tasks import TAKEN
+from peer.learning.tasks import RESERVED_FIGURE_NAMES
 from peer.telemetry.events import Awaited, RoundDone, StateChanged, Waiting
 
 MATCHED = Headline.accuracy("matched")
@@ -41,7 +40,7 @@ def busy(directory: Path, ids: list[str]) -> Federation:
 def drawn(federation: Federation, width: int) -> str:
     screen = io.StringIO()
     console = Console(file=screen, width=width, height=24)
-    console.print(picture(federation, console))
+    console.print(render(federation, console))
     return screen.getvalue()
 
 
@@ -86,7 +85,7 @@ def test_a_wide_screen_has_every_column(tmp_path: Path) -> None:
 
 def test_no_column_is_called_as_a_task_may_call_its_figure(tmp_path: Path) -> None:
     federation = busy(tmp_path, ["peer0"])
-    assert {*row(federation, federation.peers["peer0"])} - {federation.headline.name} <= TAKEN
+    assert {*row(federation, federation.peers["peer0"])} - {federation.headline.name} <= RESERVED_FIGURE_NAMES
 
 
 def test_columns_go_in_the_order_given() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from launcher.commands.status import cells
-from launcher.dashboard.now import Now
+from launcher.commands.watch import status_cells
+from launcher.dashboard.feed import LiveSnapshot
 from launcher.headline import Headline
-from launcher.monitor.asked_federation import SILENCE, AskedFederation
-from launcher.monitor.federation_view import FederationView, News
-from launcher.monitor.picture import picture
-from peer.network.transport.asking import Link, PeerStatus
+from launcher.monitor.federation import FederationView, News
+from launcher.monitor.live_table import render
+from launcher.monitor.polled_federation import SILENCE_SECONDS, PolledFederation
+from peer.network.operator_client import LinkStatus, PeerStatus
 from peer.network.wire.messages import StatusReply
 from peer.telemetry.events import (
     Awaited,
@@ -101,7 +101,7 @@ def test_who_is_lost_waits_for_nobody_and_is_waited_for_by_nobody() -> None:
 def drawn(seen: FederationView) -> str:
     screen = io.StringIO()
     console = Console(file=screen, width=100, height=24)
-    console.print(picture(seen, console))
+    console.print(render(seen, console))
     return screen.getvalue()
 
 
@@ -146,26 +146,28 @@ def test_that_too_few_are_left_to_decide_is_told_once_and_then_ever_more_seldom(
     table = drawn(seen)
     assert "b, c" in next(line for line in table.splitlines() if line.strip().startswith("a"))
     assert table.rstrip().endswith("too few members for a decision: 1 of 3 are here, 2 are needed")
-    assert Now.of(seen, IDS, 0.0).said.endswith("Too few members for a decision: 1 of 3 are here, 2 are needed.")
+    assert LiveSnapshot.of(seen, IDS, 0.0).said.endswith(
+        "Too few members for a decision: 1 of 3 are here, 2 are needed."
+    )
     over = Waiting(cause="quorum", awaited=(), sentence="")
     assert seen.take(all_tell(over, "a"), 300.0) == ["no decision waits for members any more"]
     assert "too few" not in drawn(seen)
 
 
 def status(id: str, state: str = "training", round: int = 4, **parts: Any) -> PeerStatus:
-    links = tuple(Link(other, f"{other}:1", "up", "", round - 2) for other in IDS if other != id)
+    links = tuple(LinkStatus(other, f"{other}:1", "up", "", round - 2) for other in IDS if other != id)
     figures = {"accuracy": 0.5, "figure": 0.5, "bytes_sent": 1, "bytes_received": 1, "resources": {}}
     return PeerStatus(id=id, state=state, round=round, rounds=9, neighbours=links, **figures, **parts)
 
 
 @pytest.fixture
-def asked() -> AskedFederation:
-    seen = AskedFederation(IDS, 9, MATCHED)
+def asked() -> PolledFederation:
+    seen = PolledFederation(IDS, 9, MATCHED)
     seen.hear({id: status(id) for id in IDS}, 0.0)
     return seen
 
 
-def test_peers_that_are_asked_tell_who_is_outside(asked: AskedFederation) -> None:
+def test_peers_that_are_asked_tell_who_is_outside(asked: PolledFederation) -> None:
     asked.hear({"c": "connection refused"}, 1.0)
     lost = {id: status(id, round=3, view=1, first=3, outside=("c",)) for id in ("a", "b")}
     assert asked.hear(lost, 2.0) == ["from round 3 on: c lost; view 1"]
@@ -173,22 +175,22 @@ def test_peers_that_are_asked_tell_who_is_outside(asked: AskedFederation) -> Non
     assert asked.hear(lost, 3.0) == []
     asked.hear({id: status(id, "serving", 9, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 4.0)
     asked.hear(dict.fromkeys("ab", "connection refused"), 5.0)
-    assert asked.gone(5.0 + SILENCE / 2)
+    assert asked.gone(5.0 + SILENCE_SECONDS / 2)
     assert asked.unfinished == []
 
 
-def test_who_is_asked_is_back_when_the_others_say_so(asked: AskedFederation) -> None:
+def test_who_is_asked_is_back_when_the_others_say_so(asked: PolledFederation) -> None:
     asked.hear({id: status(id, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 2.0)
     assert asked.hear({"a": status("a", view=3, first=6)}, 3.0) == ["from round 6 on: c back; view 3"]
     assert asked.outside == []
 
 
-def test_one_that_is_asked_says_for_whom_a_decision_waits(asked: AskedFederation) -> None:
+def test_one_that_is_asked_says_for_whom_a_decision_waits(asked: PolledFederation) -> None:
     waits = status("a", shortage=Shortage(1, 3, 2, seconds=90.0), awaited=(Awaited("c", "c:1", "gone"),))
     sentence = "too few members for a decision: 1 of 3 are here, 2 are needed"
     assert asked.hear({"a": waits}, 2.0) == [f"a: {sentence}; after 90 s still waiting for c at c:1 (gone)"]
     assert asked.peers["a"].waiting == ["c"]
-    trouble = cells("a:1", "a", waits)[-1]
+    trouble = status_cells("a:1", "a", waits)[-1]
     assert trouble.startswith(f"{sentence}; waiting for c since ")
     assert trouble.endswith(" (1 min 30 s)")
     assert asked.hear({"a": status("a")}, 3.0) == ["no decision waits for members any more"]
@@ -199,4 +201,4 @@ def test_a_wait_that_cannot_be_is_none(seconds: float) -> None:
     reply = StatusReply(id="a", shortage=StatusReply.Shortage(here=1, members=3, needed=2, seconds=seconds))
     said = PeerStatus.of(reply)
     assert said.shortage == Shortage(1, 3, 2)
-    assert cells("a:1", "a", said)[-1]
+    assert status_cells("a:1", "a", said)[-1]

@@ -13,12 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from launcher.headline import Headline
-from launcher.monitor.federation_view import Federation
-from launcher.monitor.peer_view import PeerView
-from launcher.monitor.picture import choose, picture
-from launcher.monitor.tail import Tail, last_lines
-from launcher.monitor.terminal import display
-from peer.telemetry.events import SCHEMA, Event, RoundDone, Started, Untold, read_event
+from launcher.monitor.federation import Federation, PeerView, Tail, last_lines
+from launcher.monitor.live_table import choose, display, render
+from peer.telemetry.events import SCHEMA, Event, RoundDone, Started, SubscriberDropped, read_event
 from peer.telemetry.results import history, objects
 
 MATCHED = Headline.accuracy("matched")
@@ -46,7 +43,7 @@ def test_events_of_a_newer_version_are_shown_as_far_as_they_are_known() -> None:
 
 
 def test_a_person_is_told_that_a_tracker_has_failed() -> None:
-    assert PeerView("peer0").hear(Untold(sentence="metrics failed")) == "peer0: metrics failed"
+    assert PeerView("peer0").hear(SubscriberDropped(sentence="metrics failed")) == "peer0: metrics failed"
 
 
 def test_rotated_file_is_read_to_its_end_first(tmp_path: Path) -> None:
@@ -384,7 +381,7 @@ def test_a_hundred_peers_fit_on_the_screen_the_interesting_ones_first(tmp_path: 
     assert [peer.id for peer in shown[:4]] == ["peer50", "peer60", "peer70", "peer0"]
     assert (len(shown), len(hidden)) == (10, 90)
     console = Console(width=100, height=24, record=True, file=(tmp_path / "screen").open("w"))
-    console.print(picture(federation, console))
+    console.print(render(federation, console))
     console.file.close()
     text = (tmp_path / "screen").read_text()
     assert len(text.splitlines()) <= 23

@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from launcher.page.chronicle import Chronicle
-from launcher.page.clock import Clock
-from launcher.page.timeline import moments
-from launcher.views import Views, told
+from launcher.page.peer_history import PeerHistory
+from launcher.page.timeline import Clock, event_rows
+from launcher.views import Views, view_of_event
 from peer.telemetry.events import ViewDecided, read_event
 
 
-def heard(*lines: tuple[float, str, dict[str, Any]], id: str = "peer0") -> Chronicle:
+def heard(*lines: tuple[float, str, dict[str, Any]], id: str = "peer0") -> PeerHistory:
     """Of (time, event, its fields)."""
-    found = Chronicle(id)
+    found = PeerHistory(id)
     for time, name, fields in lines:
         event = read_event({"time": time, "event": name, **fields})
         assert event, name
@@ -73,7 +72,7 @@ def test_silence_counts_unless_the_other_has_finished() -> None:
         "peer0": heard(joins(10), (12, "link", down), (15, "link", up), (20.2, "link", down), (22, "done", {})),
         "peer1": heard(joins(10), (20, "done", {}), id="peer1"),
     }
-    silent = [row for row in moments(peers, Views(("peer0", "peer1"), 3)) if row["kind"] == "not heard"]
+    silent = [row for row in event_rows(peers, Views(("peer0", "peer1"), 3)) if row["kind"] == "not heard"]
     assert [(row["peer"], row["begin"], row["end"]) for row in silent] == [("peer0", 2, 5)]
 
 
@@ -82,7 +81,9 @@ def test_a_change_of_view_is_told_once() -> None:
     assert isinstance(event, ViewDecided)
     ids = ("peer0", "peer1", "peer2")
     peers = {id: heard(joins(10), (13 + at, "view", VIEW), id=id) for at, id in enumerate(ids[:2])}
-    (row,) = [row for row in moments(peers, Views(ids, 3, (told(event),))) if row["kind"] == "change of view"]
+    (row,) = [
+        row for row in event_rows(peers, Views(ids, 3, (view_of_event(event),))) if row["kind"] == "change of view"
+    ]
     assert row["begin"] == 3
     assert row["text"] == "view 1 from round 2 on: peer2 lost (silence)"
 

@@ -12,10 +12,9 @@ import pytest
 from report_pages import cards, document, federate, say
 
 from launcher.cli import main
-from launcher.page import library, making
-from launcher.page.document import MOST_POINTS, TABLES, Document, as_text
-from launcher.page.figures.palette import look
-from launcher.page.tables import as_csv
+from launcher.page import build, charts
+from launcher.page.charts import look
+from launcher.page.document import MOST_POINTS, TABLES, ReportDocument, as_csv, as_text
 from peer.errors import FailedError
 from peer.files import write_atomically
 
@@ -198,7 +197,7 @@ def test_figures_are_written_as_files(run: Path) -> None:
     reported(run, "--svg")
     names = {"accuracy", "fairness", "loss", "ring-before", "ring-after", "time", "traffic", "timeline"}
     assert {path.stem for path in (run / "report").glob("*.svg")} == names
-    assert library.picture({"mark": "point", "data": {"values": [{}]}}, look("light"), "png").startswith(b"\x89PNG")
+    assert charts.picture({"mark": "point", "data": {"values": [{}]}}, look("light"), "png").startswith(b"\x89PNG")
     assert "peer3" in (run / "report" / "ring-after.svg").read_text()
 
 
@@ -214,7 +213,7 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(library, "version", missing)
+    monkeypatch.setattr(charts, "version", missing)
     assert "dfl[report]" in refused(capfd, run)
     assert not (run / "report.html").exists()
 
@@ -225,7 +224,7 @@ def test_words_that_no_figure_bears_end_in_a_sentence(
     def overflows(*_: object) -> None:
         raise OverflowError("a number out of all proportion")
 
-    monkeypatch.setattr(making, "seats", overflows)
+    monkeypatch.setattr(build, "sector_rows", overflows)
     assert main(["report", str(run)]) == 1
     assert "cannot be shown: OverflowError: a number out of all proportion" in capfd.readouterr().err
 
@@ -251,12 +250,12 @@ def test_a_name_that_is_no_text_gets_into_tables_and_figures(run: Path) -> None:
     assert "\\ud800" in (run / "report" / "peer_rounds.csv").read_text()
     assert (run / "report" / "ring-after.svg").is_file()
     with pytest.raises(FailedError, match="cannot be made a picture"):
-        library.picture({"mark": "point", "data": {"values": [{"x": float("nan")}]}}, look("light"), "svg")
+        charts.picture({"mark": "point", "data": {"values": [{"x": float("nan")}]}}, look("light"), "svg")
 
 
 def test_nothing_in_a_table_is_a_formula() -> None:
     rows = [{"run": "=1", "=HYPERLINK(1)": "\t=1", "-x": 0.5, "classes": {"@a": 1.0}}]
-    made = as_csv(Document("a", [], {name: [] for name in TABLES} | {"peers": rows}))["peers"]
+    made = as_csv(ReportDocument("a", [], {name: [] for name in TABLES} | {"peers": rows}))["peers"]
     assert made == "run,'=HYPERLINK(1),'-x,class @a\n'=1,'\t=1,0.5,1.0\n"
 
 
@@ -272,7 +271,7 @@ def test_tables_do_not_go_into_the_directory_of_a_run(run: Path, capfd: pytest.C
 def test_of_very_many_moments_failures_are_left_out_last(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(run / "peer0", *({"time": 1e9, "event": "refused", "caller": "x", "reason": "y"} for _ in range(30)))
     say(run / "peer0", {"time": 2e9, "event": "failed", "message": "at last"})
-    monkeypatch.setattr(making, "MOST_MOMENTS", 10)
+    monkeypatch.setattr(build, "MOST_MOMENTS", 10)
     made = reported(run)
     moments = made["tables"]["moments"]
     assert len(moments) == 10
@@ -292,20 +291,22 @@ def test_a_script_that_is_not_whole_is_made_anew(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(vl_convert, "javascript_bundle", lambda _: "draw();\n'</script>'")
-    monkeypatch.setattr(library, "write_atomically", write)
-    whole = library.library()
+    monkeypatch.setattr(charts, "write_atomically", write)
+    whole = charts.vega_script()
     assert whole == "draw();\n'<\\/script>'"
     [kept] = (tmp_path / "dfl").iterdir()
-    assert library.library() == whole
+    assert charts.vega_script() == whole
     assert len(written) == 1
     kept.write_bytes(kept.read_bytes()[:-3])
-    assert library.library() == whole
+    assert charts.vega_script() == whole
     assert len({*written, kept}) == 3, "nobody writes where another may"
     assert [*(tmp_path / "dfl").iterdir()] == [kept]
 
 
 def test_very_many_rounds_are_drawn_thinner() -> None:
     rows = [{"run": "a", "peer": f"peer{n}", "round": round} for n in range(100) for round in range(1, 1002)]
-    made = Document("a", [], {name: [] for name in TABLES} | {"peer_rounds": rows}).thinned().tables["peer_rounds"]
+    made = (
+        ReportDocument("a", [], {name: [] for name in TABLES} | {"peer_rounds": rows}).thinned().tables["peer_rounds"]
+    )
     assert len(made) <= MOST_POINTS + 200
     assert {row["round"] for row in made if row["peer"] == "peer9"} >= {1, 1001}

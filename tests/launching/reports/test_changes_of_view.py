@@ -8,21 +8,19 @@ from typing import Any
 
 import pytest
 
-from launcher.commands.leave import last_left
+from launcher.commands.membership import last_left
 from launcher.reports import summary_json
-from launcher.reports.changes import changes
-from launcher.reports.decided import decided
-from launcher.reports.lives import lives
-from launcher.reports.privacy import privacy
+from launcher.reports.peer_files import decided_views, peer_activity
+from launcher.reports.privacy import PrivacyDeclaration, privacy
 from launcher.reports.summary import summarise
-from launcher.reports.trust import Promise
-from launcher.views import Span, Views, change
+from launcher.reports.summary_text import view_changes
+from launcher.views import Views, describe_change
 from peer.errors import FailedError
 from peer.protocols.declarations import Declarations, Share
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 from peer.telemetry.events import ViewDecided
-from peer.views.view import View
+from peer.views.view import View, ViewRounds
 
 IDS = ("a", "b", "c", "d")
 ROUNDS = 9
@@ -31,11 +29,11 @@ LOST = View(1, ("a", "b", "d"), first=4, reason="c silent for 3 s")
 BACK = View(2, IDS, first=7, planned=True, entrants=(("c", 2),), reason="c taken in")
 AGAIN = View(3, IDS, first=7, entrants=(("c", 2),), reason="c taken in")
 RUN = Views(IDS, ROUNDS, (LOST, BACK, AGAIN))
-PROMISE = Promise(Declarations("a protocol", (Share("extractor"),), ()))
+PROMISE = PrivacyDeclaration(Declarations("a protocol", (Share("extractor"),), ()))
 
 
 def test_every_round_counts_in_the_last_view_that_played_it() -> None:
-    assert RUN.spans == [Span(ALL, 0, 3), Span(LOST, 4, 6), Span(AGAIN, 7, 9)]
+    assert RUN.spans == [ViewRounds(ALL, 0, 3), ViewRounds(LOST, 4, 6), ViewRounds(AGAIN, 7, 9)]
     assert RUN.absences() == {"c": [(4, 6)]}
     assert RUN.changes() == [(4, "c lost"), (7, "c back")]
     assert not RUN.exact
@@ -56,9 +54,9 @@ def test_a_result_is_exact_if_all_have_only_gone_back() -> None:
 
 
 def test_what_a_change_is_in_words() -> None:
-    assert change(ALL, View(1, ("a", "b"), 3)) == "c and d lost"
-    assert change(ALL, View(1, ("b", "c", "d"), 3, entrants=(("b", 1),))) == "a lost, b taken in anew"
-    assert change(ALL, View(1, IDS, 3)) == ""
+    assert describe_change(ALL, View(1, ("a", "b"), 3)) == "c and d lost"
+    assert describe_change(ALL, View(1, ("b", "c", "d"), 3, entrants=(("b", 1),))) == "a lost, b taken in anew"
+    assert describe_change(ALL, View(1, IDS, 3)) == ""
 
 
 def test_the_view_with_which_one_left_is_the_first_that_has_been_without_it_ever_since() -> None:
@@ -224,7 +222,7 @@ def leave(directory: Path, views: tuple[View, ...], finished: tuple[str, ...] = 
 def test_the_summary_says_where_and_whose_data(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path / "run", RUN.later)
     summary = summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
-    assert changes(summary, spec) == [
+    assert view_changes(summary, spec) == [
         "with changes of view at rounds 4 and 7: c lost; c back",
         "  without the data of c: rounds 4 to 6",
         "  mean matched accuracy of those who finished: 0.7000 after round 3 with 4 peers, 0.5000 after round 6 with "
@@ -244,7 +242,7 @@ def test_who_was_not_taken_in_again_is_named_and_in_no_figure(spec: Spec, tmp_pa
     summary = summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
     assert [peer.id for peer in summary.per_peer] == ["a", "b", "d"]
     assert (summary.outside, summary.missing) == (["c"], {})
-    assert "  without the data of c: rounds 4 to 9; it was not taken in again, and is in no figure" in changes(
+    assert "  without the data of c: rounds 4 to 9; it was not taken in again, and is in no figure" in view_changes(
         summary, spec
     )
 
@@ -260,7 +258,7 @@ def test_a_result_from_before_the_last_change_is_none(spec: Spec, tmp_path: Path
 def test_without_changes_nothing_is_said_of_views(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path / "run", ())
     summary = summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
-    assert changes(summary, spec) == []
+    assert view_changes(summary, spec) == []
     assert not {"views", "exact", "absences"} & json.loads(summary_json.dump(summary)).keys()
 
 
@@ -269,7 +267,7 @@ def test_a_view_that_one_peer_cannot_tell_of_another_tells(spec: Spec, tmp_path:
     places = {id: tmp_path / id for id in IDS}
     (tmp_path / "a" / "events.jsonl").write_text('{"event": "view", "number": 1}\n\x00"view"\n')
     (tmp_path / "b" / "events.jsonl").unlink()
-    assert decided(spec, places, ROUNDS) == RUN
+    assert decided_views(spec, places, ROUNDS) == RUN
 
 
 def test_two_views_of_one_number_are_refused(spec: Spec, tmp_path: Path) -> None:
@@ -277,7 +275,7 @@ def test_two_views_of_one_number_are_refused(spec: Spec, tmp_path: Path) -> None
     other = deepcopy(LOST.as_json()) | {"first": 5}
     (tmp_path / "d" / "events.jsonl").write_text(json.dumps({"time": 1.0, "event": "view", **other}) + "\n")
     with pytest.raises(FailedError, match="a and d tell of different views of number 1"):
-        decided(spec, {id: tmp_path / id for id in IDS}, ROUNDS)
+        decided_views(spec, {id: tmp_path / id for id in IDS}, ROUNDS)
 
 
 def test_pauses_between_the_lives_of_a_peer_are_no_part_of_them(tmp_path: Path) -> None:
@@ -289,11 +287,11 @@ def test_pauses_between_the_lives_of_a_peer_are_no_part_of_them(tmp_path: Path) 
         {"event": "done", "time": 1002.0},
     ]
     (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
-    assert lives(tmp_path).seconds == 4.0 + 2.0
+    assert peer_activity(tmp_path).seconds == 4.0 + 2.0
 
 
 def test_a_new_life_in_the_next_view_is_no_restart(tmp_path: Path) -> None:
     joining = {"time": 1.0, "event": "state", "state": "joining", "round": 0}
     view = {"time": 1.0, **ViewDecided(**LOST.as_json()).as_json()}
     (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in (joining, view, joining, joining)))
-    assert lives(tmp_path).again == 1
+    assert peer_activity(tmp_path).again == 1

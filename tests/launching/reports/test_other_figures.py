@@ -10,13 +10,13 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from launcher.headline import Headline
-from launcher.monitor.federation_view import FederationView
-from launcher.monitor.picture import choose, federation_line, row
-from launcher.reports import console as recap
+from launcher.monitor.federation import FederationView
+from launcher.monitor.live_table import choose, federation_line, row
 from launcher.reports import summary_json
+from launcher.reports import summary_text as recap
 from launcher.reports.summary import summarise
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 from peer.telemetry.events import RoundDone, read_event
 from peer.text import number
 
@@ -85,7 +85,7 @@ def test_how_to_load_a_model_is_told_where_it_can_be_loaded_so(
     write_results(tmp_path)
     description = {"model": '"mlp"', "shape": shape, "classes": "1"}
     save_file({"w": torch.zeros(2)}, tmp_path / "peer0" / "model.safetensors", description)
-    said = recap.where(summarise(spec, tmp_path, wall_seconds=1.0, restarts=0), spec, tmp_path)
+    said = recap.where_models_are(summarise(spec, tmp_path, wall_seconds=1.0, restarts=0), spec, tmp_path)
     assert any("load_model(" in line for line in said) is told
 
 

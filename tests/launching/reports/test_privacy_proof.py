@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.reports import privacy as proof_of
-from launcher.reports.definitions import hub, why_no_ring
-from launcher.reports.trust import Promise
+from launcher.reports.privacy import PrivacyDeclaration, hub, why_no_ring
 from launcher.views import Views
-from peer.learning.model.model import Part
+from peer.learning.model.layout import ModelPart
 from peer.protocols.declarations import Declarations, Share
 
 MEMBERS = ("peer0", "peer1", "peer2", "peer3")
@@ -23,7 +22,9 @@ EXTRACTOR, MODEL = Share("extractor"), Share("model")
 
 def privacy(audits: dict[str, Any], *shares: Share, own_code: bool = False) -> dict[str, Any]:
     declared = Declarations("own:Protocol" if own_code else "fibfl", shares or (EXTRACTOR,), ())
-    return proof_of.privacy(Views(MEMBERS, 2), audits, Promise(declared, ("own:Protocol",) if own_code else ()))
+    return proof_of.privacy(
+        Views(MEMBERS, 2), audits, PrivacyDeclaration(declared, ("own:Protocol",) if own_code else ())
+    )
 
 
 def ring_audits(rounds: int = 2, vector: str = "extractor") -> dict[str, Any]:
@@ -152,7 +153,7 @@ def test_head_that_may_leave_in_warm_up_only() -> None:
     for record in audits["peer0"]["rounds"][1:]:
         record["sent"][0]["head_bytes"] = 5160
     declared = Declarations("a protocol", (Share("model", rounds=range(1, 2)), Share("extractor")), ())
-    proof = proof_of.privacy(Views(MEMBERS, 3), audits, Promise(declared))
+    proof = proof_of.privacy(Views(MEMBERS, 3), audits, PrivacyDeclaration(declared))
     assert [violation["round"] for violation in proof["violations"]] == [2, 3]
     assert proof["head_bytes_sent"] == 3 * 5160
 
@@ -181,7 +182,7 @@ def test_what_nobody_can_look_into_is_neither_proven_nor_denied(
 
 
 @pytest.mark.parametrize("like", ["model", "head"])
-def test_a_vector_declared_to_hold_a_head_denies_it(like: Part) -> None:
+def test_a_vector_declared_to_hold_a_head_denies_it(like: ModelPart) -> None:
     audits = ring_audits(vector="update")
     for record in audits["peer0"]["rounds"][1:]:
         record["sent"][0]["head_bytes"] = 5160
@@ -426,7 +427,7 @@ def test_star_is_a_server_and_complete_graph_is_not() -> None:
 
 def test_without_everybodys_audit_a_definition_is_denied_or_not_known() -> None:
     audits = ring_audits()
-    promise = Promise(Declarations("a protocol", (EXTRACTOR,), ()))
+    promise = PrivacyDeclaration(Declarations("a protocol", (EXTRACTOR,), ()))
     del audits[MEMBERS[-1]]["rounds"][2]
     proof = proof_of.privacy(Views(MEMBERS, 2), audits, promise, unfinished=[MEMBERS[-1]])
     assert (proof["violations"], proof["definitions"]) == ([], {"3.1": None, "3.2": None, "3.3": None})

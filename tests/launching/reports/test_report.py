@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from launcher.reports import console as recap
 from launcher.reports import summary_json
-from launcher.reports.audits import audits
+from launcher.reports import summary_text as recap
+from launcher.reports.peer_files import audits
 from launcher.reports.summary import summarise
 from peer.errors import FailedError
 from peer.learning.export import save_model
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.spec.behaviour import LabelFlip
+from peer.spec.blocks import LabelFlip
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 COURSE = {
     "peer0": [0.2, 0.6, 0.8, 0.9],
@@ -130,7 +130,7 @@ def test_a_result_of_fewer_rounds_counts_if_all_agreed_to_end_then(tmp_path: Pat
         (tmp_path / id / "result.json").write_text(json.dumps(content))
     summary = summarise(short, tmp_path, wall_seconds=1.0, restarts=0)
     assert (summary.rounds, summary.stopped_early, summary.privacy["violations"]) == (4, True, [])
-    said = recap.lines(summary, short)
+    said = recap.summary_lines(summary, short)
     assert said[0].startswith("three: fibfl, 3 peers, 4 rounds of 9, ended early, in")
     assert "best rounds on the samples held back: peer0 3 (0.5000), peer1 3" in "\n".join(said)
 
@@ -164,7 +164,7 @@ def test_who_misbehaved_by_the_settings_is_said_and_the_others_have_a_mean(tmp_p
     assert summary_json.read(tmp_path / "summary.json") == summary
     assert summary.behaviour == {"peer2": "label-flip, rate 0.5"}
     assert summary.honest_accuracy == pytest.approx(0.8)
-    said = recap.lines(summary, experiment)
+    said = recap.summary_lines(summary, experiment)
     assert "misbehaving by the settings: peer2 (label-flip, rate 0.5); the others: mean 0.8000" in said
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from launcher.page.figures.palette import look
-from launcher.page.library import picture
-from launcher.study.axis_figures import axis_figures
+from launcher.page.charts import look, picture
+from launcher.study.figures import axis_figures
 
 
 def row(method: str, peers: int, seed: int = 1, **more: Any) -> dict[str, Any]:

@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.page.figures.palette import look
-from launcher.page.library import picture
-from launcher.study.figures import file_name
-from launcher.study.reputations import reputations_of
-from launcher.study.ring_figure import ring_figure
+from launcher.page.charts import look, picture
+from launcher.study.figures import file_name, reputations_of, ring_figure
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

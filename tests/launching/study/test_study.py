@@ -19,10 +19,9 @@ import pandas
 import pytest
 from small_studies import BASE, OF_THIS_COMPUTATION, RAISES, SOLO, results, written
 
-from launcher.arguments import parser
-from launcher.cli import main
+from launcher.cli import main, parser
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -18,12 +18,11 @@ from small_studies import RAISES, SOLO
 
 from launcher.cli import main
 from launcher.study import results, worker
-from launcher.study.baselines import baselines
-from launcher.study.cell import Cell
-from launcher.study.command import alone_in
-from launcher.study.grid import cells, read
+from launcher.study.command import sole_use_of
+from launcher.study.grid import Cell, cells, read_study
+from launcher.study.results import baselines
 from peer.files import sole_use
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -43,7 +42,7 @@ def written(place: Path, **keys: Any) -> Path:
 
 
 def made(file: Path) -> list[Cell]:
-    settings, document = read(file)
+    settings, document = read_study(file)
     return cells(settings, document, file.parent / "out")
 
 
@@ -86,7 +85,7 @@ def test_the_directory_of_another_study_is_left_alone(
 def test_two_at_once_do_not_share_a_directory(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with alone_in(finished):
+    with sole_use_of(finished):
         assert main(["study", str(written(tmp_path)), "--out", str(finished)]) == 2
     assert "another dfl-launch is at work" in capsys.readouterr().err
 
@@ -208,7 +207,7 @@ def test_the_page_is_light_whatever_the_reader_likes(finished: Path) -> None:
 
 def computed(cell: Cell) -> int:
     """The exit code of a process for the cell that waits for nobody."""
-    patient = "import sys; from pathlib import Path; from launcher.study import worker; worker.PATIENCE = 0.0; "
+    patient = "import sys; from pathlib import Path; from launcher.study import worker; worker.LOCK_TIMEOUT_S = 0.0; "
     command = [sys.executable, "-c", f"{patient}worker.work_until(0, Path(sys.argv[1]), 'memory', 0)", str(cell.place)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from launcher.study.cell import called
-from launcher.study.checks import check_data
-from launcher.study.grid import cells, label, read
-from launcher.study.tables import BEST, NOT_WORSE, Entry, mark, tables
-from launcher.study.written_tables import escaped, latex, markdown
+from launcher.study.command import check_data
+from launcher.study.grid import axis_value, cells, label, read_study
+from launcher.study.tables import BEST, NOT_WORSE, TableEntry, latex, latex_text, mark, markdown, tables
 from peer.errors import InputError
 
 OWN = """
@@ -71,11 +69,11 @@ def test_two_rows_of_one_seed_in_one_place_are_refused() -> None:
 
 @pytest.mark.parametrize(("ones", "expected"), [([0.5], ""), ([0.4, 0.5], ""), ([0.61, 0.5], NOT_WORSE)])
 def test_one_seed_or_a_constant_difference_gives_no_test(ones: list[float], expected: str) -> None:
-    assert mark(Entry(dict(enumerate(ones))), Entry({0: 0.5, 1: 0.6})) == ("" if len(ones) == 1 else expected)
+    assert mark(TableEntry(dict(enumerate(ones))), TableEntry({0: 0.5, 1: 0.6})) == ("" if len(ones) == 1 else expected)
 
 
 def test_a_difference_that_is_constant_but_for_rounding_gives_no_test() -> None:
-    assert mark(Entry({0: 0.3, 1: 0.1 + 0.2}), Entry({0: 0.4, 1: 0.4})) == ""
+    assert mark(TableEntry({0: 0.3, 1: 0.1 + 0.2}), TableEntry({0: 0.4, 1: 0.4})) == ""
 
 
 def test_labels_say_what_was_written() -> None:
@@ -84,15 +82,15 @@ def test_labels_say_what_was_written() -> None:
     assert label({"name": "solo", "settings": {"epochs": 1}}) == "solo settings=(epochs=1)"
     assert label(True) == "true"
     assert label({}) == "none"
-    assert called("peers", 5) == "peers 5"
-    assert called("plaintext", label(True)) == "plaintext true"
-    assert called("model.hidden", label([64])) == "model.hidden [64]"
-    assert called("data.partition", "iid") == "iid"
+    assert axis_value("peers", 5) == "peers 5"
+    assert axis_value("plaintext", label(True)) == "plaintext true"
+    assert axis_value("model.hidden", label([64])) == "model.hidden [64]"
+    assert axis_value("data.partition", "iid") == "iid"
 
 
 def test_latex_takes_no_text_for_a_command() -> None:
-    assert escaped(r"a_b & \c") == r"a\_b \& \textbackslash{}c"
-    assert escaped("[64]") == "{[}64]"
+    assert latex_text(r"a_b & \c") == r"a\_b \& \textbackslash{}c"
+    assert latex_text("[64]") == "{[}64]"
 
 
 def test_machines_are_for_those_who_go_by_them(tmp_path: Path) -> None:
@@ -100,7 +98,7 @@ def test_machines_are_for_those_who_go_by_them(tmp_path: Path) -> None:
     machines = "machines: {peer0: {cores: 2, memory: 4}, peer1: {cores: 1, memory: 1}}"
     grid = "grid: {protocol: [fedavg, {name: flexifed, resources: pinned}], peers: [2]}"
     file.write_text(f"name: t\nbase: {{{machines}}}\n{grid}\n")
-    assert [cell.spec.machines is None for cell in cells(*read(file), tmp_path)] == [True, False]
+    assert [cell.spec.machines is None for cell in cells(*read_study(file), tmp_path)] == [True, False]
 
 
 GRID = "name: t\ngrid: {protocol: [solo, {name: rdfl, gamma: 1}], peers: [3, 4]}\n"
@@ -115,7 +113,7 @@ GRID = "name: t\ngrid: {protocol: [solo, {name: rdfl, gamma: 1}], peers: [3, 4]}
 )
 def test_what_is_excluded_is_no_cell(excluded: str, left: list[tuple[str, int]], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(f"{GRID}exclude: {excluded}\n")
-    found = cells(*read(tmp_path / "study.yaml"), tmp_path)
+    found = cells(*read_study(tmp_path / "study.yaml"), tmp_path)
     assert [(cell.spec.protocol.name, len(cell.spec.ids)) for cell in found] == left
 
 
@@ -132,7 +130,7 @@ def test_what_is_excluded_is_no_cell(excluded: str, left: list[tuple[str, int]],
 def test_an_exclusion_that_cannot_be_meant_is_refused(excluded: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(f"{GRID}exclude: {excluded}\n")
     with pytest.raises(InputError) as error:
-        cells(*read(tmp_path / "study.yaml"), tmp_path)
+        cells(*read_study(tmp_path / "study.yaml"), tmp_path)
     assert str(error.value).endswith(said)
 
 
@@ -153,7 +151,7 @@ def test_an_exclusion_that_cannot_be_meant_is_refused(excluded: str, said: str, 
 def test_what_is_wrong_is_told_with_its_line(lines: list[str], said: str, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text("\n".join(["name: t", *lines, ""]))
     with pytest.raises(InputError) as error:
-        cells(*read(tmp_path / "study.yaml"), tmp_path)
+        cells(*read_study(tmp_path / "study.yaml"), tmp_path)
     assert f"study.yaml:{said}" in str(error.value)
 
 
@@ -162,7 +160,7 @@ def test_the_data_of_every_cell_are_opened(tmp_path: Path) -> None:
     data = "[{name: npz, path: missing.npz}, {name: npz, path: there.npz}]"
     (tmp_path / "study.yaml").write_text(f"name: t\ngrid: {{protocol: [rdfl], peers: [2], data: {data}}}\n")
     with pytest.raises(InputError, match=r"missing\.npz"):
-        check_data(cells(*read(tmp_path / "study.yaml"), tmp_path))
+        check_data(cells(*read_study(tmp_path / "study.yaml"), tmp_path))
 
 
 def test_a_package_of_ones_own_is_in_the_key(tmp_path: Path) -> None:
@@ -172,13 +170,13 @@ def test_a_package_of_ones_own_is_in_the_key(tmp_path: Path) -> None:
     for comment in ("", "# changed\n"):
         (tmp_path / "packed" / "__init__.py").write_text(OWN + comment)
         sys.modules.pop("packed", None)
-        (cell,) = cells(*read(tmp_path / "study.yaml"), tmp_path)
+        (cell,) = cells(*read_study(tmp_path / "study.yaml"), tmp_path)
         keys.add(cell.key)
     assert len(keys) == 2
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
 def test_ready_made_studies_are_accepted(file: Path) -> None:
-    settings, document = read(file)
+    settings, document = read_study(file)
     assert f"dfl-launch study examples/studies/{file.name}" in file.read_text()
     assert len(cells(settings, document, Path("studies"))) > 1

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.supervision.losses import Bearable
-from peer.spec.peer import load_spec
+from launcher.supervision.supervisor import LossTolerance
+from peer.spec.loading import load_spec
 from peer.views.view import View
 
 FOUR = View(0, ("a", "b", "c", "d"), first=0)
@@ -27,12 +27,12 @@ THREE = View(1, ("a", "b", "d"), first=5)
     ],
 )
 def test_the_rest_is_a_quorum_of_the_view_and_enough_for_the_protocol(failed: str, view: View, goes_on: bool) -> None:
-    assert Bearable(at_least=2).without(failed, view) is goes_on
+    assert LossTolerance(at_least=2).without(failed, view) is goes_on
 
 
 def test_only_with_bypass_anybody_can_be_done_without(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text("name: small\nrounds: 3\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
-    assert not Bearable.of(load_spec(file, peers=4), certificates=False).without("d", FOUR)
+    assert not LossTolerance.of(load_spec(file, peers=4), certificates=False).without("d", FOUR)
     file.write_text(file.read_text() + "on_loss: bypass\n")
-    assert Bearable.of(load_spec(file, peers=4), certificates=False).without("d", FOUR)
+    assert LossTolerance.of(load_spec(file, peers=4), certificates=False).without("d", FOUR)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.supervision.restart import Policy, Restarts
+from launcher.supervision.supervisor import RestartPolicy, Restarts
 
 
 def crash(policy: Restarts, now: float, round: int = 0) -> float | None:
@@ -12,13 +12,13 @@ def crash(policy: Restarts, now: float, round: int = 0) -> float | None:
 
 
 def test_delays_double_until_the_limit() -> None:
-    policy = Restarts(Policy(limit=5))
+    policy = Restarts(RestartPolicy(limit=5))
     assert [crash(policy, now) for now in range(6)] == [0.5, 1.0, 2.0, 4.0, 8.0, None]
     assert policy.total == 5
 
 
 def test_a_completed_round_begins_a_new_row() -> None:
-    policy = Restarts(Policy(limit=2))
+    policy = Restarts(RestartPolicy(limit=2))
     assert [crash(policy, 0), crash(policy, 1)] == [0.5, 1.0]
     policy.started(3, now=2)
     assert policy.delay(-11, failed=False, round=4, now=2.1) == 0.5
@@ -26,7 +26,7 @@ def test_a_completed_round_begins_a_new_row() -> None:
 
 
 def test_a_steady_peer_begins_a_new_row() -> None:
-    policy = Restarts(Policy(limit=1, steady=60))
+    policy = Restarts(RestartPolicy(limit=1, steady=60))
     assert crash(policy, 0) == 0.5
     policy.started(0, now=10)
     assert policy.delay(-9, failed=False, round=0, now=70) == 0.5
@@ -43,7 +43,7 @@ def test_these_ends_are_no_crash(code: int) -> None:
 
 def test_wrong_input_after_a_crash_may_pass() -> None:
     """Somebody else has taken the dead peer's port, for a moment."""
-    policy = Restarts(Policy(limit=2))
+    policy = Restarts(RestartPolicy(limit=2))
     assert crash(policy, 0) == 0.5
     policy.started(0, 1)
     assert policy.delay(2, failed=False, round=0, now=1.1) == 1.0

@@ -7,11 +7,9 @@ from unheard import Unheard
 
 from launcher.engines.base import Deployment, Process
 from launcher.headline import Headline
-from launcher.monitor.federation_view import Federation
+from launcher.monitor.federation import Federation
 from launcher.run_files import RunFiles
-from launcher.supervision.restart import Policy
-from launcher.supervision.stop import Stop
-from launcher.supervision.supervisor import Supervisor
+from launcher.supervision.supervisor import RestartPolicy, Stop, Supervisor
 
 MATCHED = Headline.accuracy("matched")
 
@@ -32,7 +30,7 @@ class OutOfReach(Deployment):
 async def test_a_stop_does_not_wait_for_ever_for_peers_that_cannot_be_reached(tmp_path: Path) -> None:
     place, stop = OutOfReach(), Stop()
     federation = Federation(tmp_path, ["peer0"], 3, MATCHED)
-    supervisor = Supervisor(place, RunFiles(tmp_path), federation, lambda _line: None, Policy(grace=0.05))
+    supervisor = Supervisor(place, RunFiles(tmp_path), federation, lambda _line: None, RestartPolicy(grace=0.05))
     running = asyncio.create_task(supervisor.run(["peer0"], stop))
     await place.started.wait()
     await asyncio.sleep(0)

@@ -5,8 +5,8 @@ import torch
 
 from peer.learning.data.drift import Drift
 from peer.learning.data.samples import InMemory
-from peer.learning.data.shard import CommonData, Shard, take_shard
-from peer.learning.data.sources.digits import Digits
+from peer.learning.data.shard import CommonData, Shard, common_shard
+from peer.learning.data.sources.image_sets import Digits
 
 IDS = ("a", "b", "c")
 
@@ -23,7 +23,7 @@ def test_the_same_parts_and_one_test_set_for_each_stage() -> None:
     for round in (1, 3):
         together = [common.shard(peer, round) for peer in IDS]
         for peer, shard in zip(IDS, together, strict=True):
-            alone = take_shard(source, IDS, peer, round)
+            alone = common_shard(source, IDS, peer, round)
             for mine, theirs in zip(tensors(alone), tensors(shard), strict=True):
                 assert torch.equal(mine.x, theirs.x)
                 assert torch.equal(mine.y, theirs.y)

@@ -10,7 +10,7 @@ import torch
 from loading import everything, load
 
 from peer.errors import InputError
-from peer.learning.data.sources import digits
+from peer.learning.data.sources import image_sets
 
 TABLE = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
 """sha256 of scikit-learn's digits (`load_digits`) in their order: uint8 (1797, 65), 64 pixels and the label."""
@@ -39,7 +39,7 @@ def test_a_shard_is_taken_in_the_order_asked_for() -> None:
 
 def test_damaged_digits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = tmp_path / "digits.csv.gz"
-    monkeypatch.setattr(digits, "FILE", damaged)
+    monkeypatch.setattr(image_sets, "DIGITS_FILE", damaged)
     whole = gzip.compress(b"1,2,3\n" * 4000)
     for content in (None, whole[:-20], gzip.compress(b"one,two\n")):
         if content:

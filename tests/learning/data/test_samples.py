@@ -7,10 +7,10 @@ import pytest
 import torch
 from loading import everything, load, source
 
-from peer.documented import field_words
 from peer.errors import InputError
 from peer.learning.data.samples import InMemory
 from peer.learning.data.sources import SOURCES, UserSource, source_type
+from peer.settings import field_docs
 
 
 def test_samples_know_their_shape_and_refuse_other_types() -> None:
@@ -27,7 +27,7 @@ def test_samples_know_their_shape_and_refuse_other_types() -> None:
 def test_registry_names_agree_with_the_classes() -> None:
     for name, kind in SOURCES.items():
         assert kind.model_fields["name"].annotation.__args__ == (name,)  # type: ignore[union-attr]
-        undocumented = kind.model_fields.keys() - field_words(kind).keys()
+        undocumented = kind.model_fields.keys() - field_docs(kind).keys()
         assert undocumented == set()
 
 

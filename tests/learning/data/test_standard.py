@@ -10,10 +10,8 @@ from loading import load, source
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
-from peer.learning.data.column_passes import first_pass, second_pass, standard_of
-from peer.learning.data.samples import InMemory
-from peer.learning.data.shard import own_shard, take_shard
-from peer.learning.data.standard import Standard
+from peer.learning.data.samples import InMemory, Standardisation, first_pass, second_pass, standardisation_of
+from peer.learning.data.shard import common_shard, own_shard
 
 COLUMNS = {
     "plain": lambda draw: draw.normal(50, 12, 5000),
@@ -49,7 +47,7 @@ def test_the_values_are_those_of_all_samples_together(cuts: list[int]) -> None:
     parts = [samples(part) for part in x[torch.argsort(x[:, 0])].split(cuts)]
     first = weighted([first_pass(part) for part in parts], cuts)
     second = weighted([second_pass(part, first) for part in parts], cuts)
-    standard = standard_of(first, second)
+    standard = standardisation_of(first, second)
     exact = x.double().numpy()
     wanted = exact.std(0)
     wanted[-2:] = 1
@@ -62,8 +60,8 @@ def test_the_values_are_those_of_all_samples_together(cuts: list[int]) -> None:
 
 
 def test_what_goes_to_disk_and_to_others_comes_back() -> None:
-    standard = standard_of(first_pass(samples(columns())), torch.zeros(14))
-    back = Standard.of_vector(standard.vector)
+    standard = standardisation_of(first_pass(samples(columns())), torch.zeros(14))
+    back = Standardisation.of_vector(standard.vector)
     assert torch.equal(back.means, standard.means)
     assert torch.equal(back.deviations, standard.deviations)
 
@@ -73,8 +71,10 @@ def test_streamed_samples_become_the_same(tmp_path: Path) -> None:
 
     frame = pandas.DataFrame({"a": np.arange(40.0), "b": np.arange(40) ** 2, "label": np.arange(40) % 2})
     frame.to_parquet(tmp_path / "t.parquet")
-    both = [take_shard(source("parquet", path=tmp_path / "t.parquet", stream=how), ["p"], "p") for how in (True, False)]
-    standard = standard_of(first := first_pass(both[0].train), second_pass(both[0].train, first))
+    both = [
+        common_shard(source("parquet", path=tmp_path / "t.parquet", stream=how), ["p"], "p") for how in (True, False)
+    ]
+    standard = standardisation_of(first := first_pass(both[0].train), second_pass(both[0].train, first))
     assert torch.equal(first, first_pass(both[1].train))
     streamed, held = (shard.standardised(standard) for shard in both)
     for part in ("train", "test"):
@@ -109,4 +109,4 @@ def test_it_is_set_for_all_alike(tmp_path: Path) -> None:
 )
 def test_what_others_made_useless_is_refused(means: list[float], deviations: list[float]) -> None:
     with pytest.raises(FailedError, match="of no use; look for a column"):
-        Standard.of_vector(torch.tensor(means + deviations))
+        Standardisation.of_vector(torch.tensor(means + deviations))

@@ -13,18 +13,20 @@ from loading import load, source
 from torch import nn
 
 from peer.errors import FailedError, InputError
+from peer.learning.data.batch_loader import StreamedSamples
 from peer.learning.data.dataset import Dataset
 from peer.learning.data.samples import Batch, InMemory, Samples
-from peer.learning.data.shard import open_own, own_data_errors, take_shard
-from peer.learning.data.streamed import Streamed
+from peer.learning.data.shard import common_shard, open_own, own_data_errors
 from peer.learning.data.transforms import Transform
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.tasks import Task
-from peer.learning.tasks.segmentation import Segmentation
+from peer.learning.tasks import Segmentation, Task
 from peer.learning.training.evaluation import measure
-from peer.learning.training.trainer import SGD, Phase, Trainer
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer
 
 MODULE = '''
 import multiprocessing
@@ -159,7 +161,7 @@ def trained(samples: Samples) -> tuple[str, float]:
 def test_streamed_is_as_in_memory(archive: Path) -> None:
     in_memory, streamed = (everything(load("npz", path=archive, stream=stream)) for stream in (False, True))
     assert isinstance(in_memory, InMemory)
-    assert isinstance(streamed, Streamed)
+    assert isinstance(streamed, StreamedSamples)
     assert trained(streamed) == trained(in_memory)
     assert torch.equal(streamed.labels, in_memory.labels)
     two = torch.tensor([3, 1])
@@ -170,7 +172,7 @@ def test_they_drift_as_in_memory(archive: Path) -> None:
     drift = [{"round": 2, "rotate": 90, "labels": [1, 0, 2]}]
     found = []
     for stream in (False, True):
-        shard = take_shard(source("npz", path=archive, stream=stream, drift=drift), ["a", "b"], "a", round=2)
+        shard = common_shard(source("npz", path=archive, stream=stream, drift=drift), ["a", "b"], "a", round=2)
         batches = [*shard.train.in_order(5), *shard.test.in_order(5)]
         found.append((torch.cat([b.inputs for b in batches]), torch.cat([b.targets for b in batches])))
         assert shard.proportions.tolist() == pytest.approx(shard.train.labels.bincount().div(len(shard.train)).tolist())

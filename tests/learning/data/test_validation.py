@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from loading import load, source
 
 from peer.errors import InputError
-from peer.learning.data.dataset import Dataset
+from peer.learning.data.dataset import Dataset, set_aside
 from peer.learning.data.samples import InMemory, Samples
-from peer.learning.data.shard import own_shard, take_shard
-from peer.learning.data.validation import set_aside
+from peer.learning.data.shard import common_shard, own_shard
 
 IDS = ("peer0", "peer1", "peer2")
 
@@ -89,7 +88,7 @@ def set_aside_rows(seed: int) -> list[int]:
 
 def test_all_peers_have_the_same_and_none_is_tested_on_them() -> None:
     settings = source("digits", limit=300, validation=0.3)
-    shards = [take_shard(settings, IDS, peer) for peer in IDS]
+    shards = [common_shard(settings, IDS, peer) for peer in IDS]
     first = shards[0].validation
     assert first is not None
     public = set(rows(first))
@@ -101,7 +100,7 @@ def test_all_peers_have_the_same_and_none_is_tested_on_them() -> None:
         assert not public & set(rows(shard.test))
     papers = [shard.paper for shard in shards]
     assert sorted(np.concatenate([part for part in papers if part is not None])) == list(range(252))
-    plain = take_shard(source("digits", limit=300), IDS, "peer1")
+    plain = common_shard(source("digits", limit=300), IDS, "peer1")
     assert plain.validation is None
     assert torch.equal(plain.train.x, shards[1].train.x)
 
@@ -114,7 +113,7 @@ def test_a_peer_with_its_own_data_has_the_federations(tmp_path: Path) -> None:
         own_shard(own, federation)
     (tmp_path / "b").mkdir()
     common = source("npz", path=archive(tmp_path / "b", test=20), validation=0.5)
-    shard, theirs = own_shard(own, common), take_shard(common, IDS, "peer1")
+    shard, theirs = own_shard(own, common), common_shard(common, IDS, "peer1")
     assert shard.validation is not None
     assert theirs.validation is not None
     assert torch.equal(shard.validation.x, theirs.validation.x)

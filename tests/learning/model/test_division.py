@@ -10,12 +10,14 @@ from torch.autograd import backward
 from peer.errors import InputError
 from peer.learning.data.samples import InMemory
 from peer.learning.export import export_state_dict, load_model, save_model
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.layout import Patterned
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
-from peer.learning.model.split import Patterned
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.training.trainer import SGD, Phase, Trainer
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer
 
 EXAMPLE = Example.zeros((2, 3), 3)
 OWN = """

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.learning.model.dry_pass import Example
 from peer.learning.model.settings import ModelSettings
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 RUNNING = Path(__file__).parents[3] / "docs" / "running.md"
 

@@ -10,11 +10,12 @@ from torch.autograd import backward
 
 from peer.errors import InputError
 from peer.learning.export import load_model, save_model
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.training.batches import normalises
+from peer.learning.training.trainer import has_batch_norm
 
 IMAGES = Example.zeros((1, 8, 8), 3)
 STEM = ("extractor.0.*", "extractor.2.*")
@@ -64,8 +65,8 @@ def test_a_frozen_normalisation_may_see_one_sample_at_a_time() -> None:
     extractor = backbone()
     extractor[3].requires_grad_(False)
     frozen = model(extractor)
-    assert not normalises(frozen, "model")
-    assert normalises(model(backbone()), "extractor")
+    assert not has_batch_norm(frozen, "model")
+    assert has_batch_norm(model(backbone()), "extractor")
     frozen.learn("model")
     frozen(torch.rand(1, 2, 3))
 

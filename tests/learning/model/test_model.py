@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from peer.errors import InputError
 from peer.learning.export import state_dict
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 
 

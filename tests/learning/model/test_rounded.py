@@ -12,11 +12,14 @@ from torch.nn import functional
 from peer.errors import InputError
 from peer.learning.data.samples import InMemory, Samples
 from peer.learning.export import load_model, save_model
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.training.trainer import SGD, Adam, Phase, Trainer
+from peer.learning.training.optimiser import SGD, Adam
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer
 
 IMAGES = Example.zeros((1, 8, 8), 10)
 HALVES = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

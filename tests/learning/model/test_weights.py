@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from peer.errors import InputError
 from peer.learning.export import export_state_dict, save_model
-from peer.learning.model.dry_pass import Example
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 
 EXAMPLE = Example.zeros((4,), 3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peer.errors import InputError
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import MODELS, build
 
 

@@ -17,13 +17,12 @@ import peer
 from launcher.plan import plan
 from peer.errors import InputError
 from peer.learning.export import load_model
-from peer.learning.model.dry_pass import Example
+from peer.learning.model.shape_check import Example, task_problem
 from peer.learning.model.zoo import build
 from peer.learning.tasks import TASKS, Figure, LanguageModel, Multilabel, Regression, Segmentation, Task, task_class
-from peer.learning.tasks.trial import judged
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 from peer.telemetry.results import read_result
 
 ROOT = Path(__file__).parents[3]
@@ -130,8 +129,8 @@ class Detached(Regression):
 
 def test_a_loss_without_a_gradient_is_told_before_anything_is_trained() -> None:
     with pytest.raises(InputError, match=r"^the task `regression`: its `loss` must be calculated by torch, without"):
-        judged(Detached(name="regression"), torch.zeros(2, 1), torch.zeros(2, 1))
-    assert judged(Regression(name="regression"), torch.zeros(2, 1), torch.zeros(2, 1)) is None
+        task_problem(Detached(name="regression"), torch.zeros(2, 1), torch.zeros(2, 1))
+    assert task_problem(Regression(name="regression"), torch.zeros(2, 1), torch.zeros(2, 1)) is None
 
 
 class Silent(Regression):
@@ -179,11 +178,11 @@ class Divided(Regression):
 )
 def test_figures_that_cannot_be_made_are_told_before_anything_is_trained(kind: type[Task], said: str) -> None:
     with pytest.raises(InputError, match=rf"^the task `regression`: {said}"):
-        judged(kind(name="regression"), torch.zeros(2, 1), torch.zeros(2, 1))
+        task_problem(kind(name="regression"), torch.zeros(2, 1), torch.zeros(2, 1))
 
 
 def test_of_figures_that_cannot_be_told_there_is_no_score() -> None:
-    assert judged(Regression(name="regression"), torch.full((2, 1), torch.nan), torch.zeros(2, 1)) is None
+    assert task_problem(Regression(name="regression"), torch.full((2, 1), torch.nan), torch.zeros(2, 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -330,4 +329,4 @@ class Summed(Regression):
 )
 def test_a_shape_that_is_wrong_is_told_with_the_one_that_is_right(task: type[Regression], said: str) -> None:
     with pytest.raises(InputError, match=f"^the task `regression`: {said}"):
-        judged(task(name="regression"), torch.zeros(2, 3), torch.zeros(2, 3))
+        task_problem(task(name="regression"), torch.zeros(2, 3), torch.zeros(2, 3))

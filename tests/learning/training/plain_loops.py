@@ -9,11 +9,13 @@ from small_models import samples
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.randomness import torch_generator
-from peer.learning.training.settings import Training
-from peer.learning.training.trainer import SGD, Phase, Trainer
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import Phase, Training
+from peer.learning.training.trainer import Trainer
 
 SIZE, EPOCHS, ROUNDS, LR = 8, 2, 3, 0.05
 PHASE = Phase("model", EPOCHS, SGD(LR), SIZE, keep="model")

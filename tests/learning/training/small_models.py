@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from peer.learning.data.samples import InMemory, Samples
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.training.trainer import Phase, Trainer
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer
 
 
 def samples(n: int = 37, seed: int = 0) -> Samples:

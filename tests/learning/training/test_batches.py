@@ -6,7 +6,9 @@ from small_models import batch_norm_model, model, recorded, run, samples
 from torch import Tensor
 from torch.nn import functional
 
-from peer.learning.training.trainer import SGD, Phase, Stopped, Trainer
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer, TrainingStopped
 
 
 @pytest.mark.parametrize("phases", [0, 1, 2])
@@ -87,7 +89,7 @@ def test_stop_ends_a_loop_of_ones_own() -> None:
     batches = trainer.batches(8, 1)
     next(batches)
     trainer.stop()
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         next(batches)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         trainer.logits(trainer.model.vector, trainer.samples.x, False, 1)

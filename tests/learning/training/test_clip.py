@@ -6,16 +6,17 @@ from small_models import batch_norm_model, model, samples
 from torch import Tensor
 from torch.nn import functional
 
-from peer.learning.model.model import Part
+from peer.learning.model.layout import ModelPart
 from peer.learning.randomness import torch_generator
-from peer.learning.training.settings import Training
-from peer.learning.training.trainer import SGD, Adam, Phase, Trainer
+from peer.learning.training.optimiser import SGD, Adam
+from peer.learning.training.phase import Phase, Training
+from peer.learning.training.trainer import Trainer
 
 LIMIT = 0.05
 
 
 @pytest.mark.parametrize("part", ["model", "extractor", "head"])
-def test_a_longer_gradient_is_scaled_down_and_a_shorter_one_stays(part: Part) -> None:
+def test_a_longer_gradient_is_scaled_down_and_a_shorter_one_stays(part: ModelPart) -> None:
     trained, data, plain = model(), samples(), model()
     Trainer(trained, data, 1, "peer0", Training(clip_gradient=LIMIT)).train(Phase(part, 2, SGD(0.5), batch_size=8), 0)
     generator, norms = torch_generator(1, "peer0", 0, "order 0"), []

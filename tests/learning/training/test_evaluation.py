@@ -9,11 +9,12 @@ from torch import nn
 from torch.nn import functional
 
 from peer.learning.data.samples import InMemory, Samples
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.tasks import Classification
 from peer.learning.training import metrics
-from peer.learning.training.evaluation import Measured, evaluate, measure
+from peer.learning.training.evaluation import EvaluationPass, evaluate, measure
 
 
 def saying(predictions: list[int], y: list[int], classes: int) -> tuple[Model, Samples]:
@@ -63,7 +64,7 @@ def test_where_an_accuracy_does_not_apply_it_is_none() -> None:
 def test_matched_is_the_global_accuracy_of_a_peer_with_the_global_mix(data: st.DataObject) -> None:
     y = np.array(data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=40)))
     correct = np.array(data.draw(st.lists(st.booleans(), min_size=len(y), max_size=len(y))))
-    measured = Measured(Classification(), correct[:, None].astype(float), y, 5, 0.0)
+    measured = EvaluationPass(Classification(), correct[:, None].astype(float), y, 5, 0.0)
     matched = metrics.matched_accuracy(measured.recall, np.bincount(y, minlength=5))
     assert matched == pytest.approx(measured.score)
 

@@ -11,13 +11,20 @@ from small_models import batch_norm_model, samples
 from torch import Tensor, nn
 
 from peer.errors import InputError
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
-from peer.learning.training.optimiser import KINDS, UNFIT, Optimiser
-from peer.learning.training.optimisers import ELEMENTWISE, Optimisers
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
+from peer.learning.training.optimiser import (
+    ELEMENTWISE,
+    OPTIMISERS,
+    SGD,
+    UNSUPPORTED_OPTIMISERS,
+    KeptOptimisers,
+    Optimiser,
+)
+from peer.learning.training.phase import Phase, Training
 from peer.learning.training.scheduler import SCHEDULERS, Scheduler
-from peer.learning.training.settings import Training
-from peer.learning.training.trainer import SGD, Phase, Trainer
+from peer.learning.training.trainer import Trainer
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "ASGD": {"t0": 3},
@@ -25,7 +32,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "RMSprop": {"momentum": 0.9, "centered": True},
     "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
 }
-USUAL = sorted({*KINDS} - {*UNFIT} - {"Muon"})
+USUAL = sorted({*OPTIMISERS} - {*UNSUPPORTED_OPTIMISERS} - {"Muon"})
 
 
 def matrices() -> Model:
@@ -39,7 +46,7 @@ def matrices() -> Model:
 def fits_a_plain_loop(made: Model, name: str, arguments: dict[str, Any]) -> None:
     module = deepcopy(made.module)
     ours = trained(made, Training(optimiser=Optimiser(name=name, **arguments)))
-    theirs = plain(module, KINDS[name](module.parameters(), lr=LR, **arguments))
+    theirs = plain(module, OPTIMISERS[name](module.parameters(), lr=LR, **arguments))
     assert torch.equal(ours, theirs)
 
 
@@ -57,7 +64,7 @@ def test_elementwise_ones_are_the_same_over_one_long_tensor(name: str, monkeypat
     """What stands in the list was tried; all others are given each tensor in its own shape."""
     how = Training(optimiser=Optimiser(name=name, **ARGUMENTS.get(name, {})))
     flat = trained(small(), how)
-    monkeypatch.setattr("peer.learning.training.optimisers.ELEMENTWISE", frozenset[str]())
+    monkeypatch.setattr("peer.learning.training.optimiser.ELEMENTWISE", frozenset[str]())
     assert torch.equal(flat, trained(small(), how))
 
 
@@ -190,4 +197,4 @@ def test_what_cannot_be_is_said(given: dict[str, Any], said: str) -> None:
 
 def test_one_that_does_not_go_with_the_model_is_said() -> None:
     with pytest.raises(InputError, match=r"`Muon` does not go with model small: .*2D"):
-        Optimisers(small()).get("model", Optimiser(name="Muon"), None)
+        KeptOptimisers(small()).get("model", Optimiser(name="Muon"), None)

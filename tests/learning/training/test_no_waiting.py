@@ -14,19 +14,15 @@ from small_models import samples
 from torch import Tensor, nn
 
 from peer.learning.data.samples import Batch, InMemory
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.tasks import Classification, Task
-from peer.learning.tasks.language_model import LanguageModel
-from peer.learning.tasks.multilabel import Multilabel
-from peer.learning.tasks.regression import Regression
-from peer.learning.tasks.segmentation import Segmentation
+from peer.learning.tasks import Classification, LanguageModel, Multilabel, Regression, Segmentation, Task
 from peer.learning.training.optimiser import Optimiser
-from peer.learning.training.own_step import TrainingStep
-from peer.learning.training.phase import Phase
+from peer.learning.training.phase import Phase, Training
 from peer.learning.training.scheduler import Scheduler
-from peer.learning.training.settings import Training
+from peer.learning.training.step import TrainingStep
 from peer.learning.training.trainer import Trainer
 
 READ = "item\\(\\) cannot be called on meta tensors|Cannot copy out of meta tensor"

@@ -11,9 +11,12 @@ from torch.nn import functional
 
 from peer.errors import DivergedError, OwnLossError
 from peer.learning.data.samples import Batch
-from peer.learning.model.model import Model, Part
-from peer.learning.training.own_step import TrainingStep
-from peer.learning.training.trainer import SGD, Phase, Trainer
+from peer.learning.model.layout import ModelPart
+from peer.learning.model.model import Model
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import Phase
+from peer.learning.training.step import TrainingStep
+from peer.learning.training.trainer import Trainer
 
 
 def trained(phase: Phase, make: Callable[[], Model] = model) -> Tensor:
@@ -23,7 +26,7 @@ def trained(phase: Phase, make: Callable[[], Model] = model) -> Tensor:
 
 
 @pytest.mark.parametrize("part", ["model", "head", "extractor"])
-def test_a_loss_of_ones_own_takes_the_place_of_cross_entropy(part: Part) -> None:
+def test_a_loss_of_ones_own_takes_the_place_of_cross_entropy(part: ModelPart) -> None:
     def cross_entropy(logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
         return -logits.log_softmax(1)[torch.arange(len(labels)), labels].mean()
 
@@ -55,7 +58,7 @@ def test_label_smoothing_is_torchs() -> None:
 
 @pytest.mark.parametrize("part", ["model", "head"])
 @pytest.mark.parametrize("epochs", [0, 2])
-def test_the_positions_are_those_of_the_batch_in_the_samples(part: Part, epochs: int) -> None:
+def test_the_positions_are_those_of_the_batch_in_the_samples(part: ModelPart, epochs: int) -> None:
     trainer = Trainer(model(), samples(), 1, "peer0")
     seen: list[Tensor] = []
 

@@ -9,10 +9,11 @@ from plain_loops import EPOCHS, LR, SIZE, small
 from small_models import samples
 
 from peer.errors import InputError
-from peer.learning.training.length import check_length
+from peer.learning.training.checks import check_length
+from peer.learning.training.optimiser import SGD, Adam, Optimiser
+from peer.learning.training.phase import Phase, Training
 from peer.learning.training.scheduler import Scheduler
-from peer.learning.training.settings import Training
-from peer.learning.training.trainer import SGD, Adam, Optimiser, Phase, Trainer
+from peer.learning.training.trainer import Trainer
 
 LEVEL = Training(scheduler=Scheduler(name="StepLR", step_size=100))
 """It changes nothing in so few rounds: all is as without it."""

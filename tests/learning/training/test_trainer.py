@@ -10,9 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from peer.errors import FailedError, InputError
-from peer.learning.model.dry_pass import Example
-from peer.learning.model.model import Model, Split
-from peer.learning.training.trainer import SGD, Adam, Phase, Stopped, Trainer
+from peer.learning.model.layout import Split
+from peer.learning.model.model import Model
+from peer.learning.model.shape_check import Example
+from peer.learning.training.optimiser import SGD, Adam
+from peer.learning.training.phase import Phase
+from peer.learning.training.trainer import Trainer, TrainingStopped
 
 HEAD = Phase("head", 1, Adam(), batch_size=8, keep="head")
 
@@ -237,10 +240,10 @@ def test_stop_ends_training_at_the_next_batch() -> None:
         calls.append(1)
         trainer.stop()
 
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         trainer.train(Phase("model", 9, SGD(), batch_size=8, gradient_hook=gradient_hook), 0)
     assert len(calls) == 1
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         trainer.train(HEAD, 1)
 
 

@@ -13,10 +13,11 @@ from torch.nn import functional
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.samples import Batch, InMemory
-from peer.learning.training.own_step import TrainingStep
-from peer.learning.training.settings import Training
-from peer.learning.training.trainer import SGD, Phase, Trainer
-from peer.learning.training.trial import try_training
+from peer.learning.training.checks import try_training
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import Phase, Training
+from peer.learning.training.step import TrainingStep
+from peer.learning.training.trainer import Trainer
 
 
 def block(**keys: Any) -> Training:

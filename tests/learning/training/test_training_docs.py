@@ -12,10 +12,11 @@ from plain_loops import LR, SIZE, small, trained
 from small_models import samples
 from torch.nn import functional
 
-from peer.learning.training.settings import AS_IT_IS
-from peer.learning.training.trainer import SGD, Phase, Trainer
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import PROTOCOL_DEFAULTS, Phase
+from peer.learning.training.trainer import Trainer
 from peer.runtime.in_process import run_in_process
-from peer.spec.peer import load_spec
+from peer.spec.loading import load_spec
 
 ROOT = Path(__file__).parents[3]
 (CODE,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "training.md").read_text("utf-8"), re.M | re.S)
@@ -35,7 +36,7 @@ def test_the_example_has_the_page_s_code() -> None:
 @pytest.mark.parametrize("name", ["mixup", "sharpness_aware"])
 def test_they_learn_and_go_on_to_the_bit(name: str) -> None:
     phase = Phase("model", 1, SGD(0.1), SIZE, keep="model", step=getattr(steps(), name))
-    whole = trained(small(), AS_IT_IS, phase, rounds=12)
+    whole = trained(small(), PROTOCOL_DEFAULTS, phase, rounds=12)
     made = small()
     before = functional.cross_entropy(made(samples().x), samples().y).item()
     for round in range(1, 13):

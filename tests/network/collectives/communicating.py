@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.network.collectives.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
+from peer.network.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
 from peer.network.network import Network
-from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
+from peer.network.streams.state import NetworkCallbacks, NetworkState
 from peer.network.transport.memory import MemoryNetwork
-from peer.network.wire.manifest import Kind, Manifest, Payload
+from peer.network.wire.manifest import Kind, Manifest, PayloadSpec, TopKBlock
 from peer.network.wire.messages import Resources
-from peer.network.wire.sparse import Block
-from peer.topology.graphs import Graph, receivers, senders
+from peer.topology import Graph, receivers, senders
 
 
 @dataclass
@@ -42,16 +41,22 @@ async def members(
     graph: Graph = "directed ring",
     doubles: int = 3,
     kind: Kind = "float32",
-    blocks: tuple[Block, ...] = (),
+    blocks: tuple[TopKBlock, ...] = (),
 ) -> AsyncIterator[list[Member]]:
     """Peers whose manifest is one vector `v` of so many floats, with scalars beside it, in round 1."""
     ring = tuple(f"peer{i}" for i in range(size))
-    manifest = Manifest((Payload("v", floats, doubles, 0, 9, kind, blocks=blocks), Payload("record", 0, doubles, 0, 9)))
+    manifest = Manifest(
+        (PayloadSpec("v", floats, doubles, 0, 9, kind, blocks=blocks), PayloadSpec("record", 0, doubles, 0, 9))
+    )
     pipes, made = MemoryNetwork(), []
     async with AsyncExitStack() as running, asyncio.timeout(20):
         for id in ring:
-            node = Node(Identity(id, {}, manifest.digest), dict(zip(ring, ring, strict=True)), pipes.transport(id))
-            network = Network(node, manifest, Callbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
+            node = NetworkState(
+                Identity(id, {}, manifest.digest), dict(zip(ring, ring, strict=True)), pipes.transport(id)
+            )
+            network = Network(
+                node, manifest, NetworkCallbacks(lambda *_, **__: None, lambda: ("training", 1), Resources)
+            )
             around = Neighbourhood(ring, receivers(graph, ring, id), senders(graph, ring, id))
             await network.listen()
             await running.enter_async_context(network.running())

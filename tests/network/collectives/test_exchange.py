@@ -8,9 +8,9 @@ import pytest
 import torch
 from communicating import Member, all_of, exchange, members, vectors
 
-from peer.network.collectives.collectives import Arrived, Expected, Outgoing
+from peer.network.collectives import Arrived, Expected, Outgoing
 from peer.network.wire.frames import Key
-from peer.topology.graphs import Graph
+from peer.topology import Graph
 
 
 @pytest.mark.parametrize("graph", ["ring", "exponential", "complete"])

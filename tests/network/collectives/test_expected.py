@@ -10,10 +10,10 @@ import torch
 from communicating import all_of, exchange, members, vectors
 
 from peer.errors import FailedError
-from peer.network.collectives.collectives import Expected, Neighbourhood
-from peer.network.wire.call import Call
+from peer.network.collectives import Expected, Neighbourhood
+from peer.network.wire.frames import Call
 from peer.network.wire.manifest import NotDeclaredError
-from peer.topology.graphs import receivers, senders
+from peer.topology import receivers, senders
 
 
 async def test_scalars_are_counted_beside_the_bytes_of_tensors() -> None:

@@ -8,7 +8,7 @@ import torch
 from communicating import Member, all_of, exchange, members, vectors
 from torch import Tensor
 
-from peer.network.wire.sparse import Block, pack
+from peer.network.wire.manifest import TopKBlock, pack_top_k
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
@@ -77,9 +77,9 @@ def made_all_gather(made: list[Member], vector: Tensor) -> "asyncio.Future[list[
 
 async def test_part_of_a_vector_that_is_none_is_refused_before_it_is_passed_on() -> None:
     """What is wrong shows only at the end of its second frame: or who relays it would be the one who is refused."""
-    block = Block(2_000_000, 300_000)
+    block = TopKBlock(2_000_000, 300_000)
     forged = torch.zeros(block.length, dtype=torch.uint8)
-    whole = pack(block, np.arange(300_000), np.ones(300_000, np.float32))
+    whole = pack_top_k(block, np.arange(300_000), np.ones(300_000, np.float32))
     honest = torch.frombuffer(bytearray(whole), dtype=torch.uint8)
     async with members(3, block.length, kind="top-k", blocks=(block,)) as made:
 

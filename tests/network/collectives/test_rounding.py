@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.network.collectives.rounding import Rounding
+from peer.network.collectives import Rounding
 from peer.network.wire.frames import Heading, Key, encode_frame, vector_bytes
-from peer.network.wire.manifest import Manifest, NotDeclaredError, Payload
+from peer.network.wire.manifest import Manifest, NotDeclaredError, PayloadSpec
 
 LOSS = 2.0**-8
 """By how much a rounded value is wrong at most, relatively: a bfloat16 has eight binary places."""
@@ -109,7 +109,7 @@ def test_a_variance_that_falls_stays_one() -> None:
 async def test_rounded_values_that_are_not_finite_are_refused_at_the_wire(
     wrong: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strangers, "MANIFEST", Manifest((Payload("v", 3, 0, 1, 9, "bfloat16"),)))
+    monkeypatch.setattr(strangers, "MANIFEST", Manifest((PayloadSpec("v", 3, 0, 1, 9, "bfloat16"),)))
 
     def frame(values: Tensor, length: int) -> bytes:
         return encode_frame(Heading(Key(0, 1, 0), 0, 0, 0, 0, length), 0, b"", vector_bytes(values.bfloat16())[:length])

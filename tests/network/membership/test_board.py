@@ -2,21 +2,21 @@
 
 import asyncio
 
-from peer.network.membership.edges import Edges
-from peer.network.membership.posted_durability import PostedDurability
-from peer.network.transport.board import Board
+from peer.network.durability import SharedDurability
+from peer.network.neighbours import Edges
+from peer.network.transport.base import DurabilityBoard
 from peer.views.view import STALENESS_BOUND
 
 RING = tuple(f"peer{i}" for i in range(6))
 
 
-def members() -> dict[str, PostedDurability]:
-    board, made = Board(), {}
+def members() -> dict[str, SharedDurability]:
+    board, made = DurabilityBoard(), {}
     for at, id in enumerate(RING):
         around = [RING[at - 1], RING[(at + 1) % len(RING)]]
         edges = Edges(dict.fromkeys(RING, "here"))
         edges.use(1, around, around)
-        made[id] = PostedDurability(id, edges, 20, board)
+        made[id] = SharedDurability(id, edges, 20, board)
     return made
 
 

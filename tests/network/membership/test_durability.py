@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from peer.network.membership.durability import Durability
-from peer.network.membership.edges import Edges
+from peer.network.durability import Durability
+from peer.network.neighbours import Edges
 from peer.network.network import Network
-from peer.runtime.barriers import MAX_NAMED, await_staleness_bound
-from peer.runtime.bounds import Bounds, Reminders
 from peer.runtime.in_process import run_in_process
+from peer.runtime.lifecycle import ReportIntervals, RuntimeLimits, await_staleness_bound
 from peer.spec.federation import Spec
-from peer.spec.peer import load_spec
-from peer.telemetry.events import Awaited, Event, Waiting
+from peer.spec.loading import load_spec
+from peer.telemetry.events import MAX_NAMED, Awaited, Event, Waiting
 from peer.views.view import STALENESS_BOUND
 
 SOON = 0.05
@@ -130,7 +129,7 @@ async def test_a_peer_names_one_that_is_no_neighbour(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Network, "announce", keep)
     async with asyncio.timeout(30):
         await asyncio.gather(
-            run_in_process(spec(tmp_path, 5), tmp_path, Bounds(reminders=Reminders(behind=SOON))), let_go()
+            run_in_process(spec(tmp_path, 5), tmp_path, RuntimeLimits(reminders=ReportIntervals(behind=SOON))), let_go()
         )
     sentence = next(sentence for ids, sentence in waits() if ids == ["peer2"])
     assert sentence.startswith("round 4 cannot begin: waiting for peer2 at 127.0.0.1:")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peer.network.membership.edges import Neighbour
+from peer.network.neighbours import Neighbour
 
 
 @pytest.mark.parametrize(

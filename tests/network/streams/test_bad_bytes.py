@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 from strangers import FLOATS, MANIFEST, SPEC, Door, answer, frame, hello, pipes
 
 from peer.network.limits import Limits, Timeouts
-from peer.network.streams import receiver as receiver
-from peer.network.streams.handshake import Identity
-from peer.network.streams.refusals import Refusals
+from peer.network.streams.handshake import Identity, Refusals
+from peer.network.transport import base
 from peer.network.wire import frames as codec
-from peer.network.wire.foreign import Foreign
 from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Heading, Key, decode, encode_frame
 from peer.network.wire.manifest import NotDeclaredError
-from peer.network.wire.messages import Hello, Refusal
-from peer.telemetry.events import Refused
+from peer.network.wire.messages import Hello, Refusal, UntrustedDecoder
+from peer.telemetry.events import CallerRefused
 from peer.views.view import STALENESS_BOUND
 
 LIMITS = Limits()
@@ -168,7 +166,7 @@ async def test_a_replay_of_an_earlier_round_is_dropped() -> None:
 @QUICK
 def test_a_hello_of_random_bytes_is_read_or_refused(data: bytes) -> None:
     with suppress(BadFrameError):
-        Foreign(LIMITS, 3).hello(data)
+        UntrustedDecoder(LIMITS, 3).hello(data)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +191,7 @@ async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "R
         await door.receiver.tensors(pipe)
         assert (await answer(caller)).refusal.reason == reason
     [event] = door.reported
-    assert isinstance(event, Refused)
+    assert isinstance(event, CallerRefused)
     assert all(len(text) <= LIMITS.characters for text in (event.caller, event.origin, event.reason))
     assert not door.receiver.inboxes
 
@@ -245,7 +243,7 @@ async def test_a_hello_longer_than_any_is_not_read() -> None:
     door = Door()
     caller, pipe = pipes()
     await caller.send(hello(spec={f"key{i}": "x" for i in range(5000)}))
-    with pytest.raises(receiver.DisconnectedError, match="at most 4864 belong there"):
+    with pytest.raises(base.DisconnectedError, match="at most 4864 belong there"):
         await door.receiver.tensors(pipe)
 
 
@@ -271,7 +269,7 @@ async def test_who_is_first_in_a_new_order_waits_for_the_other() -> None:
     assert (await answer(caller)).HasField("welcome")
     assert not door.reported
     caller.abort()
-    with pytest.raises(receiver.DisconnectedError):
+    with pytest.raises(base.DisconnectedError):
         await stream
 
 
@@ -290,7 +288,7 @@ async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes
     message = await door.receiver.inbox("left").message(Key(0, 1, 0), 96)
     assert message.complete
     caller.abort()
-    with pytest.raises(receiver.DisconnectedError):
+    with pytest.raises(base.DisconnectedError):
         await stream
 
 
@@ -298,7 +296,7 @@ async def test_callers_who_say_nothing_are_let_go() -> None:
     door = Door(timeouts=Timeouts(hello=0.05))
     streams = [asyncio.create_task(door.receiver.tensors(pipes()[1])) for _ in range(300)]
     results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 10)
-    assert all(isinstance(result, receiver.DisconnectedError) for result in results)
+    assert all(isinstance(result, base.DisconnectedError) for result in results)
     assert len(door.reported) == 1
 
 
@@ -336,6 +334,6 @@ def test_refusals_are_counted_by_cause() -> None:
     reported: list[str] = []
     refusals = Refusals(lambda event: reported.append(event.reason))  # type: ignore[attr-defined]
     for why in ("one", "two", "one", "y" * 10_000):
-        refusals.add(Refused(caller="a", origin="b", reason=why))
+        refusals.add(CallerRefused(caller="a", origin="b", reason=why))
     assert reported == ["one", "two", "y" * LIMITS.characters]
     assert refusals.counts[("refused", "a", "one")] == 2

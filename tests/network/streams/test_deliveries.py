@@ -7,17 +7,17 @@ import torch
 
 from peer.network.limits import Timeouts
 from peer.network.network import Network
-from peer.network.node import Callbacks, Node
-from peer.network.streams.deliveries import Deliveries
 from peer.network.streams.handshake import Identity
+from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.streams.stream import DeliveryTracker
 from peer.network.transport import Pipe, Service
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe, MemoryTransport
-from peer.network.wire.call import Call
-from peer.network.wire.manifest import Manifest, Payload
+from peer.network.wire.frames import Call
+from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.network.wire.messages import Resources
 from peer.telemetry.events import Event, LinkChanged
 
-MANIFEST = Manifest((Payload("v", 8, 0, 0, 9),))
+MANIFEST = Manifest((PayloadSpec("v", 8, 0, 0, 9),))
 IDS = ("a", "b")
 
 
@@ -65,8 +65,8 @@ async def test_what_is_sent_and_does_not_arrive_is_told() -> None:
         for id in IDS:
             transport = dammed if id == "a" else memory.transport(id)
             timeouts = Timeouts(beat=0.02, deliver=0.2)
-            node = Node(Identity(id, {}, MANIFEST.digest), {one: one for one in IDS}, transport, timeouts)
-            callbacks = Callbacks(report if id == "a" else lambda _: None, lambda: ("training", 1), Resources)
+            node = NetworkState(Identity(id, {}, MANIFEST.digest), {one: one for one in IDS}, transport, timeouts)
+            callbacks = NetworkCallbacks(report if id == "a" else lambda _: None, lambda: ("training", 1), Resources)
             made[id] = network = Network(node, MANIFEST, callbacks)
             await network.listen()
             await running.enter_async_context(network.running())
@@ -85,7 +85,7 @@ async def test_what_is_sent_and_does_not_arrive_is_told() -> None:
 
 
 def test_who_makes_the_sender_wait_is_well() -> None:
-    sender, receiver = Deliveries(15), Deliveries(15)
+    sender, receiver = DeliveryTracker(15), DeliveryTracker(15)
 
     def stuck(now: float) -> bool:
         return sender.stuck("b", receiver.taken("a"), now)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from peer.network.streams.handshake import Identity, explain
+from peer.network.streams.handshake import Identity, describe_refusal
 from peer.network.wire.messages import Hello, Refusal
 
 OURS = {"seed": 42, "protocol": {"name": "fibfl", "gamma": 0.5}, "ring": ["a", "b"]}
@@ -18,7 +18,7 @@ def refusal(ours: Identity, theirs: Identity) -> str:
     """What `ours` says when `theirs` has refused it."""
     judged = theirs.judge(Hello.FromString(ours.hello("them")), None)
     assert judged
-    return explain(Refusal.FromString(judged.SerializeToString()), ours)
+    return describe_refusal(Refusal.FromString(judged.SerializeToString()), ours)
 
 
 @pytest.mark.parametrize(

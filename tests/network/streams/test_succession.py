@@ -6,14 +6,11 @@ from itertools import pairwise
 import pytest
 from strangers import Door, answer, frame, hello, pipes
 
-from peer.network.limits import Limits, Timeouts
-from peer.network.link_news import LinkNews
-from peer.network.membership.edges import Neighbour
-from peer.network.pace import Pace
-from peer.network.streams.refusals import Sayings
-from peer.network.streams.retries import Retries
-from peer.network.streams.succession import Succession
-from peer.network.streams.traffic import Counted, Traffic
+from peer.network.limits import Limits, RateLimiter, Timeouts
+from peer.network.neighbours import Neighbour
+from peer.network.streams.handshake import ThrottledReason
+from peer.network.streams.heartbeat import LinkReporter
+from peer.network.streams.stream import Backoff, CountedPipe, StreamTakeover, Traffic
 from peer.network.transport import DisconnectedError
 from peer.network.transport.memory import MemoryPipe
 from peer.network.wire.frames import Key
@@ -30,13 +27,13 @@ class Clock:
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
 
 
-def stream(origin: str = "ipv4:10.0.0.1:1") -> Counted:
+def stream(origin: str = "ipv4:10.0.0.1:1") -> CountedPipe:
     ours = pipes()[1]
     ours.origin = origin
-    return Counted(ours, "left", Traffic())
+    return CountedPipe(ours, "left", Traffic())
 
 
-def dropped(one: Counted) -> bool:
+def dropped(one: CountedPipe) -> bool:
     assert isinstance(one._pipe, MemoryPipe)
     return one._pipe.broken
 
@@ -65,7 +62,7 @@ async def test_a_stream_that_says_nothing_takes_nobodys_place() -> None:
 
 
 async def test_nobody_elsewhere_pushes_a_candidate_out() -> None:
-    streams, honest = Succession(LIMITS, Timeouts()), stream("ipv4:10.0.0.2:7")
+    streams, honest = StreamTakeover(LIMITS, Timeouts()), stream("ipv4:10.0.0.2:7")
     assert streams.enter(stream())
     assert not streams.enter(honest)
     crowd = [stream(f"ipv4:10.0.0.1:{port}") for port in range(40)]
@@ -77,7 +74,7 @@ async def test_nobody_elsewhere_pushes_a_candidate_out() -> None:
 
 
 async def test_a_stream_in_use_gives_way_some_times_and_then_seldom() -> None:
-    streams = Succession(LIMITS, Timeouts(succeed=1000))
+    streams = StreamTakeover(LIMITS, Timeouts(succeed=1000))
     streams.enter(stream())
     for _ in range(LIMITS.successions):
         next_one = stream()
@@ -95,7 +92,7 @@ async def test_a_stream_in_use_gives_way_some_times_and_then_seldom() -> None:
 
 
 async def test_who_has_lost_its_place_does_not_get_it_back() -> None:
-    streams, old, new = Succession(LIMITS, Timeouts()), stream(), stream()
+    streams, old, new = StreamTakeover(LIMITS, Timeouts()), stream(), stream()
     streams.enter(old)
     streams.enter(new)
     await streams.succeed(new)
@@ -107,7 +104,7 @@ async def test_who_has_lost_its_place_does_not_get_it_back() -> None:
 
 
 async def test_a_pace_is_a_burst_and_then_one_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, pace = Clock(monkeypatch), Pace(3, 10.0)
+    clock, pace = Clock(monkeypatch), RateLimiter(3, 10.0)
     assert [pace.take() for _ in range(5)] == [True, True, True, False, False]
     assert pace.wait == 10.0
     clock.now = 9.0
@@ -119,7 +116,7 @@ async def test_a_pace_is_a_burst_and_then_one_in_a_while(monkeypatch: pytest.Mon
 
 async def test_refusals_are_tried_again_ever_later_and_cuts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, times = Clock(monkeypatch), Timeouts()
-    retries = Retries(times)
+    retries = Backoff(times)
     assert [retries.refused() for _ in range(8)] == [*times.refused, times.refused[-1]]
     assert retries.cut() == times.retry[0]
     retries.welcomed()
@@ -131,7 +128,7 @@ async def test_refusals_are_tried_again_ever_later_and_cuts_are_not(monkeypatch:
 
 async def test_a_link_that_flaps_is_told_of_seldom_and_what_it_is_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, told = Clock(monkeypatch), list[Event]()
-    news, neighbour = LinkNews(LIMITS, Timeouts(), told.append), Neighbour("left", "l:1")
+    news, neighbour = LinkReporter(LIMITS, Timeouts(), told.append), Neighbour("left", "l:1")
     for _ in range(500):
         news.change(neighbour, "up", "")
         news.change(neighbour, "down", "connection closed")
@@ -151,7 +148,7 @@ async def test_a_link_that_flaps_is_told_of_seldom_and_what_it_is_at_the_end(mon
 @pytest.mark.parametrize("kinds", [2, 1000])
 async def test_ever_other_reasons_are_told_seldom(kinds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, times = Clock(monkeypatch), Timeouts()
-    sayings = Sayings(LIMITS, times)
+    sayings = ThrottledReason(LIMITS, times)
 
     def changes() -> int:
         heard = [sayings.hear(f"reason {number % kinds}") for number in range(1000)]

@@ -9,15 +9,15 @@ import torch
 from strangers import Door, answer, hello, pipes
 
 from peer.network.network import Network
-from peer.network.node import Callbacks, Node
 from peer.network.streams.handshake import Identity
+from peer.network.streams.state import NetworkCallbacks, NetworkState
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe
-from peer.network.wire.call import Call
-from peer.network.wire.manifest import Manifest, Payload
+from peer.network.wire.frames import Call
+from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.network.wire.messages import Resources
 
 IDS = ("a", "b", "c")
-MANIFEST = Manifest((Payload("v", 8, 1, 0, 9),))
+MANIFEST = Manifest((PayloadSpec("v", 8, 1, 0, 9),))
 Passed = dict[str, int]
 
 
@@ -47,8 +47,8 @@ async def ring(specs: dict[str, dict[str, str]]) -> AsyncIterator[dict[str, Netw
     memory, made = MemoryNetwork(), dict[str, Network]()
     for id in IDS:
         identity = Identity(id, specs.get(id, {}), MANIFEST.digest)
-        node = Node(identity, dict(zip(IDS, IDS, strict=True)), memory.transport(id))
-        made[id] = Network(node, MANIFEST, Callbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
+        node = NetworkState(identity, dict(zip(IDS, IDS, strict=True)), memory.transport(id))
+        made[id] = Network(node, MANIFEST, NetworkCallbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
     async with AsyncExitStack() as running:
         for id, network in made.items():
             await network.listen()

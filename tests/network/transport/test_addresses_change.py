@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from echoes import echo, status
 
-from peer.network.transport import DisconnectedError, Place
+from peer.network.transport import DisconnectedError, ListenConfig
 from peer.network.transport.grpc import GrpcTransport
 
 A, ADDRESS_RECORD = b"\0\1", b"\xc0\x0c\0\1\0\1\0\0\0\0\0\4"
@@ -58,8 +58,11 @@ async def test_a_name_is_looked_up_again_soon(names: tuple[NameServer, int], por
     server, name_port = names
     (port,) = ports(1)
     address = f"dns://127.0.0.1:{name_port}/peer.example:{port}"
-    client, there = GrpcTransport(Place("127.0.0.1:0"), status), GrpcTransport(Place(f"127.0.0.1:{port}"), status)
-    elsewhere = GrpcTransport(Place(f"127.0.0.2:{port}"), status)
+    client, there = (
+        GrpcTransport(ListenConfig("127.0.0.1:0"), status),
+        GrpcTransport(ListenConfig(f"127.0.0.1:{port}"), status),
+    )
+    elsewhere = GrpcTransport(ListenConfig(f"127.0.0.2:{port}"), status)
     await there.listen(echo)
     try:
         assert await answers(client, address)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from peer.network.transport.base import DisconnectedError, Place
+from peer.network.transport.base import DisconnectedError, ListenConfig
 from peer.network.transport.grpc import GrpcTransport
 
 
@@ -24,7 +24,7 @@ async def test_a_cancellation_is_not_taken_for_a_break() -> None:
     host, port = ends.sockets[0].getsockname()
     address = f"{host}:{port}"
     over = asyncio.Event()
-    transport = GrpcTransport(Place("127.0.0.1:1", None, (address,), 2), lambda request: request)
+    transport = GrpcTransport(ListenConfig("127.0.0.1:1", None, (address,), 2), lambda request: request)
     async with ends:
         for turns in range(150):
             tasks = [asyncio.create_task(calls_again_and_again(transport, address, over)) for _ in range(2)]

@@ -4,21 +4,20 @@ import socket
 from contextlib import ExitStack
 from typing import Self
 
-from peer.network.limits import Strangers
+from peer.network.limits import UnknownCallerLimits
 from peer.network.transport.addresses import Endpoint
-from peer.network.transport.crowd import Crowd
-from peer.network.transport.doorkeeper import Doorkeeper
-from peer.telemetry.events import Event, Refused
+from peer.network.transport.unknown_callers import ConnectionLimiter, PerOriginQuota
+from peer.telemetry.events import CallerRefused, Event
 
 
 def test_the_oldest_of_an_origin_that_has_too_many_goes() -> None:
-    crowd: Crowd[int] = Crowd(most=10, of_one_origin=2)
+    crowd: PerOriginQuota[int] = PerOriginQuota(most=10, of_one_origin=2)
     assert [crowd.enter(number, "a") for number in range(4)] == [None, None, 0, 1]
     assert list(crowd) == [2, 3]
 
 
 def test_when_there_are_too_many_in_all_who_has_most_gives_way() -> None:
-    crowd: Crowd[str] = Crowd(most=4, of_one_origin=4)
+    crowd: PerOriginQuota[str] = PerOriginQuota(most=4, of_one_origin=4)
     for name in ("few", "many1", "many2", "many3"):
         assert crowd.enter(name, name.rstrip("123")) is None
     assert crowd.enter("new", "new") == "many1"
@@ -27,7 +26,7 @@ def test_when_there_are_too_many_in_all_who_has_most_gives_way() -> None:
 
 
 def test_who_has_left_counts_no_more() -> None:
-    crowd: Crowd[str] = Crowd(most=1, of_one_origin=1)
+    crowd: PerOriginQuota[str] = PerOriginQuota(most=1, of_one_origin=1)
     crowd.enter("first", "a")
     crowd.leave("first")
     crowd.leave("first")
@@ -37,9 +36,9 @@ def test_who_has_left_counts_no_more() -> None:
 class Door:
     """A port that is looked after; the near ends of its connections stay open."""
 
-    def __init__(self, strangers: Strangers) -> None:
+    def __init__(self, strangers: UnknownCallerLimits) -> None:
         self.told, self._open = list[Event](), ExitStack()
-        self.keeper = Doorkeeper(strangers, self.told.append)
+        self.keeper = ConnectionLimiter(strangers, self.told.append)
         self._server = self._open.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.keeper.guard(self._server.getsockname()[1])
 
@@ -60,7 +59,7 @@ class Door:
 
 def test_of_one_members_connections_the_oldest_that_is_in_no_use_goes() -> None:
     """And from where most of these come: where there are no certificates somebody elsewhere may say that it is it."""
-    with Door(Strangers(of_one_member=3)) as door:
+    with Door(UnknownCallerLimits(of_one_member=3)) as door:
         there = [door.connect("peer1", f"127.0.0.{host}") for host in (1, 1, 2, 2, 1)]
         other, _ = door.connect("peer2")
         first = there[0][1]
@@ -70,12 +69,12 @@ def test_of_one_members_connections_the_oldest_that_is_in_no_use_goes() -> None:
             door.keeper.look()
             assert not shut(other)
     [refused] = door.told
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CallerRefused)
     assert (refused.caller, refused.reason) == ("peer1", "too many connections of one member")
 
 
 def test_members_that_are_no_neighbours_leave_room_for_those_that_are() -> None:
-    with Door(Strangers(connections=2)) as door:
+    with Door(UnknownCallerLimits(connections=2)) as door:
         neighbour, caller = door.connect("neighbour")
         others = [door.connect(f"peer{number}")[0] for number in range(4)]
         with door.keeper.carrying(caller):

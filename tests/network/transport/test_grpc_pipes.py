@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from peer.network.transport import DisconnectedError, Pipe, Place, Service
-from peer.network.transport.dialled import reason
-from peer.network.transport.grpc import GrpcTransport
+from peer.network.transport import DisconnectedError, ListenConfig, Pipe, Service
+from peer.network.transport.grpc import GrpcTransport, describe_grpc_error
 
 
 async def status(_request: bytes) -> bytes:
@@ -20,7 +19,10 @@ class Ends:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.server, self.client = GrpcTransport(Place(address), status), GrpcTransport(Place("127.0.0.1:0"), status)
+        self.server, self.client = (
+            GrpcTransport(ListenConfig(address), status),
+            GrpcTransport(ListenConfig("127.0.0.1:0"), status),
+        )
         self.accepted: asyncio.Queue[Pipe] = asyncio.Queue()
 
     async def accept(self, _service: Service, pipe: Pipe) -> None:
@@ -56,7 +58,7 @@ async def ends(ports: Callable[[int], list[int]]) -> AsyncIterator[Ends]:
     ],
 )
 def test_of_tls_only_where_there_is_any(details: str, plain: str, secure: str) -> None:
-    assert (reason(details, secure=False), reason(details, secure=True)) == (plain, secure)
+    assert (describe_grpc_error(details, secure=False), describe_grpc_error(details, secure=True)) == (plain, secure)
 
 
 async def test_a_stream_that_the_server_drops_ends_at_the_client(ends: Ends) -> None:

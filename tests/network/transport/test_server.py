@@ -8,9 +8,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from peer.network.transport.base import DisconnectedError, Place
+from peer.network.transport.base import DisconnectedError, ListenConfig
 from peer.network.transport.grpc import UNCOMPRESSED, GrpcTransport
-from peer.network.transport.server import Server
+from peer.network.transport.server import GrpcServer
 from peer.network.wire.messages import SERVICE
 
 
@@ -21,7 +21,7 @@ async def test_a_fault_of_a_handler_is_told_once_and_to_no_caller(
         raise ValueError("a secret")
 
     address, stray = f"127.0.0.1:{ports(1)[0]}", list[str]()
-    server = Server([UNCOMPRESSED], stray.append)
+    server = GrpcServer([UNCOMPRESSED], stray.append)
     server.serve(SERVICE, {"Tensors": handle})
     server.add_insecure_port(address)
     await server.start()
@@ -56,7 +56,7 @@ async def test_a_compressed_reply_ends_the_stream(
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     server.add_insecure_port(address)
     await server.start()
-    transport = GrpcTransport(Place(None), answer)
+    transport = GrpcTransport(ListenConfig(None), answer)
     pipe = await transport.dial(address, "Tensors")
     with pytest.raises(DisconnectedError, match="ompress"):
         await pipe.receive()
@@ -68,7 +68,7 @@ async def test_a_server_that_ends_by_a_fault_says_so(
     ports: Callable[[int], list[int]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC's own word for it is one of those that no peer logs."""
-    calls, fail = Server([], print)._server, asyncio.Event()
+    calls, fail = GrpcServer([], print)._server, asyncio.Event()
 
     async def hand_on() -> None:
         await fail.wait()

@@ -12,7 +12,7 @@ from peer.network.limits import Timeouts
 from peer.network.streams.handshake import Identity, RefusedError
 from peer.network.transport import DisconnectedError
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe
-from peer.network.views.questions import Questions
+from peer.network.view_rpc import ViewRpc
 from peer.network.wire.messages import VERSION, Answer, Question, Refusal
 from peer.views.statements import (
     Announcement,
@@ -104,9 +104,9 @@ REPLIES: list[Reply] = [
 ]
 
 
-def questions(id: str, **timeouts: float) -> Questions:
+def questions(id: str, **timeouts: float) -> ViewRpc:
     addresses = {id: f"{id}:1" for id in IDS}
-    return Questions(Identity(id, SPEC, manifest=""), addresses, timeouts=Timeouts(**timeouts))  # type: ignore[arg-type]
+    return ViewRpc(Identity(id, SPEC, manifest=""), addresses, timeouts=Timeouts(**timeouts))  # type: ignore[arg-type]
 
 
 async def conversation(request: Request, reply: Reply) -> tuple[Request, Reply]:
@@ -279,7 +279,7 @@ async def test_who_says_nothing_is_not_waited_for() -> None:
 async def test_a_refusal_is_told_to_the_asker() -> None:
     network = MemoryNetwork()
     other, asking = network.transport("a:1"), network.transport("b:1")
-    stranger = Questions(Identity("a", {"seed": "9"}, manifest=""), {id: f"{id}:1" for id in IDS})
+    stranger = ViewRpc(Identity("a", {"seed": "9"}, manifest=""), {id: f"{id}:1" for id in IDS})
     await other.listen(lambda _service, pipe: stranger.answer(pipe, never))
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(other.run())

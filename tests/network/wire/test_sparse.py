@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from strangers import Door
 
 from peer.network.wire.frames import Heading, Key, encode_frame
-from peer.network.wire.manifest import Manifest, NotDeclaredError, Payload
-from peer.network.wire.sparse import Block, pack, unpack
+from peer.network.wire.manifest import Manifest, NotDeclaredError, PayloadSpec, TopKBlock, pack_top_k, unpack_top_k
 
-FEW, MANY = Block(1000, 3), Block(20, 5)
+FEW, MANY = TopKBlock(1000, 3), TopKBlock(20, 5)
 """One whose places are numbers, one with a bitmap."""
 BLOCKS = (FEW, MANY)
 QUICK = settings(max_examples=100, deadline=None)
@@ -24,7 +23,7 @@ QUICK = settings(max_examples=100, deadline=None)
 def content(places: list[int], values: list[float]) -> bytes:
     """A block of numbered places, and an honest one with a bitmap behind it."""
     numbered = struct.pack(f"<{len(places)}I{len(values)}f", *places, *values)
-    return numbered + pack(MANY, np.arange(5), np.ones(5, np.float32))
+    return numbered + pack_top_k(MANY, np.arange(5), np.ones(5, np.float32))
 
 
 @QUICK
@@ -33,10 +32,10 @@ def test_what_is_packed_is_unpacked(data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 300))
     places = np.array(sorted(data.draw(st.sets(st.integers(0, max(size - 1, 0)), max_size=size))), np.int64)
     values = np.random.default_rng(size).standard_normal(len(places)).astype(np.float32)
-    block = Block(size, len(places))
-    packed = pack(block, places, values)
+    block = TopKBlock(size, len(places))
+    packed = pack_top_k(block, places, values)
     assert len(packed) == block.length <= 4 * len(places) + min(4 * len(places), (size + 7) // 8)
-    ((found, numbers),) = unpack([block], memoryview(packed))
+    ((found, numbers),) = unpack_top_k([block], memoryview(packed))
     assert found.tolist() == places.tolist()
     assert numbers.tolist() == values.tolist()
 
@@ -45,7 +44,7 @@ def test_what_is_packed_is_unpacked(data: st.DataObject) -> None:
 @given(st.binary(min_size=sum(block.length for block in BLOCKS), max_size=sum(block.length for block in BLOCKS)))
 def test_whatever_is_written_is_refused_or_right(data: bytes) -> None:
     with suppress(ValueError):
-        for block, (places, values) in zip(BLOCKS, unpack(BLOCKS, memoryview(data)), strict=True):
+        for block, (places, values) in zip(BLOCKS, unpack_top_k(BLOCKS, memoryview(data)), strict=True):
             assert len({*places.tolist()}) == len(values) == block.kept
             assert places.min() >= 0
             assert places.max() < block.size
@@ -70,7 +69,7 @@ def test_a_message_that_is_no_part_of_a_vector_is_refused_at_the_wire(
     """As every frame that was not declared, with nothing of it kept; what is right is taken after it."""
     data, why = WRONG[name]
     length = sum(block.length for block in BLOCKS)
-    manifest = Manifest((Payload("v", length, 2, 1, 9, "top-k", blocks=BLOCKS),))
+    manifest = Manifest((PayloadSpec("v", length, 2, 1, 9, "top-k", blocks=BLOCKS),))
     monkeypatch.setattr(strangers, "MANIFEST", manifest)
 
     def frame(data: bytes, step: int = 0) -> bytes:

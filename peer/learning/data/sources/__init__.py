@@ -1,12 +1,10 @@
 """Data sources by the names they have in a spec."""
 
-from peer.errors import InputError, nearest
+from peer.errors import InputError, suggest
 from peer.learning.data.sources.base import Source
-from peer.learning.data.sources.cifar import Cifar10, Cifar100
 from peer.learning.data.sources.comma_separated import Csv
-from peer.learning.data.sources.digits import Digits
-from peer.learning.data.sources.folder import ImageFolder
-from peer.learning.data.sources.idx import Emnist, FashionMnist, Mnist
+from peer.learning.data.sources.image_folder import ImageFolder
+from peer.learning.data.sources.image_sets import Cifar10, Cifar100, Digits, Emnist, FashionMnist, Mnist
 from peer.learning.data.sources.npz import Npz
 from peer.learning.data.sources.tables import Parquet
 from peer.learning.data.sources.user import UserSource
@@ -32,5 +30,5 @@ def source_type(name: str) -> type[Source]:
     if ":" in name:
         return UserSource
     if name not in SOURCES:
-        raise InputError(f"unknown data set `{name}`; {nearest(name, [*SOURCES, 'module:function'])}")
+        raise InputError(f"unknown data set `{name}`; {suggest(name, [*SOURCES, 'module:function'])}")
     return SOURCES[name]

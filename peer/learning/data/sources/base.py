@@ -9,18 +9,14 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from peer.errors import InputError
-from peer.learning.data.dataset import Dataset
+from peer.learning.data.batch_reader import BatchReader, Collate
+from peer.learning.data.dataset import Dataset, SelectedRows, as_streamed, is_read_one_by_one, set_aside
 from peer.learning.data.drift import Drift, Stage, stages
 from peer.learning.data.partition import AnyPartition, Iid
-from peer.learning.data.reading import Collate, Reading
-from peer.learning.data.sources.arrays import Rows
-from peer.learning.data.sources.streams import is_read_one_by_one, streamed
-from peer.learning.data.standard import check_columns
-from peer.learning.data.transforms import Steps, both
-from peer.learning.data.validation import set_aside
+from peer.learning.data.samples import check_columns
+from peer.learning.data.transforms import Steps, transforms_by_use
 from peer.learning.tasks import Classification, Task
-from peer.peer_paths import names_peers, of_peer, spelled
-from peer.settings import Settings
+from peer.settings import Settings, names_peers, of_peer, spelled
 
 
 def _true_or_whose(given: Any) -> Any:
@@ -112,8 +108,10 @@ class Source(Settings):
     def _streamed(self, dataset: Dataset) -> Dataset:
         lazily = self.stays_on_disk or self.transforms or self.test_transforms or is_read_one_by_one(dataset)
         if lazily:
-            steps = both(self.transforms, self.test_transforms)
-            return streamed(dataset, Reading(self.name, {}, dataset.task, 1.0, steps, self._collate()), self.workers)
+            steps = transforms_by_use(self.transforms, self.test_transforms)
+            return as_streamed(
+                dataset, BatchReader(self.name, {}, dataset.task, 1.0, steps, self._collate()), self.workers
+            )
         if self.workers:
             raise InputError(f"{self.name}: all samples are in memory, and `workers` would do nothing; leave it out")
         return dataset
@@ -132,7 +130,7 @@ class Source(Settings):
             return dataset
         drawn = np.random.default_rng(self.seed).permutation(len(dataset.train_targets))[: self.limit]
         kept = np.sort(drawn)
-        inputs = Rows(dataset.train_inputs, kept)
+        inputs = SelectedRows(dataset.train_inputs, kept)
         return replace(dataset, train_inputs=inputs, train_targets=dataset.train_targets[kept])
 
     @abstractmethod

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = ",;\t|"
 """Among which that of a file is looked for."""
-UNCLOSED = "EOF inside string"
+UNCLOSED_QUOTE = "EOF inside string"
 """In pandas' words."""
 _SWAPPED = str.maketrans(",.", ".,")
 
@@ -89,7 +89,7 @@ class Csv(Table):
                         index_col=False,
                     )
             except (pandas.errors.ParserWarning, pandas.errors.ParserError) as error:
-                wrong = self._unclosed(separator) if UNCLOSED in str(error) else self._misfit(separator)
+                wrong = self._unclosed(separator) if UNCLOSED_QUOTE in str(error) else self._misfit(separator)
                 if wrong:
                     raise InputError(f"{self.path}: {wrong}") from error
                 raise

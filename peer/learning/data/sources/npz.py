@@ -12,13 +12,12 @@ import numpy as np
 from pydantic import Field
 
 from peer.errors import InputError
-from peer.learning.data.dataset import Dataset
+from peer.files import open_plain
+from peer.learning.data.dataset import Dataset, Labelled, hold_out, join_parts, labelled
 from peer.learning.data.samples import Array
-from peer.learning.data.sources.arrays import Labelled, dataset, hold_out, labelled
 from peer.learning.data.sources.base import OnDisk
 from peer.learning.data.sources.unpacking import check_unpacked
 from peer.learning.tasks import Task
-from peer.reading import open_plain
 
 ENCRYPTED = 1
 """In a zip member's flags."""
@@ -49,7 +48,7 @@ class Npz(OnDisk):
             test = _pair(arrays, ("x_test", "y_test"), where, task)
         else:
             train, test = hold_out(train, self.holdout, self.seed, where)
-        return dataset(train, test, where, self.classes)
+        return join_parts(train, test, where, self.classes)
 
 
 def _pair(arrays: dict[str, Array], keys: tuple[str, str], where: str, task: Task) -> Labelled:

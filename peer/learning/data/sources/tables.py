@@ -1,9 +1,13 @@
-"""Tables: numeric features and one label column. Parquet files, and what CSV files have in common with them."""
+"""Tables: numeric features and one label column. Parquet files, and what CSV files have in common with them.
+
+A Parquet file that is streamed is read a row group at a time.
+"""
 
 import importlib
 import zlib
 from abc import abstractmethod
-from dataclasses import replace
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,25 +15,80 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from peer.errors import InputError, nearest
-from peer.learning.data.dataset import Dataset
-from peer.learning.data.samples import Array, Names
-from peer.learning.data.sources.arrays import Labelled, dataset, hold_out, labelled
+from peer.errors import InputError, suggest
+from peer.learning.data.dataset import Dataset, Labelled, hold_out, join_parts, labelled
+from peer.learning.data.samples import Array, Indices, Names
 from peer.learning.data.sources.base import OnDisk, Source
-from peer.learning.data.sources.row_groups import RowGroups
 from peer.learning.data.sources.unpacking import check_unpacked
 from peer.learning.tasks import Task
 
 if TYPE_CHECKING:
     import pandas
 
+CACHE_BYTES = 64 << 20
+"""Bytes of row groups that each process keeps, those used last."""
 
-_NUMBERS = {
+
+@dataclass
+class RowGroups:
+    """float32 (rows, columns) of a file whose columns are numbers; InputError where one is not finite."""
+
+    path: Path
+    columns: tuple[str, ...]
+    starts: tuple[int, ...]
+    """The first row of each group, and how many rows there are."""
+    _kept: OrderedDict[int, Array] = field(default_factory=OrderedDict, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.starts[-1], len(self.columns)
+
+    def __getitem__(self, indices: Indices, /) -> Array:
+        rows = np.empty((len(indices), len(self.columns)), np.float32)
+        groups = np.searchsorted(self.starts, indices, side="right") - 1
+        for group in np.unique(groups):
+            here = groups == group
+            rows[here] = self._group(int(group))[indices[here] - self.starts[group]]
+        return rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": OrderedDict()}
+
+    def _group(self, number: int) -> Array:
+        if number in self._kept:
+            self._kept.move_to_end(number)
+            return self._kept[number]
+        values = self._read(number)
+        self._kept[number] = values
+        while len(self._kept) > 1 and sum(kept.nbytes for kept in self._kept.values()) > CACHE_BYTES:
+            self._kept.popitem(last=False)
+        return values
+
+    def _read(self, number: int) -> Array:
+        from pyarrow import ArrowException, parquet
+
+        try:
+            table = parquet.ParquetFile(self.path).read_row_group(number, columns=[*self.columns])
+            values = [column.to_numpy() for column in table.columns]
+            found = np.stack([one.astype(np.float32) for one in values], axis=1)
+        except (ArrowException, OSError, ValueError, TypeError) as error:
+            raise InputError(f"{self.path}: row group {number} cannot be read: {error}") from error
+        wrong = np.argwhere(~np.isfinite(found))
+        if len(wrong):
+            row, column = wrong[0]
+            raise InputError(
+                f"{self.path}: column {self.columns[column]!r} has no finite value in row "
+                f"{self.starts[number] + row + 1}; fill it in or leave the row out"
+            )
+        return found
+
+
+_ARROW_NUMBERS = {
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     *("bool", "float", "double", "halffloat"),
 }
 """Arrow's types."""
-_VALUE = 8
+_VALUE_BYTES = 8
 """Bytes of a value in memory."""
 _PLAINLY = "write it without compression and dictionaries"
 
@@ -68,8 +127,8 @@ class Table(Source):
         y, names = self._targets(frame[self.label], task)
         features = frame.drop(columns=self.label)
         samples = labelled(self._features(features), y, where, task, "the table", self.label)
-        joined = dataset(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
-        classes = names or (_numbers(joined.classes) if task.has_classes else ())
+        joined = join_parts(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
+        classes = names or (_numbered_names(joined.classes) if task.has_classes else ())
         left_out = len(read) - len(frame)
         told = f"{left_out} of {len(read)} rows are left out, as a value is missing"
         remarks = (*self._remarks, *([told] if left_out else []))
@@ -91,7 +150,7 @@ class Table(Source):
             )
         for name in self.columns or ():
             if name not in found:
-                raise InputError(f"{self.path}: there is no column {name!r}; {nearest(name, found)}")
+                raise InputError(f"{self.path}: there is no column {name!r}; {suggest(name, found)}")
         return frame.reset_index(drop=True)[
             [*(self.columns or (n for n in frame.columns if n != self.label)), self.label]
         ]
@@ -217,17 +276,17 @@ class Parquet(Table, OnDisk):
         y, names = self._targets(labels[self.label], task)
         rows = self._row_groups()
         samples = Labelled(rows, task.read_targets(y, where, self.label), task)
-        joined = dataset(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
-        classes = names or (_numbers(joined.classes) if task.has_classes else ())
+        joined = join_parts(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
+        classes = names or (_numbered_names(joined.classes) if task.has_classes else ())
         return replace(joined, names=Names(rows.columns, classes))
 
     def _row_groups(self) -> RowGroups:
         from pyarrow import parquet
 
         described = parquet.read_metadata(self.path)
-        for field in described.schema.to_arrow_schema():
-            if field.name != self.label and str(field.type) not in _NUMBERS:
-                raise InputError(f"{self.path}: column {field.name!r} holds {field.type} and no numbers; convert it")
+        for column in described.schema.to_arrow_schema():
+            if column.name != self.label and str(column.type) not in _ARROW_NUMBERS:
+                raise InputError(f"{self.path}: column {column.name!r} holds {column.type} and no numbers; convert it")
         sizes = [described.row_group(number).num_rows for number in range(described.num_row_groups)]
         columns = tuple(name for name in described.schema.to_arrow_schema().names if name != self.label)
         return RowGroups(self.path, columns, (0, *np.cumsum(sizes).tolist()))
@@ -244,7 +303,7 @@ class Parquet(Table, OnDisk):
                 )
             return parquet.read_table(self.path, columns=[self.label]).to_pandas()  # type: ignore[no-any-return]
         columns = [described.schema.column(number) for number in range(described.num_columns)]
-        row = sum(max(_VALUE, column.length or 0) for column in columns)
+        row = sum(max(_VALUE_BYTES, column.length or 0) for column in columns)
         check_unpacked(self.path, described.num_rows * row, _PLAINLY)
         # A text that is in every row stands in the file once, and is read so; in an array it would be there each time.
         texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
@@ -255,6 +314,6 @@ class Parquet(Table, OnDisk):
         return table.to_pandas()  # type: ignore[no-any-return]
 
 
-def _numbers(classes: int) -> tuple[str, ...]:
+def _numbered_names(classes: int) -> tuple[str, ...]:
     """The names of classes that are numbers: as `class_names` would give them."""
     return tuple(map(str, range(classes)))

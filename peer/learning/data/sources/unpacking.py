@@ -5,16 +5,18 @@ from pathlib import Path
 
 from peer.errors import InputError
 
-ALWAYS = 64 << 20
+ALWAYS_ALLOWED_BYTES = 64 << 20
 """Bytes that any file may become."""
-RATIO = 100
+MAX_RATIO = 100
 """So many times its own size may a larger file become; tables come to 3 to 30, arrays of mostly zeros to more."""
 
 
 def check_unpacked(path: Path, size: int, way_out: str) -> None:
     """InputError when `size` bytes are more than the file may become."""
-    if size > _most(path):
-        raise InputError(f"{path}: it would take {size / 1e6:,.0f} MB of memory, {RATIO} times its own size; {way_out}")
+    if size > _allowed_bytes(path):
+        raise InputError(
+            f"{path}: it would take {size / 1e6:,.0f} MB of memory, {MAX_RATIO} times its own size; {way_out}"
+        )
 
 
 class Unpacked(gzip.GzipFile):
@@ -22,7 +24,7 @@ class Unpacked(gzip.GzipFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "rb")
-        self._most = _most(path)
+        self._most = _allowed_bytes(path)
 
     def read(self, size: int | None = -1) -> bytes:
         left = self._most + 1 - self.tell()
@@ -33,9 +35,9 @@ class Unpacked(gzip.GzipFile):
 
     def _counted(self, content: bytes) -> bytes:
         if self.tell() > self._most:
-            raise ValueError(f"it unpacks to more than {RATIO} times its size; unpack it first")
+            raise ValueError(f"it unpacks to more than {MAX_RATIO} times its size; unpack it first")
         return content
 
 
-def _most(path: Path) -> int:
-    return max(ALWAYS, RATIO * path.stat().st_size)
+def _allowed_bytes(path: Path) -> int:
+    return max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * path.stat().st_size)

@@ -11,14 +11,12 @@ import torch
 from pydantic import Field, JsonValue
 
 from peer.errors import InputError
-from peer.learning.data.dataset import Dataset
-from peer.learning.data.items import Items
-from peer.learning.data.reading import Collate
+from peer.learning.data.batch_reader import Collate, TorchDataset
+from peer.learning.data.dataset import Dataset, Labelled, hold_out, join_parts, labelled
 from peer.learning.data.samples import Names
-from peer.learning.data.sources.arrays import Labelled, dataset, hold_out, labelled
 from peer.learning.data.sources.base import Source
 from peer.learning.tasks import Task
-from peer.plugins import in_words, load_object
+from peer.plugins import describe_error, load_object
 
 NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
@@ -50,7 +48,7 @@ class UserSource(Source):
     def _read(self, task: Task) -> Dataset:
         returned = self._call()
         if given := _torch_data_sets(returned):
-            return self._one_by_one([Items(one, self.name) for one in given], task)
+            return self._one_by_one([TorchDataset(one, self.name) for one in given], task)
         if self.collate:
             raise InputError(f"{self.name} returned arrays, of which torch makes batches; leave out `collate`")
         if not isinstance(returned, tuple | list) or len(returned) not in (2, 4):
@@ -71,9 +69,9 @@ class UserSource(Source):
             test = labelled(arrays[2], arrays[3], self.name, task, "x_test", "y_test")
         else:
             train, test = hold_out(train, self.holdout, self.seed, self.name)
-        return replace(dataset(train, test, self.name, self.classes), names=Names(columns[0]))
+        return replace(join_parts(train, test, self.name, self.classes), names=Names(columns[0]))
 
-    def _one_by_one(self, given: list[Items], task: Task) -> Dataset:
+    def _one_by_one(self, given: list[TorchDataset], task: Task) -> Dataset:
         """The data set, of which nothing is read but classes, and a few targets of a task without."""
         if task.outputs_by_largest and not task.has_classes and self.classes is None:
             raise InputError(
@@ -102,7 +100,7 @@ class UserSource(Source):
         except InputError:
             raise
         except (Exception, SystemExit) as error:
-            raise InputError(f"{self.name} failed: {in_words(error)}") from error
+            raise InputError(f"{self.name} failed: {describe_error(error)}") from error
 
 
 def _torch_data_sets(returned: Any) -> tuple[Any, ...]:

@@ -1,0 +1,57 @@
+"""The federation that a command line names: the spec in its file, with the command line's changes.
+
+`header` is the first line of a run. It goes by what is written in the file alone: it is printed before anything is
+imported that takes seconds, so this module imports nothing of that kind at its top. `resolved` is the checked spec.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.run_files import default_directory
+from peer.spec.document import Document, put, scalar
+from peer.text import plural, printable
+
+if TYPE_CHECKING:
+    from peer.spec.federation import Spec
+
+
+def header(
+    document: Document, *, peers: int | None = None, overrides: Sequence[str] = (), out: Path | None = None
+) -> str | None:
+    """Which protocol, how many peers, and where; None where that cannot be told, as something is wrong.
+
+    peers, overrides, out: as `--peers`, `--set` and `--out` have them.
+    """
+    try:
+        content = changed(document, overrides)
+        protocol, ring = content["protocol"], content.get("ring")
+        name = protocol if isinstance(protocol, str) else protocol["name"]
+        count = len(ring) if isinstance(ring, list) else peers
+        place = out or default_directory(content["name"])
+        return printable(f"{name}, {plural(count, 'peer')}, in {place.resolve()}") if count and place else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def changed(document: Document, overrides: Sequence[str]) -> dict[str, Any]:
+    """The file's content with the command line's changes; ValueError for one that cannot be made."""
+    content = {"name": document.path.stem} | document.content
+    for override in overrides:
+        name, _, value = override.partition("=")
+        put(content, name, scalar(value))
+    return content
+
+
+def resolved(arguments: argparse.Namespace, document: Document | None = None) -> "Spec":
+    """The spec that `spec_arguments` stand for; `document`: its file, if it is read already."""
+    from peer.spec.loading import resolve  # which takes seconds
+
+    return resolve(
+        document or Document.read(arguments.federation),
+        peers=arguments.peers,
+        port=arguments.port,
+        seed=arguments.seed,
+        overrides=arguments.overrides,
+    )

@@ -1,0 +1,469 @@
+"""The objects of a federation in a cluster, as plain data.
+
+What can be chosen, what a federation's settings are inside a cluster, the objects themselves, and the two that ask for
+them: a run (`RunObjects`: the same objects under names of its own, with what its settings say) and `dfl-launch
+manifests` (`tree`: a kustomize base, two components, and overlays that put them together).
+
+An Indexed Job and no StatefulSet, for a federation has an end: a StatefulSet starts a peer that is done again for ever,
+and one that was refused as well. The price: a Job has no claim for each pod, so all peers share one, and each sees its
+own directory of it.
+"""
+
+import copy
+import hashlib
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from launcher.engines.base import IMAGE_WANTED, Image, Run
+from launcher.run_files import certificate_files
+from peer.errors import InputError
+from peer.settings import Settings, Wanted
+from peer.spec.document import dump_yaml
+from peer.spec.federation import Spec
+
+QUANTITY = r"^[1-9][0-9]*(\.[0-9]+)?([kMGTP]i?|Ki)?$"
+SIZE = "a number with a unit of Kubernetes, such as 500Mi or 4Gi"
+
+
+class KubernetesSettings(Settings):
+    """A pod for every peer, of one Job."""
+
+    image: Annotated[Image, Wanted(IMAGE_WANTED)]
+    """The image of the peers, as the cluster's nodes can pull it; see deploy/Dockerfile."""
+    context: str | None = None
+    """Which of kubectl's contexts. Not given: the one that kubectl uses now."""
+    namespace: str | None = None
+    """Not given: the context's."""
+    storage: Annotated[str, Field(pattern=QUANTITY), Wanted(SIZE)] = "10Gi"
+    """Size of the volume for what all peers write while they run."""
+    storage_class: str | None = None
+    """Its storage class. Not given: the cluster's default."""
+    access: Annotated[Literal["ReadWriteMany", "ReadWriteOnce"], Wanted("ReadWriteMany or ReadWriteOnce")] = (
+        "ReadWriteMany"
+    )
+    """ReadWriteOnce will do on a cluster of one node."""
+    cpus: Annotated[float, Field(gt=0), Wanted("a number of CPUs above 0, such as 1.5")] = 1
+    """CPUs that every peer asks for."""
+    memory: Annotated[Annotated[str, Field(pattern=QUANTITY)] | None, Wanted(SIZE)] = None
+    """Memory that every peer asks for and may take: 4Gi. Not given: asks for 1Gi, may take 2Gi."""
+    gpus: Annotated[int, Field(ge=0), Wanted("a whole number, such as 1")] = 0
+    """GPUs of every peer."""
+    data: str | None = None
+    """A claim that is there already, which all peers see as /data."""
+    kubectl: Annotated[str, Field(min_length=1)] = "kubectl"
+    """The program, or its path."""
+
+
+PEER_PORT, HEALTH_PORT = 7700, 7800
+CONFIG, RUNS, DATA, CODE, TLS = (
+    Path("/", *parts) for parts in (("etc", "dfl"), ("runs",), ("data",), ("code",), ("tls",))
+)
+LONGEST_NAME = 63
+"""Of a label in DNS."""
+
+
+@dataclass(frozen=True)
+class ClusterLayout:
+    """One federation in a cluster. `certificates`: whether its peers have any."""
+
+    spec: Spec
+    certificates: bool = False
+    mark: str = ""
+    """What tells its name from that of another run of the same federation; empty for none."""
+    device: str = "auto"
+
+    @property
+    def name(self) -> str:
+        """Of the Job and its service; InputError where it makes no name in DNS."""
+        name = re.sub(r"[^a-z0-9]+", "-", f"{self.spec.name}-{self.mark}".lower()).strip("-")
+        pods = f"{name}-{len(self.spec.ids) - 1}"
+        if not re.fullmatch(r"[a-z].*", name) or len(pods) > LONGEST_NAME:
+            raise InputError(
+                f"the name `{self.spec.name}` cannot name a service: begin it with a letter, with {LONGEST_NAME} "
+                "characters at most for it and a peer's number"
+            )
+        return name
+
+    def address(self, index: int) -> str:
+        """The pods of an Indexed Job are called by their number; the headless service makes that a name in DNS."""
+        return f"{self.name}-{index}.{self.name}:{PEER_PORT}"
+
+    def files(self) -> dict[str, str]:
+        """The settings files of all peers, by name; a peer's is its number, so that a pod can find it."""
+        files = {"federation.yaml": dump_yaml(self._federation())}
+        return files | {f"{index}.yaml": dump_yaml(self._peer(id)) for index, id in enumerate(self.spec.ids)}
+
+    def _federation(self) -> Mapping[str, Any]:
+        content = self.spec.model_dump(mode="json", exclude_none=True)
+        sources = [content["data"], *(member["data"] for member in content["ring"] if "data" in member)]
+        content.pop("code", None)
+        if self.spec.own_code:
+            content["code"] = str(CODE)
+        if "recording" in content:
+            content["recording"] = str(DATA / "recording")
+        for source in (*sources, content["model"]):
+            source.update({key: _inside(source[key]) for key in ("root", "path", "weights") if key in source})
+        for index, member in enumerate(content["ring"]):
+            member["address"] = self.address(index)
+            member.pop("dials_out", None)  # in a cluster all reach each other
+        return content
+
+    def _peer(self, id: str) -> Mapping[str, Any]:
+        content: dict[str, Any] = {"federation": "federation.yaml", "id": id, "listen": f"0.0.0.0:{PEER_PORT}"}
+        content |= {"health": f"0.0.0.0:{HEALTH_PORT}", "out": str(RUNS / id)}
+        content |= {"device": self.device} if self.device != "auto" else {}
+        if self.certificates:
+            content |= {"tls": {what: str(TLS / f"{what}.pem") for what in ("ca", "cert", "key")}}
+        return content
+
+
+def _inside(path: str) -> str:
+    """Where data lie in a pod: by the name of the file or directory, or from the part on that differs by peer."""
+    parts = Path(path).parts
+    own = next((place for place, part in enumerate(parts) if "{id}" in part), len(parts) - 1)
+    return str(DATA.joinpath(*parts[own:]))
+
+
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+USER = 70001
+"""The image's."""
+RESTARTS = 5
+WRONG_INPUT = 2
+GRACE_SECONDS = 30
+"""For the checkpoint after SIGTERM."""
+Object = Mapping[str, Any]
+
+
+def labels(name: str) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "dfl", "app.kubernetes.io/instance": name}
+
+
+def _object(kind: str, api: str, name: str, **content: Any) -> Object:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": labels(name)}, **content}
+
+
+def job(place: ClusterLayout, image: str) -> Object:
+    peers = len(place.spec.ids)
+    spec = {
+        "completions": peers,
+        "parallelism": peers,
+        "completionMode": "Indexed",
+        "backoffLimitPerIndex": RESTARTS,
+        "maxFailedIndexes": 0,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": _failures()},
+        "template": {"metadata": {"labels": labels(place.name)}, "spec": _pod(place.name, image)},
+    }
+    return _object("Job", "batch/v1", place.name, spec=spec)
+
+
+def _failures() -> list[Object]:
+    """Wrong input ends all, as it would be no better the next time; a pod that was evicted counts for nothing."""
+    wrong = {"containerName": "peer", "operator": "In", "values": [WRONG_INPUT]}
+    return [
+        {"action": "FailJob", "onExitCodes": wrong},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+
+
+def _pod(name: str, image: str) -> Object:
+    return {
+        "subdomain": name,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(image)],
+        "volumes": [
+            {"name": "config", "configMap": {"name": name}},
+            {"name": "runs", "persistentVolumeClaim": {"claimName": name}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+        ],
+    }
+
+
+def _container(image: str) -> Object:
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}
+    return {
+        "name": "peer",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [f"{CONFIG}/$(DFL_INDEX).yaml"],
+        "env": [{"name": "DFL_INDEX", "valueFrom": index}],
+        "ports": [{"name": "peer", "containerPort": PEER_PORT}, {"name": "health", "containerPort": HEALTH_PORT}],
+        "startupProbe": _probe(periodSeconds=5, failureThreshold=120),
+        "livenessProbe": _probe(periodSeconds=30, failureThreshold=4),
+        "readinessProbe": _probe(periodSeconds=10),
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "config", "mountPath": str(CONFIG), "readOnly": True},
+            {"name": "runs", "mountPath": str(RUNS), "subPathExpr": "$(DFL_INDEX)"},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+
+
+def _probe(**timing: int) -> Object:
+    return {"grpc": {"port": HEALTH_PORT}, "timeoutSeconds": 5, **timing}
+
+
+def service(name: str) -> Object:
+    """Gives every pod its name, before it is ready as well: ready is who has met its neighbours."""
+    ports = [{"name": "peer", "port": PEER_PORT}]
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": labels(name), "ports": ports}
+    return _object("Service", "v1", name, spec=spec)
+
+
+def claim(name: str) -> Object:
+    """Of many nodes at a time, since the pods are on many."""
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}}
+    return _object("PersistentVolumeClaim", "v1", name, spec=spec)
+
+
+def disruption_budget(name: str, peers: int) -> Object:
+    """One peer at a time may be evicted: the others wait for it."""
+    spec = {
+        "minAvailable": peers - 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": {"matchLabels": labels(name)},
+    }
+    return _object("PodDisruptionBudget", "policy/v1", name, spec=spec)
+
+
+def network_policy(name: str) -> Object:
+    """Peers hear each other and nobody else. All of them, as who is whose neighbour may change from round to round."""
+    peers = {"podSelector": {"matchLabels": labels(name)}}
+    heard = {"from": [peers], "ports": [{"protocol": "TCP", "port": PEER_PORT}]}
+    spec = {"podSelector": {"matchLabels": labels(name)}, "policyTypes": ["Ingress"], "ingress": [heard]}
+    return _object("NetworkPolicy", "networking.k8s.io/v1", name, spec=spec)
+
+
+def collector(name: str, image: str) -> Object:
+    """A pod that does nothing, through which the peers' files can be copied when they are done."""
+    pod, container = _pod(name, image), _container(image)
+    idle = {key: container[key] for key in ("name", "image", "imagePullPolicy", "securityContext")} | {
+        "command": ["sleep", "infinity"],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
+        "volumeMounts": [{"name": "runs", "mountPath": str(RUNS), "readOnly": True}],
+    }
+    spec = {key: pod[key] for key in ("automountServiceAccountToken", "enableServiceLinks", "securityContext")}
+    spec |= {"containers": [idle], "volumes": [volume for volume in pod["volumes"] if volume["name"] == "runs"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-collect"}, "spec": spec}
+
+
+def gpu_patch(name: str) -> Object:
+    resources = {"limits": {"nvidia.com/gpu": 1}}
+    return _patch(name, {"containers": [{"name": "peer", "resources": resources}]})
+
+
+def certificates_patch(name: str, ids: Sequence[str]) -> Object:
+    """The Secret holds a directory for every peer, of which its container sees its own."""
+    mount = {"name": "tls", "mountPath": str(TLS), "subPathExpr": "$(DFL_INDEX)", "readOnly": True}
+    items = []
+    for index, id in enumerate(ids):
+        files = {"ca.pem": "ca.pem", f"{id}.pem": "cert.pem", f"{id}.key": "key.pem"}
+        items += [{"key": key, "path": f"{index}/{file}"} for key, file in files.items()]
+    secret = {"secretName": f"{name}-certificates", "defaultMode": 0o440, "items": items}
+    container = {"name": "peer", "volumeMounts": [mount]}
+    return _patch(name, {"containers": [container], "volumes": [{"name": "tls", "secret": secret}]})
+
+
+def _patch(name: str, pod: Object) -> Object:
+    spec = {"template": {"spec": pod}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
+RUN_LABEL = "app.kubernetes.io/instance"
+"""The label that everything of a run has."""
+DIGEST_ANNOTATION = "dfl/order"
+"""The annotation of a Job that tells what was asked for."""
+MutableObject = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunObjects:
+    """One run's objects."""
+
+    run: Run
+    place: ClusterLayout
+    settings: KubernetesSettings
+
+    @property
+    def name(self) -> str:
+        return self.place.name
+
+    def beside(self) -> list[MutableObject]:
+        """All that the Job needs."""
+        name, peers = self.name, len(self.place.spec.ids)
+        made = [
+            service(name),
+            disruption_budget(name, peers),
+            network_policy(name),
+            self._claim(),
+            self._of("ConfigMap", name, data=self.place.files()),
+        ]
+        if self.run.certs:
+            made.append(
+                self._of("Secret", f"{name}-certificates", data=secret_data(self.run.certs, self.place.spec.ids))
+            )
+        return [*map(dict, made)]
+
+    @cached_property
+    def job(self) -> MutableObject:
+        made = copy.deepcopy(dict(job(self.place, self.settings.image)))
+        pod = made["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        container["args"] = [*container["args"], "--quiet"]
+        container["resources"] = self._resources(container["resources"])
+        if self.run.certs:
+            patch = certificates_patch(self.name, self.place.spec.ids)["spec"]["template"]["spec"]
+            container["volumeMounts"] += patch["containers"][0]["volumeMounts"]
+            pod["volumes"] += patch["volumes"]
+        if self.settings.data:
+            container["volumeMounts"].append({"name": "data", "mountPath": str(DATA), "readOnly": True})
+            pod["volumes"].append(
+                {"name": "data", "persistentVolumeClaim": {"claimName": self.settings.data, "readOnly": True}}
+            )
+        made["metadata"]["annotations"] = {DIGEST_ANNOTATION: self._digest_of(made)}
+        return made
+
+    @property
+    def digest(self) -> str:
+        """Tells whether a Job is what would be made now."""
+        return str(self.job["metadata"]["annotations"][DIGEST_ANNOTATION])
+
+    def collector(self) -> MutableObject:
+        """Not under the peers' labels: it is none of theirs, and nobody is to reach it."""
+        made = copy.deepcopy(dict(collector(self.name, self.settings.image)))
+        made["metadata"]["labels"] = {"app.kubernetes.io/name": "dfl-collect", RUN_LABEL: self.name}
+        return made
+
+    def _claim(self) -> MutableObject:
+        made = copy.deepcopy(dict(claim(self.name)))
+        made["spec"] |= {
+            "accessModes": [self.settings.access],
+            "resources": {"requests": {"storage": self.settings.storage}},
+        }
+        if self.settings.storage_class:
+            made["spec"]["storageClassName"] = self.settings.storage_class
+        return made
+
+    def _resources(self, usual: MutableObject) -> MutableObject:
+        memory = self.settings.memory
+        requests = {"cpu": f"{self.settings.cpus:g}", "memory": memory or usual["requests"]["memory"]}
+        limits: MutableObject = {"memory": memory or usual["limits"]["memory"]}
+        if self.settings.gpus:
+            limits["nvidia.com/gpu"] = self.settings.gpus
+        return {"requests": requests, "limits": limits}
+
+    def _digest_of(self, job: MutableObject) -> str:
+        asked = [job, self.place.files(), self.run.spec.digest()]
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+    def _of(self, kind: str, name: str, data: dict[str, str]) -> MutableObject:
+        return {
+            "apiVersion": "v1",
+            "kind": kind,
+            "metadata": {"name": name, "labels": labels(self.name)},
+            "data": data,
+        }
+
+
+def secret_data(directory: Path, ids: Sequence[str]) -> dict[str, str]:
+    """The content of a Secret: everybody's files by name, in base64."""
+    paths = [path for id in ids for path in certificate_files(directory, id).values()]
+    return {path.name: b64encode(path.read_bytes()).decode() for path in paths}
+
+
+KUSTOMIZATION, COMPONENT = "kustomize.config.k8s.io/v1beta1", "kustomize.config.k8s.io/v1alpha1"
+CERTIFICATES = PurePosixPath("components/certificates/certs")
+"""Where the certificates lie; kustomize reads no file outside of the directories that it is given."""
+OVERLAYS = {"certificates": ("certificates",), "gpu": ("gpu",), "certificates-gpu": ("certificates", "gpu")}
+ABOUT = "# Made by `dfl-launch manifests`: change the federation and make it again, or patch it in an overlay.\n"
+IGNORED = "# Keys stay out of the repository.\n*\n!.gitignore\n"
+
+
+def tree(spec: Spec, image: str) -> dict[str, str]:
+    """Every file by its path; all of it may be committed."""
+    return {path: text if path.endswith(".gitignore") else ABOUT + text for path, text in _tree_files(spec, image)}
+
+
+def _tree_files(spec: Spec, image: str) -> Iterator[tuple[str, str]]:
+    place = ClusterLayout(spec)
+    name = place.name
+    yield from _base(place, image)
+    yield from _component(name, "gpu", gpu_patch(name))
+    yield from _certificates(ClusterLayout(spec, certificates=True))
+    for overlay, components in OVERLAYS.items():
+        content = {"resources": ["../../base"], "components": [f"../../components/{one}" for one in components]}
+        yield f"overlays/{overlay}/kustomization.yaml", _kustomization(content)
+    yield "collect.yaml", dump_yaml(collector(name, image))
+
+
+def _base(place: ClusterLayout, image: str) -> Iterator[tuple[str, str]]:
+    name = place.name
+    made = {
+        "service": service(name),
+        "claim": claim(name),
+        "job": job(place, image),
+        "disruption-budget": disruption_budget(name, len(place.spec.ids)),
+        "network-policy": network_policy(name),
+    }
+    for file, content in made.items():
+        yield f"base/{file}.yaml", dump_yaml(content)
+    yield from _config_files("base", place)
+    generator = _generator(name, place)
+    content = {"resources": [f"{file}.yaml" for file in made], "configMapGenerator": [generator]}
+    yield "base/kustomization.yaml", _kustomization(content)
+
+
+def _component(name: str, component: str, patch: Mapping[str, Any], **more: Any) -> Iterator[tuple[str, str]]:
+    directory = f"components/{component}"
+    yield f"{directory}/job.yaml", dump_yaml(patch)
+    content = {"apiVersion": COMPONENT, "kind": "Component", "patches": [{"path": "job.yaml"}], **more}
+    yield f"{directory}/kustomization.yaml", dump_yaml(content)
+
+
+def _certificates(place: ClusterLayout) -> Iterator[tuple[str, str]]:
+    name, ids = place.name, place.spec.ids
+    names = ["ca.pem", *(f"{id}.{end}" for id in ids for end in ("pem", "key"))]
+    secret = {"name": f"{name}-certificates", "files": [f"certs/{one}" for one in names]}
+    config = _generator(name, place) | {"behavior": "replace"}
+    generators = {"configMapGenerator": [config], "secretGenerator": [secret]}
+    yield from _component(name, "certificates", certificates_patch(name, ids), **generators)
+    yield from _config_files("components/certificates", place)
+    yield f"{CERTIFICATES}/.gitignore", IGNORED
+
+
+def _config_files(directory: str, place: ClusterLayout) -> Iterator[tuple[str, str]]:
+    for file, text in place.files().items():
+        yield f"{directory}/config/{file}", text
+
+
+def _generator(name: str, place: ClusterLayout) -> dict[str, Any]:
+    return {"name": name, "files": [f"config/{file}" for file in place.files()]}
+
+
+def _kustomization(content: Mapping[str, Any]) -> str:
+    return dump_yaml({"apiVersion": KUSTOMIZATION, "kind": "Kustomization", **content})

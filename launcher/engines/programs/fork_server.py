@@ -1,0 +1,257 @@
+"""A process that has imported everything and forks a peer in milliseconds.
+
+    python -P -m launcher.engines.programs.fork_server --control FD --lifeline FD --entry peer.cli:main
+        --preload torch,numpy
+
+Importing torch and gRPC costs seconds of CPU and 200 MB a process; a fork of a process that has them costs
+milliseconds, and the pages stay shared. Only imports happen before a fork: no gRPC object and no torch
+operation on several threads, since neither survives one.
+
+It speaks JSON lines on the control socket (`ForkServer` in `launcher.engines.local` is the other end). Orders:
+
+    {"do": "start", "number": 1, "argv": [...], "log": "...", "cwd": null, "env": {}}
+    {"do": "signal", "pid": 123, "signal": 15}      ignored once it has ended: its pid may be another's
+
+and notices, as things happen (code -9 after SIGKILL):
+
+    {"ready": 100}   {"started": 1, "pid": 123}   {"refused": 1, "why": "..."}   {"exited": 123, "code": 0}
+
+The lifeline is a pipe whose only write end the launcher holds: when the launcher is gone, however it went,
+every child reads the end of it and ends itself.
+
+At its top this module imports nothing that is heavy, and must not: `preload` sets the number of threads before the
+libraries that read it are imported.
+"""
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from peer.process import signals_deferred
+
+Entry = Callable[[list[str]], int | None]
+
+SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """What a child inherits open: its log, the lifeline that it reads, and what is the fork server's own."""
+
+    log: int
+    lifeline: int
+    foreign: tuple[int, ...]
+
+
+def run_child(order: dict[str, Any], entry: Entry, inherited: Descriptors, grace: float) -> NoReturn:
+    """Runs `entry(argv)` as a process of its own and exits with its code.
+
+    grace: seconds that it has to end by itself when the launcher is gone.
+
+    If it raises, the traceback goes to the log and the code is 1. Leaves by `os._exit`: the interpreter's
+    clean-up belongs to the fork server, whose copy this is.
+    """
+    code = 1
+    try:
+        prepare_child(order, inherited)
+        threading.Thread(
+            target=end_with_launcher, args=(inherited.lifeline, grace), name="lifeline", daemon=True
+        ).start()
+        code = int(entry(list(order["argv"])) or 0)
+    finally:
+        code = exit_code(sys.exception(), code)
+        with suppress(OSError):  # a full disk must not change the exit code
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def prepare_child(order: dict[str, Any], inherited: Descriptors) -> None:
+    """Own session (a terminal's Ctrl-C is the launcher's to handle), default signals, output into the log."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    for descriptor in inherited.foreign:
+        os.close(descriptor)
+    for descriptor in (1, 2):
+        os.dup2(inherited.log, descriptor)
+    os.close(inherited.log)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    os.environ.update(order.get("env") or {})
+    if order.get("cwd"):
+        os.chdir(order["cwd"])
+    sys.argv = ["dfl-peer", *order["argv"]]
+
+
+def end_with_launcher(lifeline: int, grace: float) -> None:
+    """Blocks until nobody holds the lifeline's write end, then ends this process: politely, then for sure."""
+    while os.read(lifeline, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(grace)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exit_code(error: BaseException | None, code: int) -> int:
+    """The exit code the interpreter would have given, and its message or traceback on stderr."""
+    if error is None:
+        return code
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
+    with suppress(OSError):
+        traceback.print_exception(error)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+class ForkServerProcess:
+    """Obeys the launcher; knows its children by their process ids."""
+
+    def __init__(self, control: socket.socket, lifeline: int, entry: Entry, grace: float):
+        self.control, self.lifeline, self.entry, self.grace = control, lifeline, entry, grace
+        self.children: set[int] = set()
+        self.heard = True
+        self.wakeup, self.wakeup_write = os.pipe()
+        os.set_blocking(self.wakeup, False)
+        os.set_blocking(self.wakeup_write, False)
+        signal.set_wakeup_fd(self.wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.wakeup, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Obeys until the launcher's end of the control socket closes, then sees the children out."""
+        self.selector.register(self.control, selectors.EVENT_READ)
+        rest = b""
+        self.say({"ready": os.getpid()})
+        while self.heard:
+            ready = {key.fileobj for key, _ in self.selector.select()}
+            if self.wakeup in ready:
+                self.reap()
+            if self.control in ready:
+                *orders, rest = (rest + self.hear()).split(b"\n")
+                for order in orders:
+                    self.obey(json.loads(order))
+        self.selector.unregister(self.control)
+        self.see_out()
+
+    def hear(self) -> bytes:
+        try:
+            chunk = self.control.recv(1 << 16)
+        except ConnectionResetError:
+            chunk = b""
+        self.heard = bool(chunk)
+        return chunk
+
+    def say(self, notice: dict[str, Any]) -> None:
+        try:
+            self.control.sendall(json.dumps(notice).encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            self.heard = False
+
+    def obey(self, order: dict[str, Any]) -> None:
+        if order["do"] == "signal":
+            if order["pid"] in self.children:
+                os.kill(order["pid"], order["signal"])
+            return
+        try:
+            pid = self.fork(order)
+        except OSError as error:
+            why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            self.say({"refused": order["number"], "why": why})
+        else:
+            self.children.add(pid)
+            self.say({"started": order["number"], "pid": pid})
+
+    def fork(self, order: dict[str, Any]) -> int:
+        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            # Until the child has its own handlers, a signal to it would write into this server's pipe.
+            with signals_deferred(SIGNALS):
+                pid = os.fork()
+                if pid == 0:
+                    # With the control socket open in a child, the launcher would never see this server end.
+                    foreign = (self.control.fileno(), self.wakeup, self.wakeup_write)
+                    run_child(order, self.entry, Descriptors(log, self.lifeline, foreign), self.grace)
+        finally:
+            os.close(log)
+        return pid
+
+    def reap(self) -> None:
+        try:
+            while os.read(self.wakeup, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        for pid in tuple(self.children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self.children.discard(pid)
+                self.say({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+
+    def see_out(self) -> None:
+        """The lifeline has told the children to end; one that does not within the grace is killed."""
+        deadline = time.monotonic() + self.grace
+        while self.children and (left := deadline - time.monotonic()) > 0:
+            self.selector.select(left)
+            self.reap()
+        for pid in self.children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def preload(modules: list[str]) -> None:
+    """Imports what every peer needs, so that the children share it; what is not installed is left out."""
+    # One thread for the maths libraries: peers train in one, and pools of threads do not survive a fork.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as missing:
+            if missing.name != name.partition(".")[0]:
+                raise
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="launcher.engines.programs.fork_server")
+    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--lifeline", type=int, required=True)
+    parser.add_argument("--entry", required=True)
+    parser.add_argument("--preload", default="")
+    parser.add_argument("--grace", type=float, default=5.0)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    preload([name for name in arguments.preload.split(",") if name])
+    module, _, function = arguments.entry.partition(":")
+    entry: Entry = getattr(importlib.import_module(module), function)
+    gc.collect()
+    gc.freeze()  # a collection in a child must not touch, and so copy, the shared pages
+    ForkServerProcess(socket.socket(fileno=arguments.control), arguments.lifeline, entry, arguments.grace).serve()
+
+
+if __name__ == "__main__":
+    main()

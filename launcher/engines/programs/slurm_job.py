@@ -1,0 +1,180 @@
+"""The batch script of a Slurm job: finds addresses, starts a task for every peer, decides what comes after them.
+
+    python -P slurm_job.py DIR --port 7700 --requeues 5 ID...
+
+A peer that crashed ends the step (`srun --kill-on-bad-exit`), and the job is queued again; all go on from their
+checkpoints. What the job prints, the launcher shows.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.run_files import RunFiles
+from peer.files import write_atomically
+from peer.spec.document import Document, dump_yaml
+
+BESIDE = Path(__file__).parent
+WRONG_INPUT = 2
+STOPPED = (143, 130, -15, -2)
+Exits = Mapping[str, int | None]
+"""Exit codes by peer; None: it was ended with the step, and nobody saw how."""
+
+
+@dataclass(frozen=True)
+class JobRunner:
+    """One start of the job. `requeues` bounds those in a row without a completed round."""
+
+    files: RunFiles
+    ids: Sequence[str]
+    port: int
+    requeues: int
+
+    def run(self) -> int:
+        exits = self.peers() if self.place() else dict.fromkeys(self.ids, STOPPED[0] if self.stopping else WRONG_INPUT)
+        why = self.why_again(exits)
+        if why is None:
+            return self.over(exits)
+        if (row := self.row()) > self.requeues:
+            print(f"{why}; not queued again: {self.requeues} times in a row are enough", flush=True)
+            return self.over(exits)
+        print(f"{why}; queued again ({row} of {self.requeues} in a row)", flush=True)
+        if subprocess.call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]):
+            return self.over(exits)
+        return 0
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the launcher has asked for the end."""
+        return (self.files.job / "stop").exists()
+
+    def place(self) -> bool:
+        """Writes the addresses into the federation's file, and into each peer's where it listens. False: not all have
+        found one, and have said why.
+        """
+        found = self.addresses()
+        if found is None or self.stopping:
+            return False
+        spec = Document.read(self.files.federation).content
+        for id, member, task in zip(self.ids, spec["ring"], found, strict=True):
+            member["address"] = task["address"]
+            member.pop("dials_out", None)  # the nodes of a cluster reach each other
+            config = Document.read(self.files.config(id)).content | {"listen": task["listen"]}
+            write_atomically(self.files.config(id), dump_yaml(config).encode())
+        write_atomically(self.files.federation, dump_yaml(spec).encode())
+        nodes = len({task["node"] for task in found})
+        print(f"peers on nodes: {len(found)} on {nodes}; their addresses are in {self.files.federation}", flush=True)
+        return True
+
+    def addresses(self) -> list[dict[str, Any]] | None:
+        """Of every task, by rank. All hold their ports until the last has one."""
+        nodes = node_addresses(os.environ["SLURM_JOB_NODELIST"])
+        command = [*step(len(self.ids)), sys.executable, "-P", str(BESIDE / "slurm_address.py")]
+        command += [str(self.files.path), str(self.port)]
+        environment = os.environ | {"DFL_NODES": json.dumps(nodes)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, env=environment, text=True, **pipes) as srun:  # type: ignore[call-overload]
+            found = [json.loads(srun.stdout.readline() or "null") for _ in self.ids]
+            srun.stdin.close()
+        return None if srun.returncode or None in found else sorted(found, key=lambda one: int(one["rank"]))
+
+    def peers(self) -> Exits:
+        """Runs them to their end."""
+        exits = self.files.job / "exit"
+        shutil.rmtree(exits, ignore_errors=True)
+        exits.mkdir()
+        command = [*step(len(self.ids)), "--wait=0", sys.executable, "-P", str(BESIDE / "slurm_task.py")]
+        subprocess.call([*command, str(self.files.path), *self.ids], stdin=subprocess.DEVNULL)
+        return {id: int((exits / id).read_text()) if (exits / id).exists() else None for id in self.ids}
+
+    def why_again(self, exits: Exits) -> str | None:
+        """Why the peers are to be started again; None when they have decided themselves how they end."""
+        first = not (self.files.job / "row.json").exists()
+        if self.stopping or any(self.decided(id, code, first) for id, code in exits.items()):
+            return None
+        crashed = {id: code for id, code in exits.items() if code not in (0, None, *STOPPED)}
+        if crashed:
+            return ", ".join(f"{id} {told(code)}" for id, code in crashed.items())
+        if any(code is None for code in exits.values()):
+            return "Slurm has ended the peers"
+        if any(exits.values()):
+            return "Slurm has told the peers to end"
+        return None
+
+    def decided(self, id: str, code: int | None, first: bool) -> bool:
+        """A crash is no decision; wrong input is one at the first start only."""
+        return (code == WRONG_INPUT and first) or (
+            code == 1 and last_event(self.files.out(id)).get("event") == "failed"
+        )
+
+    def row(self) -> int:
+        """Which requeue this would be, of those since the last completed round."""
+        path = self.files.job / "row.json"
+        before = json.loads(path.read_text()) if path.exists() else {"row": 0, "round": -1}
+        round = max(completed(self.files.out(id)) for id in self.ids)
+        row = before["row"] + 1 if round == before["round"] else 1
+        write_atomically(path, json.dumps({"row": row, "round": round}).encode())
+        return int(row)
+
+    def over(self, exits: Exits) -> int:
+        """Tells the launcher; the job's own exit code."""
+        rounds = Document.read(self.files.federation).content.get("rounds", 10)
+        restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        content = {"rounds": rounds, "restarts": restarts, "codes": dict(exits)}
+        write_atomically(self.files.job / "codes.json", json.dumps(content).encode())
+        return int(any(code != 0 for code in exits.values()))
+
+
+def step(tasks: int) -> list[str]:
+    """One program as a task for each peer; a task that fails ends the others."""
+    # srun does not take the CPUs from the job by itself since Slurm 22.05.
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK", "1")
+    return ["srun", f"--ntasks={tasks}", f"--cpus-per-task={cpus}", "--kill-on-bad-exit=1"]
+
+
+def node_addresses(nodes: str) -> dict[str, str]:
+    """The address by which Slurm itself reaches each node."""
+    shown = subprocess.run(["scontrol", "show", "node", "-o", nodes], capture_output=True, text=True, check=True).stdout
+    lines = [dict(field.partition("=")[::2] for field in line.split()) for line in shown.splitlines()]
+    return {line["NodeName"]: line.get("NodeAddr", line["NodeName"]) for line in lines if "NodeName" in line}
+
+
+def events(out: Path) -> list[dict[str, Any]]:
+    try:
+        lines = (out / "events.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith(b"}")]
+
+
+def last_event(out: Path) -> dict[str, Any]:
+    return (events(out) or [{}])[-1]
+
+
+def completed(out: Path) -> int:
+    return max((event["round"] for event in events(out) if event.get("event") == "round"), default=0)
+
+
+def told(code: int | None) -> str:
+    return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--requeues", type=int, required=True)
+    parser.add_argument("ids", nargs="+")
+    given = parser.parse_args()
+    return JobRunner(RunFiles(given.directory), given.ids, given.port, given.requeues).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

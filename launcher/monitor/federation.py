@@ -1,0 +1,457 @@
+"""All peers of a run as the launcher sees them: by the events that it hears of them, whoever brings these.
+
+    Tail            the lines added to a file that another process writes
+    PeerView        one peer as its events show it
+    FederationView  all peers, and what a person should be told: each change of view, wait and end once, although every
+                    peer tells of it
+    Federation      the same for a run on this machine, followed through its peers' `events.jsonl`
+
+Peers that somebody else has started are polled instead: `polled_federation.py`.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from launcher.headline import Headline, mean
+from launcher.views import Views, describe_change, view_of_event
+from peer.files import lines, open_plain
+from peer.telemetry.events import (
+    SCHEMA,
+    Awaited,
+    CallerRefused,
+    Cause,
+    CertificatesChanged,
+    CheckpointDamaged,
+    Conflict,
+    Departed,
+    Done,
+    EndedUnacknowledged,
+    Event,
+    Failed,
+    Leaving,
+    LinkChanged,
+    NeighbourLost,
+    PeerRegressed,
+    Resumed,
+    Returning,
+    RoundDone,
+    Shortage,
+    Started,
+    StateChanged,
+    StoppedEarly,
+    SubscriberDropped,
+    ViewDecided,
+    Waiting,
+    read_event,
+)
+from peer.telemetry.remaining import Remaining
+from peer.telemetry.results import objects
+from peer.text import printable
+from peer.views.view import View
+
+
+class Tail:
+    """The lines added to a file since the last look; finds its way when the file is replaced or cut short."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: BinaryIO | None = None
+
+    def lines(self) -> list[bytes]:
+        """The whole lines that are new; a line still being written is kept for the next look."""
+        found: list[bytes] = []
+        if self._file is not None and self._replaced():
+            found += self._read()  # what the old file got before it was moved away
+            self.close()
+        if self._file is None:
+            try:
+                self._file = open_plain(self.path)
+            except OSError:
+                return found
+        return found + self._read()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _replaced(self) -> bool:
+        assert self._file is not None
+        old = os.fstat(self._file.fileno())
+        try:
+            new = self.path.stat()
+        except FileNotFoundError:
+            return True
+        return (new.st_dev, new.st_ino) != (old.st_dev, old.st_ino)
+
+    def _read(self) -> list[bytes]:
+        assert self._file is not None
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # cut short: begin again
+            self._file.seek(0)
+        return [*lines(self._file)]
+
+
+def last_lines(path: Path, count: int, reach: int = 16384) -> list[str]:
+    """The last `count` lines of a text file, of at most its last `reach` bytes; none if it cannot be read."""
+    try:
+        with open_plain(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - reach))
+            last = file.read(reach).decode(errors="replace").splitlines()[-count:]
+            return [printable(line) for line in last]  # what code of a user's prints, and what neighbours said
+    except OSError:
+        return []
+
+
+PATIENCE_SECONDS = 5.0
+"""Seconds that a peer may wait for another before a person is told."""
+ENDED = ("done", "left", "failed", "stopped", "restarting", "no answer")
+"""States in which there is no process, or none that anybody can ask."""
+SILENT = ("suspected", "down")
+"""States of a link at whose other end nobody is heard."""
+
+
+@dataclass
+class Wait:
+    """A wait for one cause: for whom, since when (unix seconds), and of whom a person has been told; how many are
+    missed, where it is for members that are to decide."""
+
+    awaited: tuple[Awaited, ...]
+    since: float
+    told: frozenset[str] = frozenset()
+    shortage: Shortage | None = None
+
+    def after(self, event: Waiting) -> "Wait":
+        """The same wait when somebody is still waited for, else one that begins now."""
+        goes_on = {one.id for one in self.awaited} & {one.id for one in event.awaited}
+        since, told = (self.since, self.told) if goes_on else (event.time, frozenset[str]())
+        return Wait(event.awaited, since, told, event.shortage)
+
+    def tell(self, now: float) -> tuple[Awaited, ...]:
+        """Those of whom a person should be told now: everybody, once the wait is long and nobody of them was named."""
+        ids = {one.id for one in self.awaited}
+        if now - self.since < PATIENCE_SECONDS or ids & self.told:
+            return ()
+        self.told |= ids
+        return self.awaited
+
+
+@dataclass
+class PeerView:
+    """One peer as its events show it.
+
+    state: what the peer last said it does, or what became of its process: "starting",
+    "restarting", "failed", "stopped".
+    history: its `round` events by round; a round that is replayed after a crash replaces itself.
+    """
+
+    id: str
+    state: str = field(default="starting", init=False)
+    round: int = field(default=0, init=False)
+    history: dict[int, RoundDone] = field(default_factory=dict, init=False)
+    waits: dict[Cause, Wait] = field(default_factory=dict, init=False)
+    links: dict[str, str] = field(default_factory=dict, init=False)
+    failure: str | None = field(default=None, init=False)
+    restarts: int = field(default=0, init=False)
+    view: int = field(default=0, init=False)
+    """The number of the last view of which it has heard."""
+    _moves: bool = field(default=False, init=False)
+    """Whether it is on its way into that view."""
+
+    def start(self) -> None:
+        """Its process is started, perhaps again: of what it does now nothing is known yet."""
+        self.state, self.failure, self.waits, self.links = "starting", None, {}, {}
+
+    def end(self, state: str) -> None:
+        """Its process has ended, and is now "done", "left", "failed", "stopped" or "restarting"."""
+        self.state, self.waits = state, {}
+
+    @property
+    def completed(self) -> int:
+        """How many rounds it has behind it."""
+        return max(self.history, default=0)
+
+    @property
+    def last(self) -> RoundDone | None:
+        """Its newest `round` event."""
+        return self.history.get(self.completed)
+
+    @property
+    def waiting(self) -> list[str]:
+        """Ids of all that it waits for, whatever the cause."""
+        return list(dict.fromkeys(one.id for wait in self.waits.values() for one in wait.awaited))
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """How many members are missed, where too few are here to decide."""
+        wait = self.waits.get("quorum")
+        return wait.shortage if wait and wait.awaited else None
+
+    def figure(self, headline: Headline, round: int | None = None) -> float | None:
+        """The one that counts, after `round` (None: the newest); after one without an evaluation, that of before."""
+        last = self.completed if round is None else round
+        done = (self.history.get(at) for at in range(last, 0, -1))
+        return next((headline.value(one) for one in done if one and one.evaluated), None)
+
+    def seconds(self, activity: str) -> float:
+        """Seconds spent on "train", "communicate" or "evaluate" in all rounds."""
+        return sum(done.seconds.get(activity, 0.0) for done in self.history.values())
+
+    def hear(self, event: Event) -> str | None:
+        """Takes one event in; what a person should be told of it, if anything."""
+        match event:
+            case StateChanged():
+                self.state, self.round = event.state, event.round or self.round
+                if event.state == "joining":  # started by hand, after a life in which it waited
+                    self.waits = {}
+                    self._join_anew()
+            case RoundDone():
+                self.history[event.round] = event
+            case ViewDecided():
+                self._hear_view(event)
+            case Returning() | Leaving():
+                return f"{self.id}: {event}"
+            case Departed():
+                self.end("left")
+                return f"{self.id} {event}"
+            case Waiting():
+                self.waits[event.cause] = self.waits.get(event.cause, Wait((), event.time)).after(event)
+            case LinkChanged():
+                return self._hear_link(event)
+            case Failed():
+                self.end("failed")
+                self.failure = event.message
+                return f"{self.id} failed: {event}"
+            case Done():
+                self.end("done")
+            case Resumed() if self._moves:
+                return None  # as all do: the change of view was told
+            case Resumed() | CallerRefused():
+                return f"{self.id} {event}"
+            case Started() if event.schema > SCHEMA:
+                return f"{self.id} tells events of version {event.schema}, newer than {SCHEMA}: some are not shown"
+            case (
+                NeighbourLost()
+                | EndedUnacknowledged()
+                | CertificatesChanged()
+                | CheckpointDamaged()
+                | Conflict()
+                | PeerRegressed()
+                | SubscriberDropped()
+            ):
+                return f"{self.id}: {event}"
+        return None
+
+    def overdue(self, now: float, somebody_works: bool = False) -> str | None:
+        """Says once for whom the peer waits, when it has done so for a while (`now` in unix seconds).
+
+        While somebody trains, a neighbour that sends nothing is no trouble: the others wait for the slowest. Where too
+        few members are here to decide, that is told of all who wait for them together.
+        """
+        if self.shortage:
+            return None
+        due = {cause: wait for cause, wait in self.waits.items() if cause != "stalled" or not somebody_works}
+        named = [str(one) for wait in due.values() for one in wait.tell(now)]
+        return f"{self.id} waits for {', '.join(named)}" if named else None
+
+    def _hear_view(self, event: ViewDecided) -> None:
+        """What it has done in an earlier view from that round on is void; its links are made anew."""
+        self.view = max(self.view, event.number)
+        self.history = {round: done for round, done in self.history.items() if round < event.first}
+        self.waits, self.links, self._moves = {}, {}, True
+
+    def _join_anew(self) -> None:
+        """In the next view: that the links of the one before went down is no news."""
+        if self._moves:
+            self.links, self._moves = {}, False
+
+    def _hear_link(self, event: LinkChanged) -> str | None:
+        before, state = self.links.get(event.neighbour), event.state
+        self.links[event.neighbour] = state
+        if self._moves or state in (before, "left") or (before in (None, "left") and state == "up"):
+            return None
+        return f"link {self.id} - {event.neighbour} is {state}" + (f" ({event.reason})" if event.reason else "")
+
+
+OUTSIDE = ("lost", "expelled", "returning")
+"""What peers do that are no members of the view."""
+REMIND_SECONDS = 60.0
+"""Seconds after which it is told once more that a decision waits for members; then after twice as many, and so on."""
+News = tuple[str, Event]
+"""Whose event, and the event."""
+
+
+class FederationView:
+    """All peers of a run by what `take` is told of them."""
+
+    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline):
+        self.rounds, self.headline, self.ending = rounds, headline, False
+        self._most = rounds
+        self.peers = {id: PeerView(id) for id in ids}
+        self.listeners: list[Callable[[Sequence[News]], None]] = []
+        """Who else is told of the news."""
+        self._later: list[View] = []
+        """The views after the first of which somebody has told."""
+        self._remaining = Remaining()
+        self._missed = frozenset[str]()
+        """The members of whom was told that a decision waits for them."""
+        self._remind_at = REMIND_SECONDS
+
+    def take(self, news: Iterable[News], now: float) -> list[str]:
+        """Takes in what is new of all; what a person should be told of it, and of waits. `now` in unix seconds."""
+        told = self.take_in(news)
+        self._remaining.see(self.round, now)
+        works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
+        overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.present]
+        return told + [printable(line) for line in overdue if line]
+
+    def take_in(self, news: Iterable[News]) -> list[str]:
+        """Takes in some news; what a person should be told of them."""
+        news = [(id, event) for id, event in news if self._is_possible(event)]
+        for listener in self.listeners:
+            listener(news)
+        changes = self._take_views([event for _, event in news if isinstance(event, ViewDecided)])
+        # All are heard before any line is chosen: who has finished may be told later.
+        heard = [(id, event, line) for id, event in news if (line := self.peers[id].hear(event))]
+        # A refused caller chooses its own words.
+        told = [printable(line) for id, event, line in heard if not self._expected(id, event)]
+        ends = self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
+        return changes + told + self._take_shortages(news) + ends
+
+    @property
+    def views(self) -> Views:
+        return Views(tuple(self.peers), self.rounds, tuple(self._later))
+
+    @property
+    def view(self) -> View:
+        """The last that was decided, as far as anybody has told."""
+        return self._later[-1] if self._later else View(0, tuple(self.peers), first=0)
+
+    @property
+    def present(self) -> Sequence[PeerView]:
+        """The members of the view."""
+        return [self.peers[id] for id in self.view.members if id in self.peers]
+
+    def doing(self, id: str) -> str:
+        """What a peer does: its state, or that it is lost, voted out or on its way back."""
+        state = self.peers[id].state
+        if id in self.view.members or state in ("done", "left"):
+            return state
+        if id in self.view.expelled:
+            return "expelled"
+        return "returning" if state == "joining" else "lost"
+
+    def _take_views(self, decided: Iterable[ViewDecided]) -> list[str]:
+        """Changes of view, of which every peer tells: each is told once."""
+        lines = []
+        for event in sorted(decided, key=lambda event: event.number):
+            if event.number > self.view.number:
+                before = self.view
+                self._later.append(view_of_event(event))
+                what = describe_change(before, self.view) or "what was played of them is void"
+                why = f" ({event.reason})" if event.reason else ""
+                lines.append(printable(f"from round {event.first} on: {what}{why}; view {event.number}"))
+        return lines
+
+    @property
+    def shortages(self) -> Sequence[Shortage]:
+        """Of those who wait for members to decide, the one of whom most are here first: a network may be cut in two."""
+        found = {peer.shortage for peer in self.present if peer.shortage and peer.state not in ENDED}
+        return sorted(found, key=lambda one: (-one.here, -one.seconds))
+
+    def _take_shortages(self, news: Iterable[News]) -> list[str]:
+        """That members are too few to decide, of which each that is left tells: told once, again ever more seldom."""
+        lines = []
+        for id, event in news:
+            if isinstance(event, Waiting) and (short := event.shortage):
+                awaited = {one.id for one in event.awaited}
+                if awaited - self._missed or short.seconds >= self._remind_at:
+                    self._missed |= awaited
+                    self._remind_at = 2 * max(short.seconds, REMIND_SECONDS / 2)
+                    lines.append(printable(f"{id}: {event}"))
+        if self._missed and not self.shortages:
+            self._missed, self._remind_at = frozenset(), REMIND_SECONDS
+            lines.append("no decision waits for members any more")
+        return lines
+
+    def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:
+        """That all peers end early, which each of them says: told once."""
+        new = [event for event in agreed if event.round < self.rounds]
+        if new:
+            self.rounds = new[0].round
+        return [printable(str(event)) for event in new[:1]]
+
+    def _is_possible(self, event: Event) -> bool:
+        """Whether it can be of this federation: who writes it may have been taken over."""
+        match event:
+            case RoundDone():
+                return event.round <= self._most
+            case ViewDecided():
+                return {*event.members} <= self.peers.keys()
+        return True
+
+    def _expected(self, id: str, event: Event) -> bool:
+        """Whether it is a link that goes down because one of its two ends has finished, or is in another view."""
+        if not isinstance(event, LinkChanged):
+            return False
+        ends = (self.peers[id], self.peers.get(event.neighbour))
+        if any(end is None or end.id not in self.view.members or end.view < self.view.number for end in ends):
+            return True
+        return self.ending or any(end is None or end.state in ("serving", "done") for end in ends)
+
+    @property
+    def round(self) -> int:
+        """The last round that every peer has completed; 0 before."""
+        return min((peer.completed for peer in self.present), default=0)
+
+    def rounds_after(self, last: int) -> Sequence[int]:
+        """Those completed by all after the round `last`, of which there is something to tell."""
+        return range(last + 1, self.round + 1)
+
+    def mean_figure(self, round: int) -> float | None:
+        """Mean over the peers that have one of the headline figure after `round`."""
+        return mean(peer.figure(self.headline, round) for peer in self.present)
+
+    def mean_loss(self, round: int) -> float | None:
+        return mean(peer.history[round].loss for peer in self.present if round in peer.history)
+
+    def doubted(self, id: str) -> list[str]:
+        """The neighbours that do not hear the peer now."""
+        return [other.id for other in self.peers.values() if other.links.get(id) in SILENT and other.state not in ENDED]
+
+    def seconds_left(self, now: float) -> float | None:
+        """An estimate from the last rounds that were seen to end; None before there are two. `now` in unix seconds."""
+        return self._remaining.seconds(self.rounds, now)
+
+
+class Federation(FederationView):
+    """All peers of a run on this machine, followed through their `events.jsonl`."""
+
+    def __init__(self, directory: Path, ids: Sequence[str], rounds: int, headline: Headline):
+        super().__init__(ids, rounds, headline)
+        self._tails = {id: Tail(directory / id / "events.jsonl") for id in ids}
+
+    def look(self, now: float) -> list[str]:
+        """Reads what is new; what a person should be told of it. `now` in unix seconds."""
+        return self.take([one for id in self.peers for one in self._news(id)], now)
+
+    def look_at(self, id: str) -> list[str]:
+        """Reads what is new of one peer."""
+        return self.take_in(self._news(id))
+
+    def _news(self, id: str) -> list[News]:
+        events = map(read_event, objects(self._tails[id].lines()))
+        return [(id, event) for event in events if event]
+
+    def forget_past(self) -> None:
+        """Takes in what an earlier run left, without telling of it or taking its states for the present."""
+        self.look(0.0)
+        for peer in self.peers.values():
+            peer.start()
+        self._remaining.begin(self.round)
+
+    def close(self) -> None:
+        for tail in self._tails.values():
+            tail.close()

@@ -1,0 +1,198 @@
+"""How a person is shown a run while it goes on: a live table on a terminal, lines elsewhere.
+
+The table has a line a peer, as many as find room, and below it how far all are.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from math import ceil, inf
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from launcher.monitor.federation import ENDED, OUTSIDE, FederationView, PeerView
+from launcher.output import make_legible
+from launcher.table import Row, fitting, quantity
+from peer.text import duration, number, plural, printable
+
+OTHER_LINES = 9
+"""Lines that the table's frame, its heading and the federation's own lines take at most."""
+LONGEST_STATE = len("communicating")
+"""So wide is the column always: others shall not come and go with the states."""
+
+
+def render(federation: FederationView, console: Console) -> RenderableType:
+    """The table of as many peers as find room and the federation's lines below it."""
+    shown, hidden = choose(federation, visible_rows(federation, console))
+    rows = [row(federation, peer) for peer in shown]
+    # Left out in this order where the terminal is too narrow for all.
+    expendable = ("train/comm/eval", "sent", "loss", "restarts", "round", federation.headline.name, "waits for")
+    lines: list[RenderableType] = [fitting(rows, expendable, console, elastic="waits for")]
+    if hidden:
+        states = Counter(federation.doing(peer.id) for peer in hidden)
+        counted = printable(", ".join(f"{count} {state}" for state, count in states.most_common()))
+        lines.append(Text(f"and {plural(len(hidden), 'more peer')}: {counted}", style="dim"))
+    lines += [progress(federation), Text(federation_line(federation), style="bold")]
+    lines += [Text(printable(str(short)), style="bold red") for short in federation.shortages[:1]]
+    return Group(*lines)
+
+
+def visible_rows(federation: FederationView, console: Console) -> int:
+    """For how many peers there is: an id that is too long for a line goes on in the next."""
+    beside = max(console.width - LONGEST_STATE - len("   "), 1)
+    lines = max(ceil(len(id) / beside) for id in federation.peers)
+    return (console.height - OTHER_LINES - bool(federation.shortages)) // lines
+
+
+def progress(federation: FederationView) -> Table:
+    """A bar of the rounds that all have completed; beside it how many these are, and the time that is left."""
+    left = federation.seconds_left(time.time())
+    words = f"round {federation.round}/{federation.rounds}" + (f", {duration(left)} left" if left is not None else "")
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(ratio=1)
+    grid.add_column(no_wrap=True)
+    grid.add_row(ProgressBar(total=federation.rounds, completed=federation.round), Text(words, style="bold"))
+    return grid
+
+
+def federation_line(federation: FederationView) -> str:
+    """How many there are, how good, and what has happened to them."""
+    done = federation.round
+    lost = sum(federation.doing(id) in OUTSIDE for id in federation.peers)
+    restarts = sum(peer.restarts for peer in federation.peers.values())
+    words = [
+        plural(len(federation.peers), "peer") + (f", {lost} lost" if lost else ""),
+        f"mean {federation.headline.words} {number(federation.mean_figure(done))}",
+    ]
+    words += [plural(restarts, "restart")] if restarts else []
+    words += [f"view {federation.view.number}"] if federation.view.number else []
+    return ", ".join(words)
+
+
+def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Sequence[PeerView]]:
+    """All peers in ring order if there is room; else those in trouble, then the slowest, then the worst."""
+    peers = list(federation.peers.values())
+    if len(peers) <= rows:
+        return peers, []
+
+    def interest(peer: PeerView) -> tuple[bool, bool, bool, int, float]:
+        trouble = (peer.state in ENDED and peer.state not in ("done", "left")) or federation.doing(peer.id) in OUTSIDE
+        figure = peer.figure(federation.headline)
+        goodness = inf if figure is None else figure if federation.headline.figure.better == "up" else -figure
+        doubted, waits = bool(federation.doubted(peer.id)), bool(peer.waiting)
+        return (not trouble, not doubted, not waits, peer.completed, goodness)
+
+    peers.sort(key=interest)
+    return peers[: max(rows, 1)], peers[max(rows, 1) :]
+
+
+def row(federation: FederationView, peer: PeerView) -> Row:
+    doubted = federation.doubted(peer.id)
+    doing = federation.doing(peer.id)
+    named = "silent" if doubted and doing not in (*ENDED, *OUTSIDE) else doing
+    style = STYLES.get(named, "")
+    state = Text(named.ljust(LONGEST_STATE), style=style)
+    restarted = any(one.restarts for one in federation.peers.values())
+    spent = [peer.seconds(activity) for activity in ("train", "communicate", "evaluate")]
+    split = "/".join(f"{100 * one / sum(spent):.0f}" for one in spent) + " %" if sum(spent) else ""
+    return {
+        "peer": peer.id,
+        "state": state,
+        **({"restarts": str(peer.restarts)} if restarted else {}),
+        "round": f"{peer.round or peer.completed}/{federation.rounds}",
+        federation.headline.name: number(peer.figure(federation.headline)),
+        "loss": number(peer.last.loss if peer.last else None),
+        "sent": quantity(peer.last.bytes_sent if peer.last else None),
+        "train/comm/eval": split,
+        "waits for": Text("" if doing in OUTSIDE else ", ".join(peer.waiting), style="yellow"),
+    }
+
+
+STYLES = {
+    "silent": "bold red",
+    "lost": "bold red",
+    "expelled": "bold red",
+    "left": "yellow",
+    "returning": "yellow",
+    "training": "cyan",
+    "communicating": "magenta",
+    "evaluating": "blue",
+    "serving": "green",
+    "done": "green",
+    "failed": "bold red",
+    "no answer": "bold red",
+    "stopped": "yellow",
+    "restarting": "bold yellow",
+}
+
+
+class Lines(AbstractContextManager["Lines"]):
+    """For logs and pipes: a line for each round of the federation, and whatever is said."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self._round: int | None = None
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, federation: FederationView) -> None:
+        done = federation.round
+        for round in federation.rounds_after(done if self._round is None else self._round):
+            self.say(round_line(federation, round))
+        self._round = done
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class LiveTable(AbstractContextManager["LiveTable"]):
+    """For terminals: one line a peer, and what is said scrolls above it."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
+
+    def show(self, federation: FederationView) -> None:
+        self._live.update(render(federation, self.console), refresh=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+
+Display = Lines | LiveTable
+
+
+def display(console: Console) -> Display:
+    """What suits the console: a terminal that cannot move its cursor is shown lines."""
+    make_legible(console.file)
+    return LiveTable(console) if console.is_terminal and not console.is_dumb_terminal else Lines(console)
+
+
+def round_line(federation: FederationView, round: int) -> str:
+    left = federation.seconds_left(time.time())
+    loss = federation.mean_loss(round)
+    words = [
+        f"round {round}/{federation.rounds}",
+        f"mean {federation.headline.words} {number(federation.mean_figure(round))}",
+        *([f"loss {number(loss)}"] if loss is not None else []),
+    ]
+    return ", ".join([*words, f"{duration(left)} left"] if left is not None else words)

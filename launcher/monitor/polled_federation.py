@@ -1,0 +1,205 @@
+"""All peers of a run that somebody else has started: by what they answer when they are asked.
+
+What a peer says of itself is turned into the events that it would have written since it was asked last. So the live
+view knows no difference.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from launcher.headline import Headline, mean
+from launcher.monitor.federation import FederationView, PeerView
+from peer.network.operator_client import LinkStatus, PeerStatus, StatusAnswer
+from peer.telemetry.events import Awaited, Cause, Event, LinkChanged, RoundDone, StateChanged, ViewDecided, Waiting
+from peer.text import printable
+
+ROUND_OVER = ("ready", "serving", "done")
+"""States in which the round that a peer names is over."""
+
+
+def in_trouble(status: PeerStatus) -> list[LinkStatus]:
+    """The neighbours that a peer does not hear, although it should."""
+    return [link for link in status.neighbours if link.state not in ("up", "left")]
+
+
+def completed(status: PeerStatus) -> int:
+    """How many rounds it has behind it."""
+    return status.round if status.state in ROUND_OVER else max(0, status.round - 1)
+
+
+def events(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> list[Event]:
+    """What has happened to a peer since it was `before`, as far as its status tells it. `now` in unix seconds."""
+    return [
+        *_state(status, before, now),
+        *_links(status, before, now),
+        *_waits(status, before, now),
+        *_rounds(status, before, headline, now),
+    ]
+
+
+def _state(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
+    """Said again, it would be another start of a peer that joins."""
+    known = (before.state, before.round) == (status.state, status.round)
+    return [] if known else [StateChanged(state=status.state, round=status.round, time=now)]
+
+
+def _links(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
+    """A link that has never been up is no news; one that is not told of any more is over."""
+    told = [one for one in status.neighbours if one.state != "joining" or one.id in before.links]
+    over = before.links.keys() - {one.id for one in status.neighbours}
+    return [
+        *(LinkChanged(neighbour=one.id, state=one.state, reason=one.reason, time=now) for one in told),
+        *(LinkChanged(neighbour=id, state="left", time=now) for id in sorted(over)),
+    ]
+
+
+def _waits(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
+    """A peer that joins waits for its neighbours, and later on for those that it has lost; and for members, where too
+    few are here to decide."""
+    awaited = tuple(Awaited(one.id, one.address, one.reason) for one in in_trouble(status))
+    cause: Cause = "join" if status.state == "joining" else "stalled"
+    waits = [Waiting(cause=cause, awaited=awaited, sentence="")]
+    waits += [Waiting.for_quorum(status.shortage, status.awaited)] if status.shortage else []
+    over = before.waits.keys() - {one.cause for one in waits}
+    waits += [Waiting(cause=other, awaited=(), sentence="") for other in sorted(over)]
+    return [replace(one, time=now) for one in waits]
+
+
+def _rounds(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> Sequence[Event]:
+    """Only the last round: of those in between nobody was asked."""
+    if not (done := completed(status)):
+        return []
+    told = RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent, time=now)
+    known = before.history.get(done)
+    return [] if known and replace(known, time=now) == told else [told]
+
+
+SILENCE_SECONDS = 10.0
+"""Seconds after which peers that have all fallen silent are taken to be gone."""
+OVER = ("done", "failed")
+DIALS_OUT = "dials out"
+"""The state of a peer that nobody can ask, as long as it is not known to be done."""
+
+
+class PolledFederation(FederationView):
+    """All peers of a run, followed by their own words.
+
+    A peer that has finished goes, and answers nobody. It is done if it was last seen serving, or a neighbour has heard
+    from it that the last round is on its disk.
+
+    unasked: peers that only dial out. Of these their neighbours tell the last round that is on their disks.
+    """
+
+    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline, unasked: Collection[str] = ()):
+        super().__init__(ids, rounds, headline)
+        self.unasked = unasked
+        for id in unasked:
+            self.peers[id].state = DIALS_OUT
+        self._silent: dict[str, str] = {}
+        """By id, why a peer does not answer."""
+        self._durable = dict.fromkeys(ids, -1)
+        self._heard: float | None = None
+        """When somebody answered last, in unix seconds."""
+
+    def hear(self, answers: Mapping[str, StatusAnswer], now: float) -> list[str]:
+        """Takes in some peers' answers; what a person should be told of them. `now` in unix seconds."""
+        said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
+        lines = [self._met(id) for id in said if self._silent.pop(id, None)]
+        if said:
+            self._heard = now
+        for status in said.values():
+            self._remember(status)
+            self.rounds = min(self.rounds, max(status.rounds, 1))  # fewer once they have agreed to end early
+        for id in self.unasked:
+            self._hear_of(id)
+        news = [(id, one) for id, status in said.items() for one in self._events(id, status, now)]
+        unmet = any(peer.state == "starting" for peer in self.present)
+        lines += self.take(news, now)
+        if unmet:  # how far all are was not known before, and says nothing of when their last round ended
+            self._remaining.begin(self.round)
+        for id, answer in answers.items():
+            if isinstance(answer, str) and (line := self._miss(id, answer)):
+                lines.append(line)
+        return lines
+
+    def is_over(self, id: str) -> bool:
+        """Whether a peer has ended for good, as far as anybody can tell."""
+        return self.peers[id].state in OVER
+
+    def gone(self, now: float) -> bool:
+        """Whether everybody has ended, or nobody has answered for a while."""
+        silent = self._heard is not None and now - self._heard > SILENCE_SECONDS
+        return silent or all(self.is_over(peer.id) for peer in self.present)
+
+    @property
+    def met(self) -> bool:
+        """Whether anybody has ever answered."""
+        return self._heard is not None
+
+    @property
+    def unfinished(self) -> list[str]:
+        return [peer.id for peer in self.present if peer.state != "done"]
+
+    @property
+    def outside(self) -> list[str]:
+        """Who was lost, and the others have gone on without."""
+        return [id for id in self.peers if id not in self.view.members]
+
+    @property
+    def round(self) -> int:
+        """The last round that every peer has completed; 0 before."""
+        return min((peer.round if peer.id in self.unasked else peer.completed for peer in self.present), default=0)
+
+    def rounds_after(self, last: int) -> Sequence[int]:
+        """Nobody was asked in each round: only the newest."""
+        return [self.round] if self.round > last else []
+
+    def mean_figure(self, round: int) -> float | None:
+        """Of what each peer said last: those ahead of the slowest were not asked in its round."""
+        return mean(peer.figure(self.headline) for peer in self.present)
+
+    def _met(self, id: str) -> str:
+        return f"{id} answers again" if self.peers[id].round else f"{id} answers"
+
+    def _remember(self, status: PeerStatus) -> None:
+        for link in status.neighbours:
+            if link.id in self._durable:
+                self._durable[link.id] = max(self._durable[link.id], link.durable)
+
+    def _events(self, id: str, status: PeerStatus, now: float) -> Sequence[Event]:
+        """Of a view it is told who is not in it; whether it was planned, and why, nobody says here."""
+        if status.view <= self.peers[id].view:
+            return events(status, self.peers[id], self.headline, now)
+        told = events(status, PeerView(id), self.headline, now)
+        members = tuple(id for id in self.peers if id not in status.outside)
+        there = [one for one in told if not (isinstance(one, LinkChanged) and one.state == "joining")]
+        return [
+            ViewDecided(
+                number=status.view,
+                members=members,
+                first=status.first,
+                planned=False,
+                entrants=(),
+                reason="",
+                time=now,
+            ),
+            StateChanged(state="joining", round=status.round, time=now),
+            *there,
+        ]
+
+    def _hear_of(self, id: str) -> None:
+        """What the neighbours of a peer that nobody can ask tell of it."""
+        peer = self.peers[id]
+        peer.round = max(0, self._durable[id])
+        if peer.round >= self.rounds:
+            peer.end("done")
+
+    def _miss(self, id: str, why: str) -> str | None:
+        """A peer does not answer; what a person should be told of that, once."""
+        peer = self.peers[id]
+        if peer.state in ("serving", *OVER) or self._durable[id] >= self.rounds:
+            peer.end("failed" if peer.state == "failed" else "done")
+            return None
+        peer.end("no answer")
+        before, self._silent[id] = self._silent.get(id), why
+        return None if before == why else printable(f"{id} does not answer: {why}")

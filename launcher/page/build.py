@@ -1,0 +1,254 @@
+"""Builds the document of one run, from its spec and its peers' directories; of a stopped run, as far as it came.
+
+First what a person reads: the cards with the main numbers, and the proof of privacy in plain words. Then all tables,
+and the run's state and notes. What peers have told may be anything: what cannot be shown is a FailedError, numbers that
+are none become None, and of very many events the more important ones are kept.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+
+from launcher.headline import Headline
+from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
+from launcher.page.learning_curves import peer_round_rows, round_rows
+from launcher.page.peer_history import EventKind
+from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
+from launcher.page.run_data import RunData
+from launcher.page.timeline import activity_rows, event_rows, peer_rows
+from launcher.reports.privacy import HOLDS
+from launcher.reports.summary_json import Privacy, Summary
+from launcher.reports.summary_text import view_changes
+from launcher.reports.worth import worth_lines
+from launcher.table import quantity
+from peer.errors import FailedError
+from peer.plugins import describe_error
+from peer.text import duration, number, one_line, plural
+
+MOST_VIOLATIONS = 50
+DEFINITION_NAMES = {"3.1": "No head leaves its peer", "3.2": "Nobody is a server", "3.3": "Neighbours on the ring only"}
+
+
+def cards(summary: Summary, headline: Headline) -> Iterator[Card]:
+    """The numbers of a finished run that are looked for first."""
+    first = "" if summary.r50 is None else f"mean first above 0.5 in round {summary.r50}"
+    judged = next(iter(summary.figures.values()), None)
+    better = headline.figure.better
+    if headline.test:
+        mean = headline.of_means(summary.mean_accuracy)
+        yield Card("mean", f"Mean {headline.words}", mean, number(mean), first, better)
+        worst = summary.worst_accuracy
+        yield Card("worst", "Worst peer", worst, number(worst), f"{headline.words}", better)
+        yield Card("gini", "Gini", summary.gini, number(summary.gini), "0: all peers alike", "down")
+    elif judged:
+        less = "less is better" if better == "down" else ""
+        yield Card("mean", f"Mean {headline.words}", judged["mean"], number(judged["mean"]), less, better)
+        yield Card("worst", "Worst peer", judged["worst"], number(judged["worst"]), headline.words, better)
+    yield from _other_cards(summary, headline)
+    again = plural(summary.restarts, "restart") if summary.restarts else ""
+    yield Card("wall_seconds", "Time", summary.wall_seconds, duration(summary.wall_seconds), again, "down")
+    sent = sum(peer.bytes_sent for peer in summary.per_peer)
+    each = f"{quantity(sent / len(summary.per_peer) / max(summary.rounds, 1))} a peer and round"
+    yield Card("bytes_sent", "Sent", sent, quantity(sent), each, "down")
+    head = summary.privacy["head_bytes_sent"]
+    broken = plural(len(summary.privacy["violations"]), "violation")
+    yield Card("head_bytes_sent", "Heads sent", head, quantity(head), broken, "down")
+
+
+def _other_cards(summary: Summary, headline: Headline) -> Iterator[Card]:
+    """The task's figures besides the headline."""
+    for name, judged in summary.figures.items():
+        if name != headline.figure.name:
+            note = f"worst {number(judged['worst'])}"
+            yield Card(f"figure {name}", f"Mean {name}", judged["mean"], number(judged["mean"]), note, judged["better"])
+
+
+def cards_so_far(rounds: list[Row], sent: int, headline: Headline) -> Iterator[Card]:
+    """The same of a run that is not over, as far as its peers have told."""
+    last = rounds[-1] if rounds else {}
+    after, better = f"after round {last.get('round', '–')}", headline.figure.better
+    yield Card("mean", f"Mean {headline.words}", last.get("mean"), number(last.get("mean")), after, better)
+    yield Card("worst", "Worst peer", last.get("worst"), number(last.get("worst")), after, better)
+    if headline.test:
+        yield Card("gini", "Gini", last.get("gini"), number(last.get("gini")), "0: all peers alike", "down")
+    yield Card("bytes_sent", "Sent", sent, quantity(sent), "so far", "down")
+
+
+def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
+    """What the proof says, and what it does not."""
+    violations, met = proof["violations"], proof["definitions"]
+    verdict: Verdict = "broken" if violations else "kept" if all(met.values()) else "open"
+    titles = {
+        "kept": "Heads stayed with their peers, nobody was a server, and each peer exchanged with neighbours on the "
+        "ring only.",
+        "open": "As far as is known nothing left against the protocol's declaration; not all records are here."
+        if proof.get("unknown")
+        else f"Nothing left against the protocol's declaration. {_lacking(met)}.",
+        "broken": "Something left against the protocol's declaration, or the records contradict each other.",
+    }
+    lines = [
+        f"round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
+        if one["round"] is not None
+        else one["reason"]
+        for one in violations
+    ]
+    more = [f"and {len(lines) - MOST_VIOLATIONS} more"] if len(lines) > MOST_VIOLATIONS else []
+    return PrivacyWords(
+        verdict,
+        titles[verdict],
+        [*_sentences(proof, list(edges))],
+        [_definition(name, proof) for name in met],
+        [one_line(line) for line in lines[:MOST_VIOLATIONS]] + more,
+    )
+
+
+def _lacking(definitions: Mapping[str, bool | None]) -> str:
+    """The definitions that are not met."""
+    found = [(HOLDS[holds], [name for name, held in definitions.items() if held is holds]) for holds in (False, None)]
+    said = "; ".join(f"{words}: {', '.join(names)}" for words, names in found if names)
+    return f"{said[:1].upper()}{said[1:]}"
+
+
+def _definition(name: str, proof: Privacy) -> Definition:
+    """The sentence that stands in the summary, too."""
+    holds = proof["definitions"][name]
+    counted = proof.get("counted", {}).get(name, "an earlier version did not say what it had counted")
+    return Definition(name, f"{DEFINITION_NAMES.get(name, name)}: {HOLDS[holds]}", one_line(counted), holds)
+
+
+def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:
+    used = len(proof["edges_used"])
+    yield (
+        f"Each peer wrote down what it sent and received; these records were compared. {plural(used, 'directed edge')} "
+        f"{'was' if used == 1 else 'were'} used."
+    )
+    travelled: dict[str, int] = {}
+    for edge in edges:
+        travelled[edge["vector"]] = travelled.get(edge["vector"], 0) + edge["bytes"] + edge["number_bytes"]
+    if travelled:
+        named = (f"{one_line(name)} ({quantity(size)})" for name, size in travelled.items())
+        yield f"What travelled: {', '.join(named)}."
+        yield (
+            "Whoever was sent something could read it, unless the protocol encrypts it. What can be inferred from it "
+            "is not bounded by the three definitions."
+        )
+    for one in proof["on_trust"]:
+        yield f"On trust: {one_line(one['vector'])} ({quantity(one['bytes'])}), {one['why']}."
+    if unknown := proof.get("unknown"):
+        yield f"Without the whole records of {', '.join(unknown)}, nothing is proven of them."
+
+
+MOST_MOMENTS = 3000
+EVENTS_BY_WEIGHT: tuple[EventKind, ...] = (
+    "failure",
+    "change of view",
+    "recovery",
+    "running",
+    "not heard",
+    "waits",
+    "note",
+)
+"""Which of very many moments are shown rather than others."""
+
+
+def document_of(told: RunData, label: str) -> ReportDocument:
+    """`label` names the run in tables and legends. FailedError where what a peer has told cannot be shown."""
+    try:
+        return _build(told, label)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise FailedError(f"what the peers have told cannot be shown: {one_line(describe_error(error))}") from error
+
+
+def _build(told: RunData, label: str) -> ReportDocument:
+    tables: dict[str, Iterable[Row]] = {
+        "rounds": (
+            {"protocol": told.spec.protocol.name, "seed": told.spec.seed, **row}
+            for row in round_rows(told.chronicles, told.views, told.judged, told.headline)
+        ),
+        "peer_rounds": peer_round_rows(told.chronicles, told.headline),
+        "peers": peer_rows(told),
+        "seconds": activity_rows(told),
+        "edges": edge_rows(told),
+        "moments": event_rows(told.chronicles, told.views),
+        "ring": sector_rows(told),
+        "neighbours": line_rows(told),
+    }
+    made = {name: [_finite({"run": label} | row | {"run": label}) for row in rows] for name, rows in tables.items()}
+    happened = made["moments"]
+    made["moments"] = _foremost(happened)
+    return ReportDocument(told.spec.name, [_run_part(told, label, made, len(happened) - len(made["moments"]))], made)
+
+
+def _foremost(happened: list[Row]) -> list[Row]:
+    """As many as are shown, in their order: of very many those that come first in `FOREMOST`, and of each the first."""
+    by_weight = sorted(range(len(happened)), key=lambda at: EVENTS_BY_WEIGHT.index(happened[at]["kind"]))
+    return [happened[at] for at in sorted(by_weight[:MOST_MOMENTS])]
+
+
+def _finite(row: Row) -> Row:
+    """With None for what is no number: JSON knows no infinity."""
+    return {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in row.items()}
+
+
+def _run_part(told: RunData, label: str, tables: Mapping[str, list[Row]], left_out: int) -> RunPart:
+    spec = told.spec
+    state, said = _state(told)
+    return RunPart(
+        label=label,
+        name=spec.name,
+        protocol=spec.protocol.name,
+        seed=spec.seed,
+        peers=len(spec.ids),
+        rounds=spec.rounds,
+        completed=told.completed,
+        state=state,
+        told=said,
+        figure=told.headline.words,
+        better=told.headline.figure.better,
+        cards=[*_cards(told, tables)],
+        privacy=_privacy(told, tables["edges"]),
+        notes=[_as_sentence(note) for note in _notes(told)],
+        ring_cost=told.ring_cost,
+        moments_left_out=left_out,
+        classes=[*next(iter(mixes(told).values()), {})],
+    )
+
+
+def _cards(told: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
+    if told.summary:
+        return cards(told.summary, told.headline)
+    return cards_so_far(tables["rounds"], sum(row["bytes_sent"] for row in tables["peers"]), told.headline)
+
+
+def _privacy(told: RunData, found: list[Row]) -> PrivacyWords | None:
+    return in_plain_words(told.proof, found) if told.proof else None
+
+
+def _state(told: RunData) -> tuple[State, str]:
+    """What became of the run, for programs and in a sentence."""
+    failed = [f"{id}: {one.failure}" for id, one in told.chronicles.items() if one.failure]
+    if told.whole:
+        early = ", ended early as all peers agreed" if told.summary and told.summary.stopped_early else ""
+        return "finished", f"Finished: {plural(told.completed, 'round')}{early}."
+    came = f"{told.completed} of {told.spec.rounds} rounds"
+    if failed:
+        return "failed", one_line(f"Failed after {came}. {'; '.join(failed[:3])}")
+    return "unfinished", f"Not finished: {came}. The figures are those of the rounds so far."
+
+
+def _notes(told: RunData) -> Iterator[str]:
+    if summary := told.summary:
+        yield from worth_lines(summary.worth) if summary.worth else []
+        yield from view_changes(summary, told.spec)
+        if summary.behaviour:
+            who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
+            yield f"misbehaving by the settings: {who}; the others: mean {number(summary.honest_accuracy)}"
+        yield from (f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items())
+        if differing := [name for name, same in summary.replicated.items() if not same]:
+            yield f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal"
+    if absent := [id for id in told.spec.ids if id not in told.places]:
+        yield f"nothing is known of {', '.join(absent)}: no directory of theirs was given"
+
+
+def _as_sentence(note: str) -> str:
+    said = one_line(note).strip()
+    return f"{said[:1].upper()}{said[1:]}"

@@ -1,0 +1,202 @@
+"""Charts: what a figure is, how it looks, and the library that draws it.
+
+A figure is a Vega-Lite chart of named tables of the document, without the data themselves. Colours are those that
+people with colour-vision deficiency can still tell apart (Okabe and Ito's, Tol's).
+
+Vega, Vega-Lite and their interpreter are one script that a page holds. vl-convert makes it, in some seconds, and it is
+kept in the user's cache with its digest. vl-convert also makes pictures of charts; it is loaded only then.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from launcher.page.document import ReportDocument
+from peer.errors import FailedError, InputError
+from peer.files import MAX_RECORDS_BYTES, read_plain, write_atomically
+from peer.text import one_line
+
+Chart = dict[str, Any]
+"""A chart, or a part of one, in Vega-Lite's own words."""
+MAX_NAMED_PEERS = 24
+"""Of more peers than that not each is named."""
+NAMES_AXIS: Chart = {"labelOverlap": "greedy", "labelSeparation": 6, "labelAngle": 0, "ticks": False, "grid": False}
+"""An axis of peers' names, as many of them as there is room for."""
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """tables: from which it draws; it is left out where the first is empty. wide: takes a whole row of the page."""
+
+    name: str
+    title: str
+    caption: str
+    tables: tuple[str, ...]
+    chart: Chart
+    wide: bool = False
+
+    def filled(self, document: ReportDocument) -> Chart:
+        """The chart with its data, whole, for a file."""
+        return {**self.chart, "datasets": {name: document.tables[name] for name in self.tables}}
+
+
+def titled(words: str) -> str:
+    """With a capital letter; the others stay as they are."""
+    return f"{words[:1].upper()}{words[1:]}"
+
+
+def quantitative(field: str, title: str | None, **more: Any) -> Chart:
+    return {"field": field, "type": "quantitative", "title": title, **more}
+
+
+def nominal(field: str, title: str | None = None, **more: Any) -> Chart:
+    return {"field": field, "type": "nominal", "title": title, **more}
+
+
+def rounds_axis() -> Chart:
+    """The axis of rounds: whole numbers."""
+    whole = "datum.value % 1 ? '' : format(datum.value, 'd')"
+    return quantitative("round", "round", axis={"labelExpr": whole, "grid": False}, scale={"nice": False})
+
+
+def tip(field: str, title: str, form: str | None = None) -> Chart:
+    """One line of what is shown at a point."""
+    shown = {"field": field, "title": title, "type": "quantitative" if form else "nominal"}
+    return {**shown, "format": form} if form else shown
+
+
+EARLIER_DASHES = [4, 3]
+"""The dashes of what was used only before the ring was put in its last order."""
+GREY = "#9aa0a6"
+EVENT_COLOURS = {
+    "running": GREY,
+    "waits": "#e69f00",
+    "not heard": "#cc79a7",
+    "failure": "#d55e00",
+    "recovery": "#009e73",
+    "change of view": "#0072b2",
+    "note": "#56b4e9",
+}
+EVENT_SHAPES = {
+    "failure": "cross",
+    "recovery": "triangle-up",
+    "change of view": "diamond",
+    "note": "circle",
+}
+ACTIVITY_COLOURS = {"train": "#0072b2", "communicate": "#e69f00", "evaluate": "#009e73", "other": "#b8bcc2"}
+INK = {"light": "#1c2430", "dark": "#e8eaed"}
+FAINT = {"light": "#d9dde3", "dark": "#3a4250"}
+MUTED = {"light": "#5b6573", "dark": "#a4adba"}
+PAPER = {"light": "#ffffff", "dark": "#171c24"}
+HEAT = {"light": ("#3f7fb0", "#08306b"), "dark": ("#5f9bcc", "#eaf5ff")}
+"""From few to many; what is written on it has the colour of the paper."""
+MAIN = {"light": "#0072b2", "dark": "#56b4e9"}
+RUN_COLOURS = {
+    "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#444444"),
+    "dark": ("#56b4e9", "#e69f00", "#2ec4a0", "#cc79a7", "#f0e442", "#d55e00", "#b39ddb", "#cccccc"),
+}
+
+
+def look(shade: str) -> dict[str, Any]:
+    """How every chart looks in "light" or "dark", as Vega-Lite's `config`."""
+    ink, muted, faint, main = INK[shade], MUTED[shade], FAINT[shade], MAIN[shade]
+    return {
+        "background": None,
+        "font": "system-ui, sans-serif",
+        "view": {"stroke": None},
+        "axis": {
+            "labelColor": muted, "titleColor": muted, "gridColor": faint, "domainColor": faint, "tickColor": faint,
+            "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
+        },
+        "legend": {"labelColor": ink, "titleColor": muted, "labelFontSize": 12, "orient": "top", "title": None},
+        "line": {"strokeWidth": 2.5},
+        "range": {"category": list(RUN_COLOURS[shade]), "heatmap": list(HEAT[shade])},
+        "style": {
+            "mean": {"color": main, "strokeWidth": 2.5},
+            "band": {"color": main, "fillOpacity": 0.22},
+            "each": {"color": muted},
+            "worst": {"color": "#d55e00", "strokeWidth": 1.5, "strokeDash": [5, 4]},
+            "edge": {"color": muted, "strokeWidth": 1.5},
+            "earlier": {"fill": None, "stroke": ink, "strokeWidth": 1.5, "strokeDash": EARLIER_DASHES},
+            "sector": {"stroke": PAPER[shade], "strokeWidth": 0.5},
+            "name": {"color": ink},
+            "cell": {"color": PAPER[shade]},
+            "change": {"color": main, "strokeWidth": 1.5, "strokeDash": [3, 3]},
+        },
+    }  # fmt: skip
+
+
+SCALE = 2.0
+"""Pixels of a PNG for each of a chart's."""
+INSTALL_HINT = "the report's charts need vl-convert; install it with: pip install -c constraints.txt 'dfl[report]'"
+
+
+def check_installed() -> None:
+    """InputError where the package is missing that makes the charts."""
+    try:
+        version("vl-convert-python")
+    except PackageNotFoundError:
+        raise InputError(INSTALL_HINT) from None
+
+
+def vega_script() -> str:
+    """As a JavaScript module that sets `window.vegaEmbed`; InputError where it cannot be made."""
+    check_installed()
+    kept = _cache_directory() / f"drawing-{version('vl-convert-python')}.js"
+    with suppress(OSError, UnicodeDecodeError):
+        digest, _, script = read_plain(kept, MAX_RECORDS_BYTES).partition(b"\n")
+        if digest == _digest(script):
+            return script.decode()
+    import vl_convert
+
+    text = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+    with suppress(OSError, FailedError):  # no home, or none that can be written to: then it is made again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        own = kept.with_name(f"{kept.name}.{token_hex(8)}")  # two may make it at once
+        write_atomically(own, _digest(text.encode()) + b"\n" + text.encode())
+        own.replace(kept)
+    return text
+
+
+def _digest(script: bytes) -> bytes:
+    return sha256(script).hexdigest().encode()
+
+
+def _cache_directory() -> Path:
+    with suppress(RuntimeError):
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dfl"
+    return Path("/nonexistent")
+
+
+def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> bytes:
+    """A chart as "png" or "svg"; FailedError where it cannot be one."""
+    import vl_convert
+
+    whole = chart if {"facet", "hconcat"} & chart.keys() else _sized(chart)
+    content = json.dumps({"$schema": SCHEMA, **whole}, ensure_ascii=False)
+    text = content.encode(errors="replace").decode()  # half of a surrogate pair is no text
+    try:
+        if kind == "svg":
+            return vl_convert.vegalite_to_svg(text, config=dict(look)).encode()
+        return vl_convert.vegalite_to_png(text, config=dict(look), scale=SCALE)
+    except ValueError as error:
+        raise FailedError(f"a chart cannot be made a picture: {one_line(error)}") from error
+
+
+def _sized(chart: Mapping[str, Any]) -> dict[str, Any]:
+    width = chart.get("width", 640)
+    return {
+        "autosize": {"type": "fit", "contains": "padding"},
+        **chart,
+        "width": 640 if width == "container" else width,
+    }
+
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

@@ -1,0 +1,212 @@
+"""How good the models were after each round, how evenly, and what each peer did for it: the tables and their figures.
+
+Tables `rounds` (a row a round) and `peer_rounds` (a row a peer and round); the figures of one run (headline figure,
+fairness, loss), and those that lay several runs over each other.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+
+from launcher.headline import Headline, mean
+from launcher.page.charts import MAX_NAMED_PEERS, Chart, ReportFigure, nominal, quantitative, rounds_axis, tip, titled
+from launcher.page.document import ReportDocument, Row
+from launcher.page.peer_history import PeerHistory
+from launcher.reports.summary import TESTS
+from launcher.views import Views
+from peer.learning.training import metrics
+
+ACTIVITIES = ("train", "communicate", "evaluate")
+
+
+def round_rows(
+    chronicles: Mapping[str, PeerHistory], views: Views, judged: Collection[str], headline: Headline
+) -> Iterator[Row]:
+    """A row for every round after which all its members among `judged` were evaluated, as in summary.json."""
+    evaluated = {
+        id: {number: one for number, one in chronicle.history.items() if one.evaluated}
+        for id, chronicle in chronicles.items()
+        if id in judged
+    }
+    for number in sorted(set().union(*evaluated.values())):
+        members = [evaluated[id] for id in views.members(number) if id in evaluated]
+        if members and all(number in one for one in members):
+            told = [one[number] for one in members]
+            yield {
+                "round": number,
+                **spread([value for one in told if (value := headline.value(one)) is not None], headline),
+                "train_loss": mean(one.loss for one in told),
+                "test_loss": mean(one.test_loss for one in told),
+                "peers": len(told),
+            }
+
+
+def spread(values: list[float], headline: Headline) -> Row:
+    """The mean, the middle half, the extremes and how uneven they are; None of what is not known."""
+    if not values:
+        return dict.fromkeys(("mean", "lower", "upper", "worst", "best", "gini", "deviation"))
+    lower, upper = np.quantile(values, [0.25, 0.75])
+    worst = headline.figure.worst(values)
+    return {
+        "mean": mean(values),
+        "lower": float(lower),
+        "upper": float(upper),
+        "worst": worst,
+        "best": max(values) if worst == min(values) else min(values),
+        "gini": metrics.gini(values) if headline.test else None,
+        "deviation": float(np.std(values)),
+    }
+
+
+def peer_round_rows(chronicles: Mapping[str, PeerHistory], headline: Headline) -> Iterator[Row]:
+    """A row a peer and round. Seconds are of the round, bytes of all rounds so far.
+
+    A figure of the task is in a column of its name, unless that is taken. stretch: counts up where rounds of a peer
+    are missing, so that no line is drawn across them.
+    """
+    for id, chronicle in chronicles.items():
+        stretch, before = 0, 0
+        for number, done in sorted(chronicle.history.items()):
+            stretch, before = stretch + (number > before + 1), number
+            yield {
+                **done.figures,
+                **{name: done.accuracy.get(name) for name in (*TESTS, "local") if name in done.accuracy},
+                "peer": id,
+                "round": number,
+                "stretch": stretch,
+                "value": headline.value(done) if done.evaluated else None,
+                "train_loss": done.loss,
+                "test_loss": done.test_loss,
+                **{f"{name}_seconds": done.seconds.get(name, 0.0) for name in ACTIVITIES},
+                "bytes_sent": done.bytes_sent,
+                "bytes_received": done.bytes_received,
+            }
+
+
+def accuracy_figure(document: ReportDocument) -> ReportFigure:
+    run = document.runs[0]
+    upright = quantitative("mean", run.figure, scale={"zero": False})
+    thin = {"type": "line", "style": "each", "strokeWidth": 1 if run.peers <= MAX_NAMED_PEERS else 0.5}
+    known = [
+        tip("round", "round"),
+        tip("mean", "mean", ".4f"),
+        tip("worst", "worst", ".4f"),
+        tip("best", "best", ".4f"),
+    ]
+    layers: list[Chart] = [
+        {
+            "data": {"name": "peer_rounds"},
+            "mark": thin | {"opacity": max(0.15, min(0.7, 6 / run.peers))},
+            "transform": [{"filter": "isValid(datum.value)"}],
+            "encoding": {
+                "y": quantitative("value", None),
+                "detail": [{"field": "peer", "type": "nominal"}, {"field": "stretch", "type": "nominal"}],
+                "tooltip": [tip("peer", "peer"), tip("round", "round"), tip("value", run.figure, ".4f")],
+            },
+        },
+        {
+            "mark": {"type": "area", "style": "band"},
+            "encoding": {"y": quantitative("lower", None), "y2": {"field": "upper"}},
+        },
+        {"mark": {"type": "line", "style": "worst"}, "encoding": {"y": quantitative("worst", None)}},
+        {"mark": {"type": "line", "style": "mean"}, "encoding": {"y": upright}},
+        {
+            "mark": {"type": "point", "style": "mean", "filled": True, "size": 40},
+            "encoding": {"y": quantitative("mean", None), "tooltip": known},
+        },
+    ]
+    return ReportFigure(
+        "accuracy",
+        titled(f"{run.figure} per round"),
+        "Thick: the mean of all peers. Shaded: the middle half of them. Dashed: the worst. Thin: each peer.",
+        ("rounds", "peer_rounds"),
+        {"data": {"name": "rounds"}, "height": 300, "encoding": {"x": rounds_axis()}, "layer": layers},
+        wide=True,
+    )
+
+
+def fairness_figure(document: ReportDocument) -> ReportFigure:
+    run = document.runs[0]
+    has_gini = any(row["gini"] is not None for row in document.tables["rounds"])
+    measure, words = ("gini", "Gini coefficient") if has_gini else ("deviation", "standard deviation")
+    return ReportFigure(
+        "fairness",
+        "Fairness",
+        f"The {words} of the peers' {run.figure}: 0 if all are equally good.",
+        ("rounds",),
+        {
+            "data": {"name": "rounds"},
+            "height": 200,
+            "mark": {"type": "line", "style": "mean", "point": {"style": "mean"}},
+            "encoding": {
+                "x": rounds_axis(),
+                "y": quantitative(measure, words),
+                "tooltip": [tip("round", "round"), tip(measure, words, ".4f"), tip("worst", "worst peer", ".4f")],
+            },
+        },
+    )
+
+
+LOSSES = {"train_loss": "training", "test_loss": "test"}
+
+
+def loss_figure(document: ReportDocument) -> ReportFigure:
+    return ReportFigure(
+        "loss",
+        "Loss",
+        "Mean over the peers: of their last training phase, and on their test sets.",
+        ("rounds",),
+        {
+            "data": {"name": "rounds"},
+            "height": 200,
+            "transform": [
+                {"fold": [*LOSSES], "as": ["kind", "loss"]},
+                {"filter": "isValid(datum.loss)"},
+                {"calculate": "datum.kind === 'train_loss' ? 'training' : 'test'", "as": "measured"},
+            ],
+            "mark": {"type": "line", "point": True},
+            "encoding": {
+                "x": rounds_axis(),
+                "y": quantitative("loss", "loss"),
+                "color": nominal("measured", scale={"domain": [*LOSSES.values()]}),
+                "strokeDash": nominal("measured", scale={"domain": [*LOSSES.values()]}),
+                "tooltip": [tip("round", "round"), tip("measured", "measured in"), tip("loss", "loss", ".4f")],
+            },
+        },
+    )
+
+
+def compared_figures(document: ReportDocument) -> list[ReportFigure]:
+    """Those of which anything is known."""
+    figure = document.runs[0].figure
+    measures = {
+        "mean": f"mean {figure}",
+        "worst": f"{figure} of the worst peer",
+        "gini": "Gini coefficient",
+        "test_loss": "mean test loss",
+    }
+    rows = document.tables["rounds"]
+    known = [name for name in measures if any(row[name] is not None for row in rows)]
+    return [_compared_curves(document, name, measures[name]) for name in known]
+
+
+def _compared_curves(document: ReportDocument, field: str, words: str) -> ReportFigure:
+    protocols = {run.protocol for run in document.runs}
+    by = "protocol" if len(protocols) < len(document.runs) and len(protocols) > 1 else "run"
+    chart: Chart = {
+        "data": {"name": "rounds"},
+        "height": 320 if field == "mean" else 220,
+        "transform": [{"filter": f"isValid(datum.{field})"}],
+        "mark": {"type": "line", "point": {"size": 30}},
+        "encoding": {
+            "x": rounds_axis(),
+            "y": quantitative(field, words, scale={"zero": field != "mean"}),
+            "color": nominal(by, scale={"domain": list(dict.fromkeys(row[by] for row in document.tables["rounds"]))}),
+            "detail": {"field": "run", "type": "nominal"},
+            "tooltip": [tip("run", "run"), tip("round", "round"), tip(field, words, ".4f")],
+        },
+    }
+    caption = f"A line a run; a colour a {by}."
+    return ReportFigure(
+        f"compared-{field}", titled(words), caption, ("rounds",), chart, wide=field in ("mean", "test_loss")
+    )

@@ -1,0 +1,104 @@
+"""What there is of a run: its spec, its peers' directories, and its summary once the run has finished.
+
+All that a report shows is derived from this one object, lazily: the histories of the peers, their audits, the views,
+who sent to whom, and the proof of privacy. A run that still goes on is one without a summary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from launcher.headline import Headline
+from launcher.page.peer_history import PeerHistory
+from launcher.reports.peer_files import audits, decided_views
+from launcher.reports.privacy import (
+    Audit,
+    Edge,
+    SentVector,
+    earlier_edges,
+    privacy,
+    privacy_declaration,
+    ring_periods,
+    sent_vectors,
+)
+from launcher.reports.summary_json import Privacy, Summary
+from launcher.views import Views
+from peer.spec.federation import Spec
+from peer.telemetry.events import RingOrdered
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What there is of a run. places: the peers' directories by id; summary: None before anybody has finished."""
+
+    spec: Spec
+    places: Mapping[str, Path]
+    summary: Summary | None
+    chronicles: Mapping[str, PeerHistory]
+    audits: Mapping[str, Audit]
+
+    @classmethod
+    def read(cls, spec: Spec, places: Mapping[str, Path], summary: Summary | None) -> Self:
+        """By the peers' own files."""
+        found = {id: PeerHistory.read(id, places[id]) for id in spec.ids if id in places}
+        return cls(spec, places, summary, found, audits(places))
+
+    @cached_property
+    def headline(self) -> Headline:
+        return Headline.of(self.spec)
+
+    @cached_property
+    def views(self) -> Views:
+        return decided_views(self.spec, self.places, self.summary.rounds if self.summary else self.spec.rounds)
+
+    @cached_property
+    def sent(self) -> list[SentVector]:
+        """What went along which edge."""
+        return sent_vectors(self.views, self.audits)
+
+    @cached_property
+    def talked(self) -> set[Edge]:
+        """Who sent to whom in the rounds themselves, and not when the ring was set up."""
+        return {one.edge for one in self.sent if one.round > 0}
+
+    @cached_property
+    def earlier_edges(self) -> set[Edge]:
+        """Those used only before the ring was put in its last order."""
+        return earlier_edges(ring_periods(self.views, self.sent))
+
+    @property
+    def judged(self) -> list[str]:
+        """Who counts in means: all who have finished, or all."""
+        return [one.id for one in self.summary.per_peer] if self.summary else [*self.spec.ids]
+
+    @property
+    def completed(self) -> int:
+        """The last round that all present members have behind them."""
+        members = self.views.spans[-1].view.members if self.views.spans else self.spec.ids
+        told = [self.chronicles[id].completed for id in members if id in self.chronicles]
+        return self.summary.rounds if self.summary else min(told, default=0)
+
+    @property
+    def orders(self) -> list[RingOrdered]:
+        """Each time that the ring was ordered, as one peer after the other tells of it."""
+        return [one for chronicle in self.chronicles.values() for one in chronicle.orders]
+
+    @property
+    def ring_cost(self) -> tuple[float | None, float | None]:
+        """Before and after ordering; None where nobody has ordered it."""
+        if self.summary:
+            return self.summary.ring_cost.get("before"), self.summary.ring_cost.get("after")
+        return (self.orders[0].cost_before, self.orders[-1].cost_after) if self.orders else (None, None)
+
+    @property
+    def whole(self) -> bool:
+        return self.summary is not None and not self.summary.missing
+
+    @property
+    def proof(self) -> Privacy | None:
+        """None while nothing is proven."""
+        if self.summary:
+            return self.summary.privacy
+        return privacy(self.views, self.audits, privacy_declaration(self.spec, self.audits), self.spec.ids)

@@ -1,0 +1,85 @@
+"""A run's federation.yaml as it was written: plain keys. The file may be somebody else's, so nothing that it names is
+imported.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from peer.errors import InputError
+from peer.files import MAX_SETTINGS_BYTES, read_plain
+from peer.spec.agreement import agreed
+from peer.spec.blocks import Id
+from peer.spec.document import Document
+from peer.spec.federation import Spec
+
+
+class Named(BaseModel):
+    """A block of which only the name is looked at."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+
+class Listed(BaseModel):
+    """An entry of the ring, of which only the id is."""
+
+    model_config = ConfigDict(extra="allow")
+    id: Id
+
+
+class Keys(BaseModel):
+    """Those that are looked at on their own; the others are only compared."""
+
+    model_config = ConfigDict(extra="allow")
+    rounds: int = 10
+    test: str | None = None
+    run: str | None = None
+    protocol: Named
+    model: Named
+    task: Named = Named(name="classification")
+    data: Named
+    ring: tuple[Listed, ...]
+
+
+@dataclass(frozen=True)
+class RecordedSpec:
+    """What stands in the file, and of it what all peers agreed on."""
+
+    content: Mapping[str, Any]
+    keys: Keys
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """InputError when it is no spec that a launcher has written."""
+        try:
+            return cls._of(Document.parse(read_plain(path, MAX_SETTINGS_BYTES).decode(), path))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: is not a text file in UTF-8") from None
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"]))
+            raise InputError(f"{path}: `{where}` is not as dfl-launch writes it") from None
+
+    @classmethod
+    def of(cls, spec: Spec, path: Path) -> Self:
+        """As it would be written to `path`."""
+        return cls._of(Document.parse(spec.dump(), path))
+
+    @classmethod
+    def _of(cls, document: Document) -> Self:
+        keys = Keys.model_validate(document.content)
+        return cls(agreed(document.content), keys)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(member.id for member in self.keys.ring)
+
+    def differing(self, other: Self) -> list[str]:
+        """The keys in which two runs are not the same."""
+        names = sorted(self.content.keys() | other.content.keys())
+        return [name for name in names if self.content.get(name) != other.content.get(name)]

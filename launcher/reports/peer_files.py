@@ -1,0 +1,181 @@
+"""What the peers of a run left in their directories, read again: audits, decided views, and how long each peer ran.
+
+The files come from other machines and may be damaged or forged. A spoilt line is left out: what it told of is then
+missing, or stands in another peer's file. A view counts only once: two peers that tell of different views of one number
+are of two runs, and a views.json must prove the views in it by certificates of CAs that more peers name than may lie.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, Field, StrictInt, ValidationError
+
+from launcher.views import Views, sorted_views, view_of_event
+from peer.errors import FailedError
+from peer.files import lines, open_plain
+from peer.spec.federation import Spec
+from peer.spec.recordings import VIEWS, OldVersionError, read_proved_views, read_views
+from peer.telemetry.events import Event, RoundDone, Started, StateChanged, ViewDecided, read_event
+from peer.telemetry.results import AUDIT, EVENTS, objects
+from peer.views.statements import InvalidError
+from peer.views.view import View
+
+Count = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+
+
+class AuditEntry(BaseModel):
+    """Bytes of one vector or record along one edge."""
+
+    vector: str
+    bytes: Count
+    head_bytes: Count = 0
+    scalar_bytes: Count = 0
+
+
+class SentEntry(AuditEntry):
+    to: str
+    order: Count = 0
+    """How many orders of the ring had been announced in the round."""
+
+
+class ReceivedEntry(AuditEntry):
+    sender: str = Field(alias="from")
+
+
+class AuditedRound(BaseModel):
+    """One round of one peer, in one view."""
+
+    round: Count
+    view: Count = 0
+    interrupted: bool = False
+    edges: dict[str, list[str]]
+    sent: list[SentEntry]
+    received: list[ReceivedEntry]
+    orders: list[list[str]] = []
+    told: dict[str, Count] = {}
+    noted: dict[str, Count] = {}
+    own_code: list[str] = []
+
+
+def audits(places: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
+    """Every peer's audit from its directory, by id: {"rounds": [...]}, each round of a view once, as last written.
+
+    A line that is spoilt is left out; the round that it told of is then missing.
+    """
+    found = {}
+    for id, place in places.items():
+        with suppress(OSError), open_plain(place / AUDIT) as file:
+            records = {
+                (one.get("view", 0), one["round"]): one
+                for line in lines(file)
+                for one in objects([line])
+                if _is_valid(one)
+            }
+            found[id] = {"rounds": list(records.values())}
+    return found
+
+
+def _is_valid(record: dict[str, Any]) -> bool:
+    try:
+        AuditedRound.model_validate(record)
+    except ValidationError:
+        return False
+    return True
+
+
+def decided_views(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:
+    """What all peers' events say together; FailedError where two of them tell different views of one number, or a
+    peer's views.json does not prove the views in it.
+
+    A line that is spoilt in one peer's events stands in another's.
+    """
+    found: dict[int, tuple[str, View]] = {}
+    places = places if spec.on_loss == "bypass" else {}
+    trusted = _trusted_authorities(spec, places.values())
+    for id, place in places.items():
+        for view in (*_proved_views(place, spec, trusted), *_views_in_events(place)):
+            other, known = found.setdefault(view.number, (id, view))
+            if known != view:
+                raise FailedError(
+                    f"{other} and {id} tell of different views of number {view.number}: they are of two runs, or the "
+                    "events of one of them are spoilt; leave one of them out"
+                )
+    return Views(spec.ids, rounds, sorted_views(view for _, view in found.values()))
+
+
+def _trusted_authorities(spec: Spec, places: Collection[Path]) -> list[str]:
+    """The CAs by which views are proved: those that more peers name than may lie, or all, where no more are there."""
+    named = list[tuple[str, ...]]()
+    for place in places:
+        with suppress(OSError, InvalidError):
+            named.append(read_views(place).authorities)
+    count = Counter(pem for authorities in named for pem in {*authorities})
+    liars = min(spec.tolerated(certificates=True), len(named) - 1)
+    return [pem for pem in count if count[pem] > liars]
+
+
+def _proved_views(place: Path, spec: Spec, trusted: Collection[str]) -> Iterator[View]:
+    """What the peer's views.json proves. One of an earlier version proves nothing, and is passed over."""
+    try:
+        yield from (one.view for one in read_proved_views(place, spec, trusted).decisions)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FailedError(f"{place / VIEWS}: cannot be read ({error.strerror})") from None
+    except OldVersionError:
+        return
+    except InvalidError as error:
+        raise FailedError(
+            f"{place / VIEWS}: is damaged, or holds a view without proof that it was decided ({error}); leave it out"
+        ) from None
+
+
+def _views_in_events(place: Path) -> Iterator[View]:
+    with suppress(OSError), open_plain(place / EVENTS) as file:
+        for line in lines(file):
+            for one in objects([line]) if b'"view"' in line else ():
+                if isinstance(event := read_event(one), ViewDecided) and event.number > 0 <= event.first:
+                    yield view_of_event(event)
+
+
+MAX_SECONDS = 1e12
+"""Seconds that can be believed."""
+
+
+class PeerActivity(NamedTuple):
+    """rounds: the last that was completed. again: starts after the first. seconds: of all lives, pauses left out."""
+
+    rounds: int
+    again: int
+    seconds: float
+
+
+def peer_activity(directory: Path) -> PeerActivity:
+    """Of one peer, from its directory; nothing of one whose events cannot be read."""
+    rounds, starts, first, last, spent = 0, 0, math.nan, math.nan, 0.0
+    moved = False
+    with suppress(OSError), open_plain(directory / EVENTS) as file:
+        for line in lines(file):
+            event = _event_in(line)
+            if event is None:
+                continue
+            if math.isnan(first):
+                first = event.time
+            elif isinstance(event, Started):
+                spent, first = spent + last - first, event.time
+            last = event.time
+            if isinstance(event, StateChanged) and event.state == "joining":
+                starts += not moved
+                moved = False
+            moved = moved or isinstance(event, ViewDecided)  # then it joins once more, and is not started again
+            rounds = max(rounds, event.round) if isinstance(event, RoundDone) else rounds
+    spent += last - first
+    return PeerActivity(rounds, max(0, starts - 1), spent if 0 <= spent <= MAX_SECONDS else 0.0)
+
+
+def _event_in(line: bytes) -> Event | None:
+    return next((event for one in objects([line]) if (event := read_event(one))), None)

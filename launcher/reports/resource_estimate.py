@@ -1,0 +1,186 @@
+"""What a federation would need, before any of it is started: figures, as data and in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from launcher.plan import Plan
+from launcher.table import fitting, quantity
+from peer.learning.training.phase import PROTOCOL_DEFAULTS
+from peer.runtime.dry_run import disk_needed, dry_run_figures
+from peer.spec.blocks import describe_behaviours
+from peer.spec.federation import FIGURE, MEANS, VARIANCES, Spec
+from peer.telemetry.events import Misbehaving
+from peer.text import plural, printable
+
+
+@dataclass(frozen=True)
+class ResourceEstimate:
+    """What a plan comes to.
+
+    sent: bytes of tensors and records that a peer sends at the start, then in each round that was counted, by id; of
+    the first peers of a larger federation: the others are like them.
+    lacking: what `run` would refuse, a sentence each.
+    """
+
+    made: Plan
+    sent: Mapping[str, Sequence[int]]
+    lacking: Sequence[str] = ()
+
+    @property
+    def a_round(self) -> float:
+        """Bytes that a peer sends in a round, by the mean."""
+        return float(np.mean([np.mean(rounds) for _, *rounds in self.sent.values()]))
+
+    @property
+    def sent_in_all(self) -> float:
+        """Bytes that all peers send in the whole run."""
+        spec = self.made.spec
+        start = np.mean([setup for setup, *_ in self.sent.values()])
+        return float(len(spec.ids) * (start + self.a_round * spec.rounds))
+
+    @property
+    def disk(self) -> int:
+        """Bytes on disk that a peer needs at most, by estimate."""
+        made = self.made
+        rehearsed = dry_run_figures(made.spec, made.spec.ids[0], made.rehearsal(made.spec.ids[0]))
+        busiest = max(max(counts) for counts in self.sent.values())
+        return disk_needed(made.spec, made.sizes["model"], rehearsed._replace(busiest=busiest))
+
+    def plain(self) -> dict[str, Any]:
+        """For programs: the model in values, all else in bytes."""
+        made, spec, disk = self.made, self.made.spec, self.disk
+        return {
+            "name": spec.name,
+            "protocol": spec.protocol.name,
+            "peers": len(spec.ids),
+            "rounds": spec.rounds,
+            "seed": spec.seed,
+            "data": spec.data.name,
+            "model": {"name": spec.model.name, **made.sizes},
+            "edges": spec.protocol.graph,
+            "bytes": {"a_round": self.a_round, "in_all": self.sent_in_all},
+            "disk": {"a_peer": disk, "together": disk * len(spec.ids)},
+            "lacking": [*self.lacking],
+            "per_peer": [
+                {
+                    "id": id,
+                    "samples": len(made.shards[id]),
+                    "classes": int(np.count_nonzero(made.counts[id])) if spec.task.has_classes else None,
+                    "sends": {"start": start, "a_round": float(np.mean(rounds)), "at_most": max(rounds)},
+                }
+                for id, (start, *rounds) in self.sent.items()
+            ],
+        }
+
+
+MAX_NAMED_PEERS = 16
+"""Peers with data of their own that are named."""
+SPLIT = ("extractor", "head")
+
+
+def show(needs: ResourceEstimate, console: Console) -> None:
+    for line in heading(needs):
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    console.print(per_peer(needs, console))
+    if more := len(needs.made.spec.ids) - len(needs.sent):
+        console.print(f"and {plural(more, 'more peer')}", highlight=False)
+
+
+def heading(needs: ResourceEstimate) -> list[str]:
+    made, spec, number = needs.made, needs.made.spec, len(needs.made.spec.ids)
+    peers, rounds = plural(number, "peer"), plural(spec.rounds, "round")
+    parts = (f"{part} {made.sizes[part]:,} values ({quantity(4 * made.sizes[part])})" for part in SPLIT)
+    disk = needs.disk
+    said = [
+        f"{spec.name}: {spec.protocol.name}, {peers}, {rounds}, seed {spec.seed}",
+        f"data: {of_whom(made)}, input {made.datasets[spec.ids[0]].shape}, "
+        f"{spec.task.outputs_in_words(made.datasets[spec.ids[0]].classes)}",
+        *remarks(made),
+        f"model: {spec.model.name}, {', '.join([*parts, *made.model.remarks])}",
+        f"edges: {spec.protocol.graph}; leaves the peer: {sent_in_words(spec)}{travels(spec)}",
+        f"bytes: {quantity(needs.a_round)} a peer and round, {quantity(needs.sent_in_all)} in all",
+        f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",
+    ]
+    said += training(spec)
+    if spec.data.drift:
+        said.append(f"drift: {'; '.join(map(str, spec.data.drift))}")
+    said += [f"lacking: {one}" for one in needs.lacking]
+    return [*said, *([str(Misbehaving(peers=describe_behaviours(spec.behaviour)))] if spec.behaviour else [])]
+
+
+def of_whom(made: Plan) -> str:
+    """Which data set is split and how; who has data of its own."""
+    data, own = (
+        made.spec.data,
+        ", ".join(made.own[:MAX_NAMED_PEERS]) + (", ..." if len(made.own) > MAX_NAMED_PEERS else ""),
+    )
+    if len(made.own) == len(made.spec.ids):
+        return "each peer has its own"
+    return f"{data.name}, split {data.partition.kind}" + (f" (but {own} with data of their own)" if own else "")
+
+
+def remarks(made: Plan) -> list[str]:
+    """How the data were read, where they did not say so themselves; whose they are, where that differs."""
+    said: dict[str, list[str]] = {}
+    for id, dataset in made.datasets.items():
+        for remark in dataset.remarks:
+            said.setdefault(remark, []).append(id)
+    whose = {
+        remark: f" ({', '.join(ids[:MAX_NAMED_PEERS])})" * (len(ids) < len(made.datasets))
+        for remark, ids in said.items()
+    }
+    return [f"read: {remark}{by}" for remark, by in whose.items()]
+
+
+def sent_in_words(spec: Spec) -> str:
+    """What leaves a peer, in words."""
+    figure = [FIGURE.name] if spec.stop_early else []
+    standard = [MEANS, VARIANCES] if spec.data.standardize == "federation" else []
+    return ", ".join([spec.protocol.leaves, *figure, *standard])
+
+
+def travels(spec: Spec) -> str:
+    """In which form, if it is not the plain one."""
+    if spec.wire.kind == "float32":
+        return ""
+    if any(spec.wire.shortens(share) for share in spec.protocol.shares(spec.rounds)):
+        return f"; travels as {spec.wire.kind}"
+    return f"; `wire: {spec.wire.kind}` changes nothing"
+
+
+def training(spec: Spec) -> list[str]:
+    """What of local training is not the protocol's own; whether two runs end in the same bits."""
+    how, said = spec.training, []
+    if how == PROTOCOL_DEFAULTS:
+        return []
+    given = how.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    for key, value in given.items():
+        words = value.pop("name", "") if isinstance(value, dict) else str(value)
+        rest = ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else ""
+        said.append(f"{key} {words}{' ' if words and rest else ''}{f'({rest})' if words and rest else rest}")
+    clock = (
+        "" if how.same_bits else "; how many steps that is differs from run to run, so two runs differ in their bits"
+    )
+    return [f"training: {'; '.join(said)}{clock}"]
+
+
+def per_peer(needs: ResourceEstimate, console: Console) -> Table:
+    """Samples and bytes of each peer; the bytes are tensors and records, without framing (1 % at most)."""
+    made = needs.made
+    rows = [
+        {
+            "peer": id,
+            "samples": str(len(made.shards[id])),
+            **({"classes": str(np.count_nonzero(made.counts[id]))} if made.spec.task.has_classes else {}),
+            "sends at the start": quantity(setup),
+            "sends a round": quantity(sum(rounds) / len(rounds)),
+            "at most": quantity(max(rounds)),
+        }
+        for id, (setup, *rounds) in needs.sent.items()
+    ]
+    return fitting(rows, ["sends at the start", "at most", "classes"], console)

@@ -1,0 +1,185 @@
+"""The end of a run in words: how good, how fair, how private, who was lost and what that did, and where the models
+are."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from launcher.headline import Headline
+from launcher.reports.privacy import HOLDS
+from launcher.reports.summary_json import Privacy, Summary
+from launcher.reports.worth import worth_lines
+from launcher.table import fitting, quantity
+from launcher.views import Views
+from peer.errors import InputError
+from peer.learning.export import has_one_input
+from peer.spec.federation import Spec
+from peer.telemetry.results import MODEL
+from peer.text import duration, number, one_line, plural
+from peer.views.view import View
+
+
+def view_changes(summary: Summary, spec: Spec) -> list[str]:
+    """A line each; none of a run whose members stayed the same."""
+    if not summary.views:
+        return []
+    views = Views(spec.ids, summary.rounds, tuple(View.from_json(dict(view)) for view in summary.views))
+    told = [exactness(views), *whose_data(summary), *means_by_view(summary, Headline.of(spec), views)]
+    return [told[0], *(f"  {line}" for line in told[1:])]
+
+
+def exactness(views: Views) -> str:
+    """Whether the result is that of a run in which nobody was lost."""
+    if views.exact:
+        return "exact: after a change of view all peers played the rounds again that had become void"
+    changed = views.changes()
+    rounds = [str(round) for round, _ in changed]
+    listed = f"rounds {', '.join(rounds[:-1])} and {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
+    return f"with changes of view at {listed}: {'; '.join(words for _, words in changed)}"
+
+
+def whose_data(summary: Summary) -> list[str]:
+    """Of whom, and in which rounds, no data took part."""
+    told = []
+    for id, absent in summary.absences.items():
+        rounds = ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in absent)
+        outside = "; it was not taken in again, and is in no figure" if id in summary.outside else ""
+        told.append(f"without the data of {id}: rounds {rounds}{outside}")
+    return told
+
+
+def means_by_view(summary: Summary, headline: Headline, views: Views) -> list[str]:
+    """The mean figure of those who have finished, at the end of each view that changed who took part."""
+    known = {int(one["round"] or 0): headline.of_means(one) for one in summary.history}
+    told = []
+    for span in views.spans:
+        if within := [round for round in known if round in span.rounds]:
+            last = max(within)
+            told.append(f"{number(known[last])} after round {last} with {plural(len(span.view.members), 'peer')}")
+    return [f"mean {headline.words} of those who finished: {', '.join(told)}"] if len(told) > 1 else []
+
+
+ACTIVITIES = ("train", "communicate", "evaluate")
+
+
+def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> None:
+    """Prints the summary of a finished run."""
+    report(summary, spec, console)
+    say(where_models_are(summary, spec, directory), console)
+
+
+def report(summary: Summary, spec: Spec, console: Console) -> None:
+    """Prints what it says, and not where anything lies."""
+    console.print(per_peer(summary, Headline.of(spec), console))
+    say(summary_lines(summary, spec), console)
+
+
+def say(said: list[str], console: Console) -> None:
+    for line in said:
+        console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def per_peer(summary: Summary, headline: Headline, console: Console) -> Table:
+    rows = [
+        {
+            "peer": peer.id,
+            "samples": str(peer.samples),
+            headline.column: number(headline.value(peer)),
+            "sent": quantity(peer.bytes_sent),
+            **{name: f"{peer.seconds.get(name, 0.0):.1f} s" for name in ACTIVITIES},
+        }
+        for peer in summary.per_peer
+    ]
+    return fitting(rows, [*reversed(ACTIVITIES), "samples"], console)
+
+
+def summary_lines(summary: Summary, spec: Spec) -> list[str]:
+    """Everything but the table, a line each."""
+    restarts = f", {plural(summary.restarts, 'restart')}" if summary.restarts else ""
+    early = f" of {spec.rounds}, ended early," if summary.stopped_early else ""
+    said = [
+        f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds{early} "
+        f"in {duration(summary.wall_seconds)}{restarts}",
+        *quality(summary, Headline.of(spec)),
+        *view_changes(summary, spec),
+    ]
+    if summary.behaviour:
+        who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
+        said.append(f"misbehaving by the settings: {who}; the others: mean {number(summary.honest_accuracy)}")
+    if bests := [f"{peer.id} {peer.best.round} ({number(peer.best.figure)})" for peer in summary.per_peer if peer.best]:
+        said.append(f"best rounds on the samples held back: {', '.join(bests)}; see model.best.safetensors")
+    said += worth_lines(summary.worth) if summary.worth else []
+    before, after = (summary.ring_cost.get(when) for when in ("before", "after"))
+    if before is not None:
+        said.append(f"ring cost: {number(before)} before, {number(after)} after ordering")
+    said += privacy_lines(summary.privacy)
+    if differing := [name for name, same in summary.replicated.items() if not same]:
+        said.append(f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal")
+    said += [f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items()]
+    return said
+
+
+def quality(summary: Summary, headline: Headline) -> list[str]:
+    """How good the models are: a line of accuracies where the task has classes, and one of its other figures."""
+    accuracies = (
+        f"accuracy ({headline.test}): mean {number(headline.of_means(summary.mean_accuracy))}, "
+        f"worst {number(summary.worst_accuracy)}, "
+        f"Gini {number(summary.gini)}, mean first above 0.5 in round {summary.r50 or '–'}"
+    )
+    less = {"up": "", "down": " (better down)"}
+    judged = [
+        f"{name}{less[one['better']]}: mean {number(one['mean'])}, worst {number(one['worst'])}"
+        for name, one in summary.figures.items()
+        if not (headline.test and name == "accuracy")
+    ]
+    return [*([accuracies] if headline.test else []), *(["; ".join(judged)] if judged else [])]
+
+
+def where_models_are(summary: Summary, spec: Spec, directory: Path) -> list[str]:
+    """Where a run's models lie, and how one is loaded."""
+    model, ids = spec.model.name, [peer.id for peer in summary.per_peer]
+    here = [id for id in ids if (directory / id / MODEL).is_file()]
+    named = {"user_model": model, "user_task": spec.task.name}
+    own = "".join(f', {key}="{name}"' for key, name in named.items() if ":" in name)
+    there = "" if here == ids else ", but for those that stay where their peers ran"
+    models = f"{directory}/<id>/{MODEL}{there}" if here else "they stay where the peers ran"
+    said = [f"models: {models}; everything else: {directory}/summary.json"]
+    with suppress(InputError):
+        if here and has_one_input(directory / here[0] / MODEL):
+            load = f'load_model("{directory}/{here[0]}/{MODEL}"{own})'
+            said.append(f"to load one: from peer import load_model; model = {load}")
+    return said
+
+
+def privacy_lines(privacy: Privacy) -> list[str]:
+    """The privacy proof in a line, and each violation in one more (ten at most)."""
+    violations = privacy["violations"]
+    met = [name for name, holds in privacy["definitions"].items() if holds]
+    head = privacy["head_bytes_sent"]
+    declared = " as declared" if privacy["on_trust"] else ""
+    said = f"privacy: {quantity(head)} of heads sent{declared}, {len(privacy['edges_used'])} directed edges used, "
+    said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
+    said += f"; Definitions met: {', '.join(met) or 'none'}"
+    trusted = [f"  on trust, {one['vector']} ({quantity(one['bytes'])}): {one['why']}" for one in privacy["on_trust"]]
+    trusted += [
+        f"  of the data, {name} ({quantity(size)}): of all peers together, before round 1"
+        for name, size in privacy.get("of_data", {}).items()
+    ]
+    undecided = ", ".join(name for name, holds in privacy["definitions"].items() if holds is None)
+    if undecided and (unknown := privacy.get("unknown")):
+        said += f"; not known without the whole audits of {', '.join(unknown)}: {undecided}"
+    elif undecided:
+        said += f"; {undecided} can neither be proven nor denied"
+    shown = [
+        f"  {one['reason']}"
+        if one["round"] is None
+        else f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
+        for one in violations[:10]
+    ]
+    counted = [
+        f"  {name} {HOLDS[privacy['definitions'].get(name)]}: {told}"
+        for name, told in privacy.get("counted", {}).items()
+    ]
+    return [said, *counted, *trusted, *shown, *([f"  and {len(violations) - 10} more"] if len(violations) > 10 else [])]

@@ -1,0 +1,299 @@
+"""How samples are read one batch at a time: what a worker process does, and the peer itself where there is none.
+
+Worker processes preload this module (`PRELOADED` in batch_loader.py). What it reads may be arrays, memory-mapped
+where possible, or a map-style `torch.utils.data.Dataset` of the user's: of that one nothing is known beforehand but
+how many samples it has, and of which classes (`TorchDataset`).
+"""
+
+import mmap
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import Dataset, IterableDataset, Subset, default_collate
+
+from peer.errors import InputError
+from peer.learning.data.samples import Array, Indices, Inputs, Targets
+from peer.learning.data.transforms import Transform
+from peer.learning.randomness import derive, draw_from, sample_streams
+from peer.learning.tasks import Task
+from peer.plugins import describe_error
+
+Collate = Callable[[list[Any]], Any]
+PartName = Literal["train", "test", "validation"]
+
+
+class BatchRequest(NamedTuple):
+    """Which samples make a batch, and from which stream each draws."""
+
+    part: str
+    rows: Indices
+    """In the part."""
+    numbers: Indices
+    """Each sample's number in the stream of `seed`."""
+    seed: int
+    drawn: bool
+    """Whether they are trained on, and so go through the training transforms."""
+
+
+class ReadBatch(NamedTuple):
+    """A batch as it was read, on the CPU."""
+
+    inputs: Any
+    targets: Tensor | None
+    """None where the task has classes: those are known beforehand."""
+
+
+class ReadFailure(NamedTuple):
+    """What made a batch impossible, in one sentence; an exception would lose it on its way from a worker."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class DataPart:
+    """Inputs in an order of their own, with targets (n, ...) where the user's data set does not give them itself."""
+
+    inputs: Any
+    """Inputs, or a map-style torch Dataset."""
+    rows: Indices | None = None
+    targets: Targets | None = None
+
+    def __len__(self) -> int:
+        if self.rows is not None:
+            return len(self.rows)
+        return int(self.inputs.shape[0]) if hasattr(self.inputs, "shape") else len(self.inputs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        mapped = isinstance(self.inputs, np.memmap) and self.inputs._mmap is not None  # type: ignore[attr-defined]
+        return {**self.__dict__, "inputs": MappedArray.of(self.inputs) if mapped else self.inputs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        inputs = state["inputs"]
+        self.__dict__.update(state, inputs=inputs.open() if isinstance(inputs, MappedArray) else inputs)
+
+    def at(self, rows: Indices) -> Indices:
+        """Where these rows of the part lie in the inputs."""
+        return rows if self.rows is None else self.rows[rows]
+
+
+class MappedArray(NamedTuple):
+    """Where in a file a memory-mapped array lies, for a process that maps it anew: its bytes are not sent."""
+
+    path: str
+    begin: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, array: Any) -> "MappedArray":
+        whole = np.frombuffer(array._mmap, np.uint8)
+        begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY + array.ctypes.data - whole.ctypes.data
+        return cls(str(array.filename), begin, array.shape, array.strides, array.dtype.str)
+
+    def open(self) -> Array:
+        file = np.memmap(self.path, np.uint8, "r")
+        return np.ndarray(self.shape, self.dtype, file, self.begin, self.strides)
+
+
+@dataclass(frozen=True)
+class BatchReader(Dataset[Any]):
+    """Gives `Read` for `BatchRequest`. A process of its own gets all of this, but for what is memory-mapped."""
+
+    name: str
+    """Of the data set, for messages."""
+    parts: Mapping[str, DataPart]
+    task: Task
+    scale: float = 1.0
+    transforms: Mapping[bool, Transform | None] | None = None
+    """For samples that are trained on (True), and for all others."""
+    collate: Collate | None = None
+
+    def __getitems__(self, wanted: BatchRequest) -> ReadBatch | ReadFailure:
+        """A batch: torch's loader takes it as it is."""
+        try:
+            return self.read(wanted)
+        except InputError as error:
+            return ReadFailure(str(error))
+
+    def read(self, wanted: BatchRequest) -> ReadBatch:
+        """A batch; InputError where the user's code fails, or gives what is no sample."""
+        part, transform = self.parts[wanted.part], (self.transforms or {}).get(wanted.drawn)
+        rows = part.at(wanted.rows)
+        if isinstance(part.inputs, Dataset):
+            return self._collated(self._samples(part.inputs, rows, transform, wanted), rows)
+        x = torch.from_numpy(as_model_inputs(part.inputs, rows, self.task.inputs, self.scale))
+        y = None if part.targets is None else torch.from_numpy(part.targets[wanted.rows])
+        if transform is None:
+            return ReadBatch(x, y)
+        pairs = [*zip(x, [None] * len(x) if y is None else y, strict=True)]
+        changed = self._samples(pairs, np.arange(len(x)), transform, wanted)
+        inputs, targets = zip(*changed, strict=True)
+        return ReadBatch(self._stacked(inputs, rows), None if y is None else torch.stack(targets))
+
+    def targets(self, wanted: BatchRequest) -> Array:
+        """What a torch Dataset's samples have for targets, (n, ...), as they come."""
+        part = self.parts[wanted.part]
+        rows = part.at(wanted.rows)
+        found = [y for _, y in self._samples(part.inputs, rows, None, wanted)]
+        try:
+            return np.stack([np.asarray(y) for y in found])
+        except (ValueError, TypeError) as error:
+            why = _shape_mismatch(found, rows, "target") or describe_error(error)
+            raise InputError(f"{self.name}: its targets are not of one shape: {why}") from error
+
+    def _samples(
+        self, samples: Any, rows: Indices, transform: Transform | None, wanted: BatchRequest
+    ) -> list[tuple[Any, Any]]:
+        found = []
+        with sample_streams():
+            for row, number in zip(rows.tolist(), wanted.numbers.tolist(), strict=True):
+                draw_from(derive(wanted.seed, number))
+                found.append(self._sample(samples, row, transform))
+        return found
+
+    def _sample(self, samples: Any, row: int, transform: Transform | None) -> tuple[Any, Any]:
+        try:
+            given = samples[row]
+        except Exception as error:  # it is the user's code
+            most = f"; its `__len__` says that it has {len(samples)}" if isinstance(error, IndexError) else ""
+            raise InputError(f"{self.name} fails at sample {row}: {describe_error(error)}{most}") from error
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise InputError(f"{self.name} must give (input, target) for a sample, not a {type(given).__name__}")
+        try:
+            return transform(given[0], given[1]) if transform else (given[0], given[1])
+        except Exception as error:  # and here it may be
+            raise InputError(f"{self.name}: a transform fails at sample {row}: {describe_error(error)}") from error
+
+    def _collated(self, samples: list[tuple[Any, Any]], rows: Indices) -> ReadBatch:
+        try:
+            inputs, targets = (self.collate or default_collate)(samples)
+        except Exception as error:  # the user's, or torch's own for what cannot be put together
+            way_out = "" if self.collate else "; give tensors of one shape, or a `collate` of your own"
+            parts = [] if self.collate else zip(("input", "target"), zip(*samples, strict=True), strict=True)
+            unlike = (_shape_mismatch(values, rows, what) for what, values in parts)
+            why = next(filter(None, unlike), describe_error(error))
+            raise InputError(f"{self.name}: its samples make no batch: {why}{way_out}") from error
+        return ReadBatch(tree_map(self._as_input, inputs), None if self.task.has_classes else self._as_targets(targets))
+
+    def _as_input(self, x: Any) -> Tensor:
+        if isinstance(x, Tensor) and x.is_floating_point():
+            return x.float()
+        if isinstance(x, Tensor) and x.dtype in (torch.int64, torch.int32, torch.bool):
+            return x.to(torch.int64)
+        found = f"tensors of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise InputError(
+            f"{self.name}: an input must be floating-point or int64, and a batch has {found}; convert it, as by "
+            "`transforms: [ToImage, {ToDtype: {dtype: float32, scale: true}}]`"
+        )
+
+    def _as_targets(self, targets: Any) -> Tensor:
+        return torch.from_numpy(self.task.read_targets(np.asarray(targets), self.name, "the array of its targets"))
+
+    def _stacked(self, inputs: Sequence[Tensor], rows: Indices) -> Tensor:
+        try:
+            return torch.stack([*inputs]).float() if self.task.inputs == "float32" else torch.stack([*inputs])
+        except (RuntimeError, TypeError) as error:
+            why = _shape_mismatch(inputs, rows, "input") or describe_error(error)
+            raise InputError(f"{self.name}: the transforms make inputs that are no batch: {why}") from error
+
+
+def _shape_mismatch(values: Sequence[Any], rows: Indices, what: str) -> str:
+    """Of the first two values of other shapes which samples have them; empty where shapes are not the reason."""
+    try:
+        shapes = [tuple(np.shape(value)) for value in values]
+    except (ValueError, TypeError):
+        return ""
+    if (other := next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)) is None:
+        return ""
+    return f"the {what} of sample {rows[0]} is {shapes[0]}, and that of sample {rows[other]} {shapes[other]}"
+
+
+def as_model_inputs(inputs: Inputs, indices: Indices, dtype: str, scale: float) -> Array:
+    """The inputs at `indices` as a model sees them: a copy."""
+    # Advanced indexing copies the shard alone; a view into the whole set would keep all of it alive.
+    x = np.ascontiguousarray(inputs[indices], dtype=dtype)
+    if scale != 1.0:
+        x /= np.float32(scale)
+    return x
+
+
+TARGETS_COMPARED = 8
+"""Samples whose targets are compared with the data set's own list."""
+
+
+class TorchDataset:
+    """Such a data set in the place of arrays; only `Reading` knows what is in it."""
+
+    def __init__(self, dataset: "Dataset[Any]", name: str) -> None:
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise InputError(f"{name} returned a data set without a length; give it `__len__` and `__getitem__`")
+        self.dataset, self.name = dataset, name
+        self.shape = (_length(dataset, name),)
+        """Of how many there are; of one input nothing is known before it is read."""
+
+    def __getitem__(self, indices: Indices, /) -> Array:
+        raise TypeError("samples of a torch data set are read one by one")
+
+    def targets(self, task: Task) -> Targets:
+        """Every class, int64 (n,), where the task has classes; else those of a few samples, (few, ...)."""
+        count = self.shape[0]
+        few = np.unique(np.linspace(0, count - 1, TARGETS_COMPARED).astype(np.int64))
+        found = self._read(few, task)  # the last one among them: there must be as many as the data set says
+        if not task.has_classes:
+            return found
+        listed = _listed_targets(self.dataset)
+        if listed is None:
+            return self._read(np.arange(count), task)
+        labels = task.read_targets(listed, self.name, "`targets`")
+        if len(labels) != count:
+            raise InputError(
+                f"{self.name}: its data set says by `__len__` that it has {count} samples, and its `targets` are "
+                f"{len(labels)}; make them agree"
+            )
+        wrong = few[labels[few] != found]
+        if len(wrong):
+            raise InputError(
+                f"{self.name}: `targets` of its data set has not the class that sample {wrong[0]} has; make them agree"
+            )
+        return labels
+
+    def _read(self, rows: Indices, task: Task) -> Targets:
+        reading = BatchReader(self.name, {"train": DataPart(self.dataset)}, task)
+        return task.read_targets(
+            reading.targets(BatchRequest("train", rows, rows, 0, drawn=False)), self.name, "the array of its targets"
+        )
+
+
+def _length(dataset: Any, name: str) -> int:
+    """How many samples it says that it has, from 1; asked as it is, since `len` names nobody for what is no length."""
+    try:
+        count: object = dataset.__len__()
+    except Exception as error:  # it is the user's code
+        raise InputError(f"{name}: `__len__` of its data set fails: {describe_error(error)}") from error
+    try:
+        if 1 <= index(count) <= sys.maxsize:  # type: ignore[arg-type]
+            return index(count)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise InputError(f"{name}: its data set says by `__len__` that it has {count!r} samples; return how many, from 1")
+
+
+def _listed_targets(dataset: Any) -> NDArray[Any] | None:
+    """What the data set says of all its targets, as torchvision's do, without reading any sample."""
+    if isinstance(dataset, Subset):
+        whole = _listed_targets(dataset.dataset)
+        return None if whole is None else whole[np.asarray(dataset.indices)]
+    targets = getattr(dataset, "targets", None)
+    try:
+        return None if targets is None else np.asarray(targets)
+    except ValueError as error:
+        raise InputError(f"`targets` of a data set are no list of classes: {describe_error(error)}") from error

@@ -1,0 +1,169 @@
+"""Does a model fit the data and the task? Found out by running it once, before anything else is done with it.
+
+A few samples go through in evaluation and in training mode; then the task is tried on what came out: whether it
+makes a loss, figures and a score of that. Each mistake is told as one sentence that names the code that made it:
+the model, or a task of the user's own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from peer.errors import InputError
+from peer.learning.data.samples import InMemory, Samples
+from peer.learning.model.layout import spread
+from peer.learning.randomness import global_stream
+from peer.learning.tasks import Classification, Task, describe_output, dtype_name
+from peer.plugins import UserCodeError, describe_error, user_code_errors
+
+TASK_ERRORS = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
+"""What a task raises that is given what it cannot take."""
+
+
+def task_problem(task: Task, outputs: object, targets: Tensor) -> str | None:
+    """What a model should give for these targets, and gives not, in words; None if the task can judge it.
+
+    InputError where it is the task that is wrong, as one of a user's own may be.
+    """
+    try:
+        with user_code_errors(task.name), torch.enable_grad():
+            loss = task.loss(tree_map(_leaf, outputs), targets)
+        with user_code_errors(task.name):
+            rows = task.tally(outputs, targets)  # type: ignore[arg-type]
+    except UserCodeError as error:
+        given = f"{describe_output(outputs)} and targets {tuple(targets.shape)} of {dtype_name(targets.dtype)}"
+        raise InputError(f"{error}, given {given}; correct the task, or the model that gives them") from error
+    except TASK_ERRORS as error:
+        return f"what the task {task.name} can judge, not {describe_output(outputs)} ({describe_error(error)})"
+    if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
+        raise InputError(
+            f"the task `{task.name}`: its `loss` must be a floating-point tensor of shape (), "
+            f"not {describe_output(loss, '')}"
+        )
+    if not loss.requires_grad:
+        raise InputError(f"the task `{task.name}`: its `loss` must be calculated by torch, without detaching")
+    if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(targets):
+        raise InputError(
+            f"the task `{task.name}`: its `tally` must be of shape ({len(targets)}, k), a row for each sample, "
+            f"not {describe_output(rows, '')}"
+        )
+    _check_figures(task, rows)
+    return None
+
+
+def _check_figures(task: Task, rows: Tensor) -> None:
+    """InputError where no figures come of these rows."""
+    try:
+        with user_code_errors(task.name):
+            results: object = task.results(rows.sum(0, dtype=torch.float64), len(rows))
+    except (UserCodeError, *TASK_ERRORS) as error:
+        columns = f"of a tally of {rows.shape[1]} columns its `results` cannot be made"
+        raise InputError(f"the task `{task.name}`: {columns}: {_error_text(error)}") from error
+    names = [figure.name for figure in task.figures]
+    if not isinstance(results, Mapping) or not all(_is_number(results.get(name)) for name in names):
+        raise InputError(f"the task `{task.name}`: its `results` must return a number for each of {', '.join(names)}")
+    try:
+        with user_code_errors(task.name):
+            score: object = task.score(results)
+    except (UserCodeError, *TASK_ERRORS) as error:
+        raise InputError(f"the task `{task.name}`: its `score` cannot be made: {_error_text(error)}") from error
+    untold = any(isnan(results[name]) for name in names)  # as it may be on so few samples: then the score is, too
+    if not _is_number(score) or not (0 <= score <= 1 or (untold and isnan(score))):  # type: ignore[operator,arg-type]
+        raise InputError(f"the task `{task.name}`: its `score` must return a number in 0..1, not {score!r}")
+
+
+def _error_text(error: Exception) -> str:
+    return str(error) if isinstance(error, UserCodeError) else describe_error(error)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool)
+
+
+def _leaf(output: Any) -> Any:
+    """A tensor from which a gradient can be asked for, in place of one."""
+    floating = isinstance(output, Tensor) and output.is_floating_point()
+    return output.detach().requires_grad_() if floating else output
+
+
+@dataclass(frozen=True)
+class Example:
+    """Inputs (n, *shape), or a tuple or dict of such, like those that the model is for, n at least 2, and what of a
+    task judges its outputs."""
+
+    inputs: Any
+    task: Task
+    classes: int
+    targets: Tensor | None = None
+    """(n, ...); None where there are none at hand, as beside a saved model: then any outputs will do."""
+
+    @property
+    def shape(self) -> Any:
+        """Of one input; of several a tuple or dict of shapes."""
+        return tree_map(lambda x: tuple(x.shape[1:]), self.inputs)
+
+    @property
+    def tokens(self) -> str:
+        """Which ones, in words; nothing where inputs are no tokens."""
+        if not isinstance(self.inputs, Tensor) or self.inputs.dtype != torch.int64:
+            return ""
+        known = self.task.outputs_in_words(self.classes)
+        return f" with tokens from {int(self.inputs.min())} to {int(self.inputs.max())} (the task has {known})"
+
+    @classmethod
+    def zeros(cls, shape: tuple[int, ...], classes: int, task: Task = Classification()) -> "Example":
+        """Of no data."""
+        labels = torch.zeros(2, dtype=torch.int64) if task.has_classes else None
+        return cls(torch.zeros(2, *shape, dtype=getattr(torch, task.inputs)), task, classes, labels)
+
+    @classmethod
+    def of(cls, samples: Samples, classes: int, task: Task, test: Samples | None = None) -> "Example":
+        """Some of the samples, and of the tokens that the model is tested on. Where outputs do not hang on targets,
+        zeros of their shape will do."""
+        if task.has_classes and isinstance(samples, InMemory) and task.inputs == "float32":
+            return cls.zeros(samples.shape, classes, task)
+        two = samples.pair()
+        if task.inputs == "int64" and isinstance(samples, InMemory) and isinstance(test, InMemory):
+            tested = test.pair()
+            if (tested.inputs.shape, tested.targets.shape) == (two.inputs.shape, two.targets.shape):
+                inputs, targets = torch.cat([two.inputs, tested.inputs]), torch.cat([two.targets, tested.targets])
+                return cls(inputs, task, classes, targets)
+        return cls(two.inputs, task, classes, two.targets)
+
+    def misfit(self, outputs: object) -> str | None:
+        """What the model should have given, in words; None if it fits, or nothing is known of the targets."""
+        if self.targets is None:
+            return None
+        return self.task.misfit(outputs, self.targets, self.classes) or task_problem(self.task, outputs, self.targets)
+
+
+@torch.no_grad()
+def dry_pass(module: nn.Module, name: str, example: Example) -> bool:
+    """Run a few samples through in evaluation and in training mode; whether training drew random numbers.
+
+    Raises InputError naming the model, the input's shape and the reason if the task cannot judge what comes out.
+    Buffers and the random stream are left as they were; layers whose sizes follow the input (Lazy…) take them here.
+    """
+    with global_stream(None):
+        try:
+            wrong = example.misfit(spread(module.eval(), example.inputs))
+            buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+            before = torch.get_rng_state()
+            spread(module.train(), example.inputs)
+            draws = not torch.equal(before, torch.get_rng_state())
+        except InputError:
+            raise
+        except Exception as error:  # a layer that the input does not suit, or a mistake in a user's `forward`
+            raise InputError(
+                f"model {name} does not take inputs of shape {example.shape}{example.tokens}: {describe_error(error)}"
+            ) from error
+    if wrong:
+        raise InputError(f"model {name}, for an input of shape {example.shape}, must give {wrong}")
+    for buffer, value in buffers:
+        buffer.copy_(value)
+    return draws

@@ -1,0 +1,308 @@
+"""The models a federation can name, each made for an input shape and a number of classes.
+
+A maker gives (extractor, head) as fresh modules: fully connected ones, which flatten inputs of any shape first;
+small convolutional ones for images (channels, height, width), whose layers are sized to the image; torchvision's,
+without pretrained weights; or the user's own, `module:Name`. `build` draws the weights.
+
+torchvision's models were made for 224×224 images of three channels. Smaller images are accepted as they are
+(nothing is resized, no stride changed): on 32×32 the last feature map is 1×1. The classifier is the head, and the
+extractor's names are torchvision's own.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from peer.errors import InputError, suggest
+from peer.learning.model.layout import Patterned, Split, check_patterns, matches
+from peer.learning.model.low_precision import answer_in_float32, convert
+from peer.learning.model.model import Gradient, Model
+from peer.learning.model.settings import ModelSettings
+from peer.learning.model.shape_check import Example
+from peer.learning.model.weights import load_weights
+from peer.learning.named_tensors import named_sha256
+from peer.learning.randomness import derive, global_stream
+from peer.learning.vision import torchvision
+from peer.plugins import describe_error, load_object
+
+
+def mlp(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """FIRMA's: d-256-256-128 with layer norm after the first two | 128-C. 64 and 10: 116,352 and 1,290."""
+    extractor = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(shape), 256),
+        nn.LayerNorm(256),
+        nn.ReLU(),
+        nn.Linear(256, 256),
+        nn.LayerNorm(256),
+        nn.ReLU(),
+        nn.Linear(256, 128),
+        nn.ReLU(),
+    )
+    return extractor, nn.Linear(128, classes)
+
+
+def mlp3(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """FedISP's: d-512-256-128 with ReLU | 128-C. 784 and 10: 567,434 in all."""
+    extractor = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(shape), 512),
+        nn.ReLU(),
+        nn.Linear(512, 256),
+        nn.ReLU(),
+        nn.Linear(256, 128),
+        nn.ReLU(),
+    )
+    return extractor, nn.Linear(128, classes)
+
+
+class Square(nn.Module):
+    """x², which can be computed on encrypted numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square()
+
+
+def mlp_square(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """d-16 with the square for its activation | 16-C: three multiplications, for `predictions: encrypted`."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), Square()), nn.Linear(16, classes)
+
+
+def cnn(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """The RI paper's arch 1: conv 32, pool, conv 64, pool, FC 512 | FC C; 3×3, padding 1 (our choice)."""
+    channels, height, width = _image(shape, "cnn", 4)
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+    )
+    return extractor, nn.Linear(512, classes)
+
+
+def cnn_small(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """The RI paper's arch 2: conv 16, pool, FC 128 | FC C; 3×3, padding 1 (our choice)."""
+    channels, height, width = _image(shape, "cnn-small", 2)
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * (height // 2) * (width // 2), 128),
+        nn.ReLU(),
+    )
+    return extractor, nn.Linear(128, classes)
+
+
+def cnn5(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """FedISP's: 2 convolutions, 3 FC. CIFAR-10: 236,418 in all.
+
+    The paper gives the kinds of layers and "0.24M"; our choice: 5×5 unpadded, 16 and 32 channels, pools
+    between, FC 240, FC 120 | FC C.
+    """
+    return _five_layers(shape, classes, "cnn5", (240, 120))
+
+
+def cnn_xu(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """CGSV's (Xu et al. 2021): conv 16, pool, conv 32, pool, FC 120, FC 84 | FC C. CIFAR-10: 121,182 in all.
+
+    5×5, unpadded; ReLU after every layer but the last.
+    """
+    return _five_layers(shape, classes, "cnn-xu", (120, 84))
+
+
+def _five_layers(
+    shape: tuple[int, ...], classes: int, name: str, widths: tuple[int, int]
+) -> tuple[nn.Module, nn.Module]:
+    """conv 16, pool, conv 32, pool, FC, FC of these widths | FC C; 5×5, unpadded."""
+    channels, height, width = _image(shape, name, 16)
+    rest = ((height - 4) // 2 - 4) // 2, ((width - 4) // 2 - 4) // 2
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * rest[0] * rest[1], widths[0]),
+        nn.ReLU(),
+        nn.Linear(widths[0], widths[1]),
+        nn.ReLU(),
+    )
+    return extractor, nn.Linear(widths[1], classes)
+
+
+def _image(shape: tuple[int, ...], name: str, side: int) -> tuple[int, int, int]:
+    if len(shape) != 3 or min(shape[1:]) < side:
+        raise InputError(
+            f"model {name} takes images (channels, height, width) of at least {side}×{side} pixels, "
+            f"not inputs of shape {shape}; choose a model such as mlp"
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def mobilenet_v2(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """Sandler 2018, FlexiFed's model | dropout .2, FC C. `shape` is (3, height, width)."""
+    model: nn.Module = torchvision().models.mobilenet_v2(weights=None, num_classes=classes)
+    return _split_classifier(model, "classifier")
+
+
+def resnet18(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """He 2015, CYCle's model | FC C. `shape` is (3, height, width)."""
+    model: nn.Module = torchvision().models.resnet18(weights=None, num_classes=classes)
+    return _split_classifier(model, "fc")
+
+
+def _split_classifier(model: nn.Module, classifier: str) -> tuple[nn.Module, nn.Module]:
+    head = model.get_submodule(classifier)
+    setattr(model, classifier, nn.Identity())
+    return model, head
+
+
+def user_model(settings: ModelSettings) -> Callable[[tuple[int, ...], int], Split | Patterned]:
+    """What `module:Name` names: takes (shape, classes, **options), gives (extractor, head) or one module.
+
+    One module has both by these names, or `head` says by patterns what is the head.
+    """
+    name = settings.name
+    make = load_object(name)
+    if not callable(make):
+        raise InputError(f"model {name} must be a callable that takes (shape, classes)")
+
+    def made(shape: tuple[int, ...], classes: int) -> Split | Patterned:
+        _check_options(make, settings)
+        try:
+            result = make(shape, classes, **settings.options)
+        except InputError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise InputError(
+                f"model {name} cannot be made for {shape} and {classes} classes: {describe_error(error)}"
+            ) from error
+        return Split(*_halves(result, name)) if settings.head is None else _patterned(result, name, settings.head)
+
+    return made
+
+
+def _check_options(make: Callable[..., Any], settings: ModelSettings) -> None:
+    if not settings.options:
+        return
+    try:
+        inspect.signature(make).bind((), 0, **settings.options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"model {settings.name} cannot be called with the options given: {error}") from error
+
+
+def _patterned(result: object, name: str, head: tuple[str, ...]) -> Patterned:
+    if not isinstance(result, nn.Module):
+        raise InputError(f"model {name} gives no single module that `head` could divide by names; leave out `head`")
+    check_patterns(result, head, "head", name)
+    return Patterned(result, head)
+
+
+def _halves(result: object, name: str) -> tuple[nn.Module, nn.Module]:
+    pair = result if isinstance(result, tuple) else (getattr(result, "extractor", 0), getattr(result, "head", 0))
+    if len(pair) != 2 or not all(isinstance(half, nn.Module) for half in pair):
+        raise InputError(
+            f"model {name} must give (extractor, head), a module with .extractor and .head, or one module of which "
+            '`head` in `model` says by patterns what is the head, such as `head: ["classifier.*"]`'
+        )
+    extractor, head = pair
+    if isinstance(result, nn.Module):
+        inside = {id(parameter) for half in pair for parameter in half.parameters()}
+        for parameter, tensor in result.named_parameters():
+            if id(tensor) not in inside:
+                raise InputError(f"model {name}: {parameter} is in neither extractor nor head; put it into one")
+    return extractor, head
+
+
+Maker = Callable[[tuple[int, ...], int], tuple[nn.Module, nn.Module]]
+
+MODELS: dict[str, Maker] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "cnn-small": cnn_small,
+    "mlp3": mlp3,
+    "mlp-square": mlp_square,
+    "cnn5": cnn5,
+    "cnn-xu": cnn_xu,
+    "mobilenet_v2": mobilenet_v2,
+    "resnet18": resnet18,
+}
+
+
+def make_split(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> Split | Patterned:
+    """One of MODELS, or the user's own `module:Name`, as fresh modules; InputError if there is none of that name."""
+    name = settings.name
+    if ":" in name:
+        return user_model(settings)(shape, classes)
+    if name not in MODELS:
+        raise InputError(f"there is no model {name}; {suggest(name, [*MODELS, 'module:Name'])}")
+    return Split(*MODELS[name](shape, classes))
+
+
+def build(
+    model: str | ModelSettings,
+    example: Example,
+    seed: int,
+    stream: str = "shared",
+    device: torch.device | str = "cpu",
+    gradient: Gradient = torch.zeros_like,
+) -> Model:
+    """A model with fresh weights, drawn from the stream (seed, `stream`), or with those of a file.
+
+    The same `stream` for every peer gives all the same weights (`init: shared`), the peer's id gives each its
+    own (`init: independent`); what is frozen is the same at all of them. The weights do not depend on the device.
+    InputError if the model is unknown or does not fit the example, or the file is not of this model.
+    """
+    settings = ModelSettings(name=model) if isinstance(model, str) else model
+    made = _drawn(settings, example, derive(seed, "init", stream), device, gradient)
+    if made.frozen and not made.trainable("model"):
+        raise InputError(
+            f"model {made.name} has nothing left to learn, as all of its parameters are frozen; freeze fewer"
+        )
+    if made.frozen and stream != "shared":
+        made.take(_drawn(settings, example, derive(seed, "init", "shared"), device, gradient).frozen)
+    if settings.weights:
+        made.loaded = load_weights(made, settings.weights, partial=settings.partial)
+    made.facts = tuple(_facts(made, shared=stream == "shared"))
+    return made
+
+
+def _drawn(
+    settings: ModelSettings, example: Example, seed: int, device: torch.device | str, gradient: Gradient
+) -> Model:
+    with global_stream(seed):
+        parts = make_split(settings, example.shape, example.classes)
+        _freeze(parts.module, settings)
+        if settings.dtype:
+            convert(parts, getattr(torch, settings.dtype))
+        answer_in_float32(parts)
+        made = Model(parts, name=settings.name, example=example, device=device, gradient=gradient)
+    made.settings = settings
+    return made
+
+
+def _freeze(module: nn.Module, settings: ModelSettings) -> None:
+    check_patterns(module, settings.freeze, "freeze", settings.name)
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if matches(name, settings.freeze):
+            parameter.requires_grad_(False)
+
+
+def _facts(model: Model, *, shared: bool) -> Iterator[str]:
+    """What of its weights all peers must have alike, in words."""
+    if model.frozen:
+        yield f"frozen weights sha256:{model.frozen_sha256}"
+    if model.settings.weights and shared:
+        yield f"initial weights sha256:{named_sha256(model.state())}"

@@ -1,0 +1,588 @@
+"""What a federation can train for: the loss, how outputs become answers, and the figures that say how good they are.
+
+`Task` is the interface and the settings of the `task` block; the built-in tasks follow, and at the end the table of
+their names. A user's own task is a subclass of `Task`, named `module:Name`.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, FiniteFloat, PrivateAttr, field_validator
+from torch import Tensor
+from torch.nn import functional
+
+from peer.errors import InputError, suggest
+from peer.plugins import load_class, user_code_errors
+from peer.settings import Settings
+
+Targets = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number by which a model is judged."""
+
+    name: str
+    better: Literal["up", "down"] = "up"
+
+    def worst(self, values: Sequence[float]) -> float:
+        """The worst of some, at least one."""
+        return min(values) if self.better == "up" else max(values)
+
+
+class Task(Settings):
+    """The `task` block; a user's own is a subclass named `module:Name`.
+
+    A figure is made of sums over the samples, so that it is the same whatever the batches: `tally` gives a row of
+    numbers for each sample, `results` makes the figures of the rows' sum.
+    """
+
+    model_config = ConfigDict(validate_default=True)
+
+    name: str
+    """A name from the list of tasks, or `module:Name` of your own."""
+
+    figures: ClassVar[tuple[Figure, ...]]
+    """The first one is the headline: tables, the live view and early stopping go by it."""
+    has_classes: ClassVar[bool] = False
+    """Whether a target is one class's number, int64 of shape (): what splits by label, class mixes and `test: matched`
+    need."""
+    outputs_by_largest: ClassVar[bool] = False
+    """Whether `outputs` goes by the largest target, unless it is given `classes`: these must then be given where only
+    few targets are read beforehand."""
+    inputs: ClassVar[Literal["float32", "int64"]] = "float32"
+    """How the model takes numbers that are no pixels; int64 for tokens."""
+
+    @property
+    def headline(self) -> Figure:
+        return self.figures[0]
+
+    def targets(self, y: Targets, where: str, name: str) -> Targets:
+        """Targets (n, ...) as the loss takes them: float32 or int64. InputError for what is none.
+
+        `where` is the data's file and `name` the array's, for the message. Here: numbers of any shape.
+        """
+        if y.dtype.kind not in "biuf":
+            raise InputError(f"{where}: {name} must hold numbers, but it holds {y.dtype}")
+        return y.astype(np.float32 if y.dtype.kind == "f" else np.int64)
+
+    def read_targets(self, y: Targets, where: str, name: str) -> Targets:
+        """What `targets` makes of them; InputError, too, where a user's own makes what no loss could take."""
+        with user_code_errors(self.name):
+            made = self.targets(y, where, name)
+        if not isinstance(made, np.ndarray) or made.dtype not in (np.float32, np.int64) or len(made) != len(y):
+            raise InputError(
+                f"the task `{self.name}`: its `targets` must return a NumPy array of float32 or int64 of shape "
+                f"({len(y)}, ...), an entry for each sample of {where}, not {_describe_array(made)}"
+            )
+        return made
+
+    def outputs(self, parts: Sequence[Targets], given: int | None, where: str) -> int:
+        """How many numbers the model answers with, which its maker is given as `classes`.
+
+        Here: those of one target. `parts` are the targets for training and for tests; `given` is what the data's
+        `classes` says. InputError where it does not fit.
+        """
+        found = math.prod(parts[0].shape[1:])
+        if given not in (None, found):
+            raise InputError(f"{where}: `classes` is {given} and a target holds {found} numbers; leave it out")
+        return found
+
+    def outputs_in_words(self, count: int) -> str:
+        """What so many outputs are, for people and for the handshake: `10 classes`."""
+        return f"{count} output{'s' * (count != 1)}"
+
+    def kinds(self, outputs: int) -> int:
+        """How many kinds of targets `mix` tells apart, where the model answers with so many numbers. Here: the classes;
+        0 where the task has none."""
+        return outputs if self.has_classes else 0
+
+    def mix(self, targets: Targets, outputs: int) -> NDArray[Any] | None:
+        """How much of the targets (n, ...) is of each kind, (kinds,), numbers from 0: `fibfl++` orders the ring by the
+        kinds' shares. A kind means the same at every peer. None where that is not known. Here: the classes' counts."""
+        return np.bincount(targets, minlength=outputs) if self.has_classes else None
+
+    def with_common(self, targets: Targets) -> Self:
+        """The same for data that are dealt to the peers, which all know these training targets. Here: itself."""
+        return self
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of a batch, of shape (): of what the model gives for it, and what was wanted."""
+
+    @abstractmethod
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """For each sample of a batch a row of numbers, (n, k), that may be added up over any samples."""
+
+    def results(self, sums: Tensor, samples: int) -> dict[str, float]:
+        """The figures by name, of the rows' sum, float64 (k,). Here: column i's mean is figure i."""
+        means = (sums / samples).tolist()
+        return {figure.name: mean for figure, mean in zip(self.figures, means, strict=True)}
+
+    def score(self, results: Mapping[str, float]) -> float:
+        """How good that is, in 0..1, for protocols that go by it. Here: the headline, cut to 0..1, or 1/(1 + it)."""
+        value = results[self.headline.name]
+        return min(max(value, 0.0), 1.0) if self.headline.better == "up" else 1 / (1 + max(value, 0.0))
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """What `Model.predict` gives for the model's outputs (n, ...)."""
+        return outputs
+
+    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
+        """What a model should give for these targets, and gives not, in words; None if it fits. Here: anything does."""
+        return None
+
+
+def _describe_array(value: object) -> str:
+    """What a user's code returned, in words."""
+    if isinstance(value, np.ndarray):
+        return f"an array {value.shape} of {value.dtype}"
+    return f"{type(value).__name__}"
+
+
+def describe_output(given: object, what: str = "outputs ") -> str:
+    """What a model, or a task, gave, in words."""
+    if not isinstance(given, Tensor):
+        return f"a {type(given).__name__}"
+    return f"{what}{tuple(given.shape)} of {dtype_name(given.dtype)}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Its name without torch's."""
+    return str(dtype).removeprefix("torch.")
+
+
+def misshapen(outputs: object, shape: tuple[int, ...], what: str) -> str | None:
+    """The words of `misfit` for outputs that are no floating-point tensor (n, *shape); None for one."""
+    if isinstance(outputs, Tensor) and tuple(outputs.shape[1:]) == shape and outputs.is_floating_point():
+        return None
+    return f"{what}, (n, {', '.join(map(str, shape))}), not {describe_output(outputs)}"
+
+
+# More classes than this, and more than there are samples, are row numbers or hashes taken for labels.
+_MANY_CLASSES = 1000
+
+
+class Classification(Task):
+    """Cross entropy of logits (n, classes) and labels int64 (n,); the answer is the class of the largest logit."""
+
+    name: Literal["classification"] = "classification"
+    """One class a sample."""
+
+    figures: ClassVar[tuple[Figure, ...]] = (Figure("accuracy"),)
+    has_classes: ClassVar[bool] = True
+
+    def targets(self, y: Targets, where: str, name: str) -> Targets:
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.ndim != 1:
+            raise InputError(f"{where}: {name} must be of shape (n,), one label a sample, not {y.shape}")
+        if y.dtype.kind not in "biu":
+            raise InputError(f"{where}: the labels in {name} must be integers from 0, but they are {y.dtype}")
+        labels = y.astype(np.int64)
+        if len(labels) and labels.min() < 0:
+            raise InputError(f"{where}: the labels in {name} must not be negative, but sample "
+                             f"{int(labels.argmin())} has {int(labels.min())}")  # fmt: skip
+        return labels
+
+    def outputs(self, parts: Sequence[Targets], given: int | None, where: str) -> int:
+        largest, samples = max(int(labels.max(initial=0)) for labels in parts), len(parts[0])
+        if given is not None and largest >= given:
+            raise InputError(f"{where}: label {largest} does not fit {given} classes, numbered from 0")
+        if largest >= max(_MANY_CLASSES, samples):
+            raise InputError(
+                f"{where}: label {largest} among {samples} samples is no class number; number the classes from 0"
+            )
+        return given or largest + 1
+
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} classes"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets)
+
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(1) == targets)[:, None]
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return outputs.argmax(1)
+
+    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
+        if not isinstance(outputs, Tensor):
+            return f"one tensor of logits, not a {type(outputs).__name__}"
+        if outputs.shape != (len(targets), classes) or outputs.dtype != torch.float32:
+            kind = str(outputs.dtype).removeprefix("torch.")
+            return f"{classes} float32 logits, and gives {tuple(outputs.shape[1:])} of {kind}"
+        return None
+
+
+class Multilabel(Task):
+    """Binary cross entropy of logits (n, labels) and targets float32 (n, labels) of 0 and 1, the mean over both; the
+    answer is which logits are positive, bool.
+
+    `f1` is the micro-average 2·TP / (2·TP + FP + FN) over all labels of all samples, 1 where none holds and none is
+    found: defined for labels that no test sample has, too. `exact` is the share of samples with all labels right.
+    """
+
+    name: Literal["multilabel"]
+    """Any number of labels a sample; targets are 0 and 1, a column a label."""
+
+    figures: ClassVar[tuple[Figure, ...]] = (Figure("f1"), Figure("exact"))
+
+    def targets(self, y: Targets, where: str, name: str) -> Targets:
+        labels = super().targets(y, where, name).astype(np.float32)
+        if labels.ndim == 1:
+            labels = labels[:, None]
+        if labels.ndim != 2:
+            raise InputError(f"{where}: {name} must be of shape (n, k), a row of labels a sample, not {y.shape}")
+        wrong = np.flatnonzero(((labels != 0) & (labels != 1)).any(1))
+        if len(wrong):
+            raise InputError(f"{where}: the labels in {name} must be 0 or 1, but sample {wrong[0]} has another number")
+        return labels
+
+    def kinds(self, outputs: int) -> int:
+        return outputs
+
+    def mix(self, targets: Targets, outputs: int) -> NDArray[Any]:
+        return targets.sum(0, dtype=np.float64)  # type: ignore[no-any-return]
+
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} label{'s' * (count != 1)}"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.binary_cross_entropy_with_logits(outputs, targets)
+
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        found, true = outputs > 0, targets > 0
+        hits, misses = (found & true).sum(1), (found ^ true).sum(1)
+        return torch.stack([hits, misses, misses == 0], 1)
+
+    def results(self, sums: Tensor, samples: int) -> dict[str, float]:
+        hits, misses, exact = sums.tolist()
+        return {"f1": 2 * hits / (2 * hits + misses) if hits + misses else 1.0, "exact": exact / samples}
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return outputs > 0
+
+    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
+        return misshapen(outputs, (classes,), "a logit for each label")
+
+
+DECILES = tuple(tenth / 10 for tenth in range(1, 10))
+_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mse": functional.mse_loss,
+    "l1": functional.l1_loss,
+    "huber": functional.huber_loss,
+}
+
+
+class Regression(Task):
+    """The mean error of outputs (n, d) and targets float32 (n, d); the answers are the outputs.
+
+    `rmse` and `mae`, over all n·d numbers, have the targets' unit; rmse is the headline, since it always exists. `r2`
+    is the coefficient of determination 1 − Σ(y−ŷ)² / Σ(y−ȳ)², the mean of the d columns'; that of a constant column is
+    1 if it is foretold exactly and else 0. The score is r2, cut to 0..1.
+    """
+
+    name: Literal["regression"]
+    """Numbers to foretell: one, or a row of them, a sample."""
+    error: Literal["mse", "l1", "huber"] = "mse"
+    """What is trained: the squared error, the absolute one, or Huber's, squared up to 1 and absolute beyond."""
+    edges: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=100)] | None = None
+    """Ascending bounds between ranges of targets, in each column: `fibfl++` orders the ring by the share of a peer's
+    targets in each range. Not given: the deciles of the data that are dealt to the peers; data of a peer's own need
+    `edges`."""
+
+    _deciles: tuple[tuple[float, ...], ...] | None = PrivateAttr(None)
+    """Of each column of the common training targets."""
+    figures: ClassVar[tuple[Figure, ...]] = (Figure("rmse", better="down"), Figure("mae", better="down"), Figure("r2"))
+
+    def targets(self, y: Targets, where: str, name: str) -> Targets:
+        with np.errstate(over="ignore"):
+            numbers = super().targets(y, where, name).astype(np.float32)
+        if numbers.ndim == 1:
+            numbers = numbers[:, None]
+        if numbers.ndim != 2:
+            raise InputError(
+                f"{where}: {name} must be of shape (n,) or (n, k), a number or a row of them a sample, not {y.shape}"
+            )
+        wrong = np.flatnonzero(~np.isfinite(numbers).all(1))
+        if len(wrong):
+            raise InputError(f"{where}: {name} has a value that is not a finite float32 in sample {wrong[0]}")
+        return numbers
+
+    @field_validator("edges")
+    @classmethod
+    def _ascending(cls, edges: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if edges and any(low >= high for low, high in pairwise(edges)):
+            raise ValueError(f"edges ascend, each above the one before, and not {', '.join(map(str, edges))}")
+        return edges
+
+    def kinds(self, outputs: int) -> int:
+        return outputs * (len(self.edges or DECILES) + 1)
+
+    def mix(self, targets: Targets, outputs: int) -> NDArray[Any] | None:
+        edges = self._deciles if self.edges is None else outputs * (self.edges,)
+        if edges is None:
+            return None
+        ranges = [np.searchsorted(of_one, column, "right") for of_one, column in zip(edges, targets.T, strict=True)]
+        return np.concatenate([np.bincount(found, minlength=self.kinds(1)) for found in ranges])
+
+    def with_common(self, targets: Targets) -> Self:
+        known = self.model_copy()
+        known._deciles = tuple(map(tuple, np.quantile(targets.astype(np.float64), DECILES, axis=0).T.tolist()))
+        return known
+
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} number{'s' * (count != 1)} to foretell"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return _LOSSES[self.error](outputs, targets)
+
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        true = targets.double()
+        wrong = outputs.double() - true
+        return torch.cat([wrong**2, wrong.abs(), true, true**2], 1)
+
+    def results(self, sums: Tensor, samples: int) -> dict[str, float]:
+        squared, absolute, total, squares = sums.view(4, -1).unbind()
+        spread = squares - total**2 / samples
+        # What rounding leaves of a constant column is no spread.
+        constant = spread <= samples * torch.finfo(torch.float64).eps * squares
+        r2 = torch.where(constant, (squared == 0).double(), 1 - squared / spread)
+        return {
+            "rmse": float((squared / samples).mean().sqrt()),
+            "mae": float((absolute / samples).mean()),
+            "r2": float(r2.mean()),
+        }
+
+    def score(self, results: Mapping[str, float]) -> float:
+        return min(max(results["r2"], 0.0), 1.0)
+
+    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
+        return misshapen(outputs, (classes,), "a number for each target")
+
+
+class Segmentation(Task):
+    """Cross entropy of logits (n, classes, H, W) and classes int64 (n, H, W); the answers are the largest logits'
+    classes, (n, H, W).
+
+    Every figure is made of all pixels of all samples together, but the ignored: `dice` is the mean over the classes of
+    2·|A∩B| / (|A|+|B|), `iou` of |A∩B| / |A∪B|, `pixels` the share of pixels that are right. A class that neither
+    occurs nor is found does not count; where none counts, all is right.
+    """
+
+    name: Literal["segmentation"]
+    """A class for each pixel."""
+    dice_weight: Annotated[float, Field(ge=0)] = 0.0
+    """How much of 1 − soft dice, the mean over the batch's classes, is added to the cross entropy."""
+    background: bool = True
+    """Whether class 0 counts in `dice` and `iou`."""
+    ignore: int | None = None
+    """The number of pixels that are nobody's, often 255: neither learnt nor judged."""
+
+    figures: ClassVar[tuple[Figure, ...]] = (Figure("dice"), Figure("iou"), Figure("pixels"))
+    outputs_by_largest: ClassVar[bool] = True
+
+    def targets(self, y: Targets, where: str, name: str) -> Targets:
+        if y.ndim == 4 and 1 in (y.shape[1], y.shape[3]):
+            y = y[:, 0] if y.shape[1] == 1 else y[..., 0]
+        if y.ndim != 3:
+            raise InputError(f"{where}: {name} must be of shape (n, H, W), a class for each pixel, not {y.shape}")
+        if y.dtype.kind not in "biu":
+            raise InputError(f"{where}: the classes in {name} must be integers from 0, but they are {y.dtype}")
+        masks = y.astype(np.int64)
+        wrong = np.flatnonzero(((masks < 0) & (masks != self.ignore)).any((1, 2)))
+        if len(wrong):
+            raise InputError(f"{where}: the classes in {name} must not be negative, but sample {wrong[0]} has one")
+        return masks
+
+    def outputs(self, parts: Sequence[Targets], given: int | None, where: str) -> int:
+        largest = max(int(masks[masks != self.ignore].max(initial=0)) for masks in parts)
+        if given is not None and largest >= given:
+            raise InputError(
+                f"{where}: class {largest} does not fit {given} classes, numbered from 0; where it is nobody's, write "
+                f"`ignore: {largest}` into `task`"
+            )
+        if largest >= _MANY_CLASSES:
+            raise InputError(f"{where}: class {largest} is no class number; number the classes from 0")
+        return given or largest + 1
+
+    def kinds(self, outputs: int) -> int:
+        return outputs
+
+    def mix(self, targets: Targets, outputs: int) -> NDArray[Any]:
+        return np.bincount(targets[targets != self.ignore], minlength=outputs)
+
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} class{'es' * (count != 1)} a pixel"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.ignore is None:
+            loss = functional.cross_entropy(outputs, targets)
+        else:
+            total = functional.cross_entropy(outputs, targets, reduction="sum", ignore_index=self.ignore)
+            loss = total / self._known(targets).sum().clamp(min=1)
+        return loss + self.dice_weight * self._soft_dice_loss(outputs, targets) if self.dice_weight else loss
+
+    def _soft_dice_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        known = self._known(targets)[:, None]
+        found, true = outputs.softmax(1) * known, _planes(targets, outputs.shape[1]) & known
+        both, sizes = (found * true).sum((0, 2, 3)), (found + true).sum((0, 2, 3))
+        return 1 - ((2 * both + 1) / (sizes + 1)).mean()
+
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        known = self._known(targets)
+        found = outputs.argmax(1)
+        right = ((found == targets) & known).sum((1, 2))[:, None]
+        a = _planes(found, outputs.shape[1]) & known[:, None]
+        b = _planes(targets, outputs.shape[1]) & known[:, None]
+        planes = [plane.sum((2, 3)) for plane in (a & b, a, b)]
+        return torch.cat([right, known.sum((1, 2))[:, None], *planes], 1)
+
+    def results(self, sums: Tensor, samples: int) -> dict[str, float]:
+        right, pixels = sums[:2].tolist()
+        both, found, true = sums[2:].view(3, -1)[:, 0 if self.background else 1 :]
+        counts = found + true > 0
+        dice, iou = 2 * both / (found + true), both / (found + true - both)
+        return {
+            "dice": float(dice[counts].mean()) if counts.any() else 1.0,
+            "iou": float(iou[counts].mean()) if counts.any() else 1.0,
+            "pixels": right / pixels if pixels else 1.0,
+        }
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return outputs.argmax(1)
+
+    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
+        shape = (classes, *targets.shape[1:])
+        return misshapen(outputs, shape, "a logit for each class of each pixel")
+
+    def _known(self, targets: Tensor) -> Tensor:
+        return torch.ones_like(targets, dtype=torch.bool) if self.ignore is None else targets != self.ignore
+
+
+def _planes(classes: Tensor, count: int) -> Tensor:
+    """(n, H, W) → bool (n, count, H, W): where each class is."""
+    return classes[:, None] == torch.arange(count, device=classes.device)[:, None, None]
+
+
+class LanguageModel(Task):
+    """Cross entropy of logits (n, T, vocabulary) and tokens int64 (n, T), the mean over the tokens that are not to be
+    ignored; the answers are the likeliest tokens, (n, T).
+
+    The data give both: `x, y = tokens[:, :-1], tokens[:, 1:]` for the next token, anything else for another task.
+    `perplexity` is exp of the cross entropy of all tokens, `accuracy` the share of tokens that were the likeliest. The
+    score is 1/perplexity: the geometric mean of the probabilities that the right tokens were given.
+    """
+
+    name: Literal["language-model"]
+    """What comes next: tokens for tokens."""
+    vocabulary: Annotated[int, Field(ge=2)]
+    """How many tokens there are, numbered from 0."""
+    ignore: int = -100
+    """What stands among the targets where nothing is asked for, such as padding."""
+
+    figures: ClassVar[tuple[Figure, ...]] = (Figure("perplexity", better="down"), Figure("accuracy"))
+    inputs: ClassVar[Literal["float32", "int64"]] = "int64"
+
+    def targets(self, y: Targets, where: str, name: str) -> Targets:
+        if y.dtype.kind not in "biu" or y.ndim != 2:
+            raise InputError(
+                f"{where}: {name} must be of shape (n, T), a whole number for each token, not {y.shape} of {y.dtype}"
+            )
+        tokens = y.astype(np.int64)
+        wrong = ((tokens < 0) | (tokens >= self.vocabulary)) & (tokens != self.ignore)
+        if wrong.any():
+            raise InputError(
+                f"{where}: {name} has the token {tokens[wrong][0]}, and `vocabulary` is {self.vocabulary}, numbered "
+                f"from 0; mend one of them, or write `ignore` into `task`"
+            )
+        return tokens
+
+    def outputs(self, parts: Sequence[Targets], given: int | None, where: str) -> int:
+        if given not in (None, self.vocabulary):
+            raise InputError(
+                f"{where}: `classes` is {given} and the task's `vocabulary` {self.vocabulary}; leave it out"
+            )
+        return self.vocabulary
+
+    def outputs_in_words(self, count: int) -> str:
+        return f"{count} token{'s' * (count != 1)}"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self._each(outputs, targets).sum() / (targets != self.ignore).sum().clamp(min=1)
+
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        asked = targets != self.ignore
+        right = (outputs.argmax(2) == targets) & asked
+        return torch.stack([self._each(outputs, targets).double().sum(1), right.sum(1), asked.sum(1)], 1)
+
+    def results(self, sums: Tensor, samples: int) -> dict[str, float]:
+        entropy, right, asked = sums / sums[2].clamp(min=1)
+        return {"perplexity": float(entropy.exp()), "accuracy": float(right) if asked else 1.0}
+
+    def score(self, results: Mapping[str, float]) -> float:
+        return 1 / results["perplexity"]
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return outputs.argmax(2)
+
+    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
+        shape = (*targets.shape[1:], classes)
+        return misshapen(outputs, shape, "a logit for each token of the vocabulary at each place")
+
+    def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The cross entropy at each place, (n, T); 0 where nothing is asked for."""
+        return functional.cross_entropy(outputs.transpose(1, 2), targets, reduction="none", ignore_index=self.ignore)
+
+
+TASKS: dict[str, type[Task]] = {
+    "classification": Classification,
+    "multilabel": Multilabel,
+    "regression": Regression,
+    "segmentation": Segmentation,
+    "language-model": LanguageModel,
+}
+
+RESERVED_FIGURE_NAMES = frozenset(
+    {
+        *("id", "peer", "state", "restarts", "round", "loss", "samples", "sent", "waits for", "trouble"),
+        *("train", "communicate", "evaluate", "train/comm/eval", "matched", "global", "paper", "local"),
+    }
+)
+"""What tables and summaries call something else, beside a figure."""
+
+
+def task_class(name: str) -> type[Task]:
+    """The class called `name`, or the user's `module:Name`; InputError when there is none."""
+    if ":" not in name and name not in TASKS:
+        raise InputError(f"unknown task `{name}`; {suggest(name, [*TASKS, 'module:Name'])}")
+    if ":" not in name:
+        return TASKS[name]
+    found = load_class(name, Task)
+    _check_figures(found, name)
+    return found
+
+
+def _check_figures(found: type[Task], name: str) -> None:
+    """InputError unless tables and summaries can hold its figures beside their own."""
+    figures = getattr(found, "figures", ())
+    if not isinstance(figures, tuple) or not figures or not all(isinstance(one, Figure) for one in figures):
+        raise InputError(f'`{name}` has no figures; write figures = (Figure("error", better="down"),)')
+    if wrong := next((one for one in figures if one.better not in ("up", "down")), None):
+        raise InputError(f"`{name}` has a figure `{wrong.name}` that is better {wrong.better!r}; write up or down")
+    if found.inputs not in ("float32", "int64"):
+        raise InputError(f"`inputs` of `{name}` is {found.inputs!r}; it is float32, or int64 for tokens")
+    names = [one.name for one in figures]
+    if twice := next((one for one in names if names.count(one) > 1), None):
+        raise InputError(f"`{name}` has two figures that are called `{twice}`; give each its own name")
+    if taken := next((one for one in names if one in RESERVED_FIGURE_NAMES), None):
+        raise InputError(f"`{name}` has a figure `{taken}`, which tables or summaries have already; rename it")

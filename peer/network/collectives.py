@@ -1,0 +1,387 @@
+"""The ways of communicating, each once: exchange, weighted mean, gather, token. One object serves one round.
+
+Every peer makes the same calls in the same order, so the number of a call within the round names its messages.
+Reductions run in ring order, never in order of arrival: every run ends in the same bits.
+
+**The weighted mean** (`AllReduce`) goes round the ring, reduce-scatter, then all-gather, frame by frame. The vector
+is cut into N parts. In step s the peer at position i sends part i − s to the right and receives part i − s − 1 from
+the left; a received frame is added to (or, past step N − 2, taken over) and goes on in step s + 1 at once. Part c
+is summed in ring order from position c, never in order of arrival, so all peers end with the same bits. Each sends
+2(N−1)/N of the vector. Where values travel rounded, each peer rounds each value once: in N − 1 parts as it sends
+its sums, in the part that it finishes as it sends the mean, which it then takes for the mean itself. `Rounding`
+keeps what was lost and adds it to what is sent next.
+
+**Everybody's vector or record to everybody** (`AllGather`): each is passed on N − 1 times round the ring, frame by
+frame.
+
+What has been sent and waits for its answers is a `Pending`: begun at the call, ended by `await`.
+"""
+
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, empty, float32, isfinite
+
+from peer.errors import FailedError
+from peer.network.network import Network
+from peer.network.streams.link import IncomingMessage, MessageWriter
+from peer.network.wire.frames import Call, frame_count, vector_bytes
+
+T = TypeVar("T")
+
+
+class Pending(Coroutine[Any, Any, T]):
+    """The awaitable half of a call. One that nobody awaits holds no coroutine, and dies without a warning."""
+
+    def __init__(self, finish: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._finish = finish
+        self._running: Coroutine[Any, Any, T] | None = None
+
+    @property
+    def awaited(self) -> bool:
+        return self._running is not None
+
+    def _run(self) -> Coroutine[Any, Any, T]:
+        if self._running is None:
+            self._running = self._finish()
+        return self._running
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._run().__await__()
+
+    def send(self, value: Any, /) -> Any:
+        return self._run().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._run().throw(*error)
+
+    def close(self) -> None:
+        if self._running:
+            self._running.close()
+
+
+WHOLE_VECTOR = slice(None)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Rounds one vector, part by part, and keeps the rest: so the sum of all that was sent is right.
+
+    Seide et al. 2014, “1-bit stochastic gradient descent”; for means round a ring, each part of the sum is rounded by
+    the peer that sends it, which keeps that rest.
+    """
+
+    rest: Tensor
+    """What receivers still lack, float32, laid out as the vector; changed in place."""
+    dtype: torch.dtype = torch.bfloat16
+
+    def round(self, values: Tensor, where: slice = WHOLE_VECTOR, divided_by: float = 1.0) -> Tensor:
+        """`values` (float32, those of the vector at `where`) as they leave.
+
+        divided_by: what the values of a sum were divided by; the rest is kept as one of the sum.
+        """
+        wanted = self.rest[where]
+        wanted.div_(divided_by).add_(values)
+        rounded = wanted.to(self.dtype)
+        rounded.masked_fill_(wanted.sign() != values.sign(), 0)  # a variance must stay one, and nothing stay nothing
+        wanted.sub_(rounded).mul_(divided_by)
+        return rounded
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """One weighted mean: where this peer is, and under which keys the messages go."""
+
+    network: Network
+    ring: tuple[str, ...]
+    call: Call
+    rounding: Rounding | None = None
+    """None: the values travel as they are."""
+
+    async def run(self, vector: Tensor, weight: float) -> None:
+        """Σ w_k·v_k / Σ w_k in place; float32 on the CPU. The sum of the weights travels as a float64 scalar."""
+        own_part = f"this peer's `{self.call.name}` times its weight {weight:g}"
+        self._check(vector.mul_(weight), own_part, "the weight")
+        if len(self.ring) == 1:
+            vector.div_(self._total(weight))
+            return
+        own = self._part(vector, self._position)
+        await self._message(own, 0, weight).write_gradually(self._leaving(vector, own))
+        for s in range(2 * (len(self.ring) - 1)):
+            await self._relay(vector, s, weight)
+
+    async def _relay(self, vector: Tensor, s: int, weight: float) -> None:
+        """Receive the part of step s and pass it on in step s + 1, except after the last."""
+        size, frame = len(self.ring), self.network.limits.frame
+        part = self._part(vector, self._position - s - 1)
+        length, left = self._width * (part.stop - part.start), self._left
+        writer: MessageWriter | None = None
+        for start in range(0, frame * frame_count(length, frame), frame):
+            message = await self.network.message(left, self.call.at(s), start + frame)
+            self.network.expect(message, left, self.call.at(s), length, 1, self._width * part.start)
+            total = self._told(message.scalars[0]) + (weight if s < size - 1 else 0.0)
+            arrived = message.block(start, frame)
+            first = part.start + start // self._width
+            where = slice(first, first + len(arrived))
+            if s < size - 1:
+                leaving = self._add(vector, where, arrived, total if s == size - 2 else None)
+            else:
+                leaving = arrived
+                vector[where].copy_(arrived)
+            if s < 2 * size - 3:
+                writer = writer or self._message(part, s + 1, total)
+                writer.write(vector_bytes(leaving))
+        self.network.inbox(left).consume(message)
+
+    def _add(self, vector: Tensor, where: slice, arrived: Tensor, total: float | None) -> Tensor:
+        """Add the others' sum to the values at `where`, and divide it by `total` if it is everybody's; what goes on."""
+        values, left = vector[where].add_(arrived), self._left
+        if total is not None:
+            values.div_(self._total(total, f", and {left} says that the others' are not"))
+        summed = f"the sum of all peers' `{self.call.name}`, once what {left} sent was added,"
+        self._check(values, summed, f"the weights, or compare what {left} sends with what others do")
+        leaving = self._leaving(vector, where, total or 1.0)
+        if total and self.rounding:
+            values.copy_(leaving)  # the mean as all others will have it
+        return leaving
+
+    def _leaving(self, vector: Tensor, where: slice, divided_by: float = 1.0) -> Tensor:
+        """The values at `where` as they travel."""
+        if self.rounding is None:
+            return vector[where]
+        rounded = self.rounding.round(vector[where], where, divided_by)
+        self._check(rounded, f"`{self.call.name}` times its weights, rounded as it travels,", "the weights")
+        return rounded
+
+    def _told(self, weight: float) -> float:
+        """The sum of the weights as the left neighbour says it is."""
+        if weight < 0:
+            raise FailedError(
+                f"{self._left} sent {weight:g} as the sum of the weights in the mean of `{self.call.name}` in round "
+                f"{self.call.round}, and no weight is below 0; compare its code with this peer's"
+            )
+        return weight
+
+    def _total(self, weight: float, by: str = "") -> float:
+        """The sum of all weights, of which at least one must count."""
+        if not weight > 0:
+            raise FailedError(
+                f"the weights of all peers in the mean of `{self.call.name}` add up to {weight:g} in round "
+                f"{self.call.round}; at least one peer must give a weight above 0{by}"
+            )
+        return weight
+
+    def _check(self, values: Tensor, what: str, way_out: str) -> None:
+        """Weighted sums can overflow where every vector is finite; nothing of that may leave."""
+        if not bool(isfinite(values.sum())):
+            raise FailedError(f"{what} is not finite in round {self.call.round}; lower the learning rate or {way_out}")
+
+    def _message(self, part: slice, s: int, weight: float) -> MessageWriter:
+        right = self.ring[(self._position + 1) % len(self.ring)]
+        length = self._width * (part.stop - part.start)
+        return self.network.writer([right], self.call.at(s), length, [weight], self._width * part.start)
+
+    @property
+    def _width(self) -> int:
+        """Bytes of a value as it travels."""
+        return self.rounding.dtype.itemsize if self.rounding else float32.itemsize
+
+    @property
+    def _left(self) -> str:
+        return self.ring[self._position - 1]
+
+    @property
+    def _position(self) -> int:
+        return self.ring.index(self.network.identity.id)
+
+    def _part(self, vector: Tensor, number: int) -> slice:
+        """The part of that number, modulo N; parts differ by one value at most."""
+        size, number = len(self.ring), number % len(self.ring)
+        return slice(vector.numel() * number // size, vector.numel() * (number + 1) // size)
+
+
+VectorAndScalars = tuple[Tensor, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class AllGather:
+    """One all-gather: where this peer is, and under which keys the messages go."""
+
+    network: Network
+    ring: tuple[str, ...]
+    call: Call
+
+    async def run(self, vector: Tensor, scalars: Sequence[float], length: int | None) -> dict[str, VectorAndScalars]:
+        """Everybody's vector (on the CPU) and float64 scalars by id; `length` in bytes, None: each its own.
+
+        In step s a peer sends to the right what it took from the left in step s − 1, its own first.
+        """
+        size, position = len(self.ring), self.ring.index(self.network.identity.id)
+        found = {self.ring[position]: (vector.clone(), tuple(scalars))}
+        if size > 1:
+            await self.network.writer([self._right], self.call, vector.nbytes, scalars).write_gradually(vector)
+        for s in range(size - 1):
+            found[self.ring[position - s - 1]] = await self._take(s, len(scalars), length)
+        return found
+
+    async def _take(self, s: int, scalars: int, length: int | None) -> VectorAndScalars:
+        """What the left neighbour sends in step s; it is passed on while it arrives, but after the last step."""
+        frame, call = self.network.limits.frame, self.call.at(s)
+        # What can be judged only as a whole is passed on as a whole: or the right neighbour would refuse this peer's.
+        whole = bool(self.network.manifest.payload(call.name, call.round).blocks)
+        message = await self.network.message(self._left, call, None if whole else frame)
+        self.network.expect(message, self._left, call, length, scalars)
+        if s < len(self.ring) - 2:
+            await self._pass_on(message, self.call.at(s + 1))
+        await self.network.message(self._left, call)
+        return self.network.inbox(self._left).consume(message)
+
+    async def _pass_on(self, message: IncomingMessage, call: Call) -> None:
+        frame, length = self.network.limits.frame, message.heading.length
+        writer = self.network.writer([self._right], call, length, message.scalars)
+        for start in range(0, frame * frame_count(length, frame), frame):
+            await self.network.message(self._left, call.at(-1), start + frame)
+            writer.write(vector_bytes(message.block(start, frame)))
+
+    @property
+    def _left(self) -> str:
+        return self.ring[self.ring.index(self.network.identity.id) - 1]
+
+    @property
+    def _right(self) -> str:
+        return self.ring[(self.ring.index(self.network.identity.id) + 1) % len(self.ring)]
+
+
+FIRST_TOKEN_STEP = 1 << 31
+"""Steps from here on are tokens: passing and receiving one are calls of their own."""
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """Where a peer is: the ring's order, and its edges on the graph."""
+
+    ring: tuple[str, ...]
+    receivers: tuple[str, ...]
+    senders: tuple[str, ...]
+
+    def beside(self, peer: str) -> tuple[str, str]:
+        """The left and the right neighbour."""
+        position = self.ring.index(peer)
+        return self.ring[position - 1], self.ring[(position + 1) % len(self.ring)]
+
+
+class Arrived(NamedTuple):
+    """What one sender sent: a vector on the CPU, and its scalars in the order of the call."""
+
+    vector: Tensor
+    scalars: tuple[float, ...]
+
+
+class Outgoing(NamedTuple):
+    """What an exchange sends: a vector to each of some receivers, by id, and the same scalars beside each."""
+
+    vectors: Mapping[str, Tensor]
+    scalars: Mapping[str, float]
+
+
+class Expected(NamedTuple):
+    """What an exchange is to receive."""
+
+    length: int | None
+    """Bytes of every sender's vector; None if each may send one of its own length."""
+    required: Collection[str]
+    """Who must send one."""
+    allowed: Collection[str]
+    """Who may; everybody else's is refused."""
+
+
+class Collectives:
+    """All messages of one peer in one round."""
+
+    def __init__(self, network: Network, round: int) -> None:
+        self._network, self._round = network, round
+        self._calls = self._passed = self._taken = 0
+
+    def _call(self, collective: str, name: str, scalars: Collection[str] = ()) -> Call:
+        self._calls += 1
+        return Call(self._round, self._calls << 16, collective, name, tuple(scalars))
+
+    def exchange(
+        self, around: Neighbourhood, name: str, outgoing: Outgoing, expected: Expected
+    ) -> Pending[dict[str, Arrived]]:
+        """Send at once; what is returned waits for the others, and gives what each sent, in the senders' order.
+
+        A receiver for whom there is no vector gets an empty message under the same key, so that nobody waits for what
+        will not come. Who sent an empty one is left out.
+        """
+        call = self._call("exchange", name, outgoing.scalars)
+        self._network.audit.told(self._round, name, len(outgoing.scalars) if outgoing.vectors else 0)
+        for to, vector in _by_vector(around.receivers, outgoing.vectors):
+            scalars = [*outgoing.scalars.values()] if vector is not None else []
+            values = empty(0) if vector is None else vector
+            self._network.writer(to, call, values.nbytes, scalars).write_all(values)
+        for sender in around.senders:
+            if sender not in expected.allowed:
+                self._network.silence(sender, call)
+        return Pending(lambda: self._arrivals(around.senders, call, expected))
+
+    async def _arrivals(self, senders: Collection[str], call: Call, expected: Expected) -> dict[str, Arrived]:
+        arrived = {}
+        for sender in senders:
+            message = await self._network.message(sender, call)
+            silent = message.empty and sender not in expected.required
+            length, scalars = (0, 0) if silent else (expected.length, len(call.scalars))
+            self._network.expect(message, sender, call, length, scalars)
+            values, numbers = self._network.inbox(sender).consume(message)
+            if not silent:
+                arrived[sender] = Arrived(values, numbers)
+        return arrived
+
+    async def weighted_mean(
+        self, around: Neighbourhood, name: str, vector: Tensor, weight: float, rounding: Rounding | None = None
+    ) -> None:
+        """Σ w_k·v_k / Σ w_k in place."""
+        call = self._call("weighted_mean", name, ("weight",))
+        await AllReduce(self._network, around.ring, call, rounding).run(vector, weight)
+
+    async def all_gather(
+        self, around: Neighbourhood, name: str, vector: Tensor, scalars: Mapping[str, float], length: int | None
+    ) -> dict[str, Arrived]:
+        """Everybody's vector and scalars by id, each relayed N−1 times; `length` as in `Expected`."""
+        relay = AllGather(self._network, around.ring, self._call("all_gather", name, scalars))
+        self._network.audit.told(self._round, name, len(scalars))
+        return {id: Arrived(*found) for id, found in (await relay.run(vector, [*scalars.values()], length)).items()}
+
+    async def gather(self, around: Neighbourhood, name: str, record: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
+        """Everybody's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
+        relay = AllGather(self._network, around.ring, self._call("gather", name))
+        self._network.audit.told(self._round, name, len(record))
+        return {id: scalars for id, (_, scalars) in (await relay.run(empty(0), [*record], 0)).items()}
+
+    async def pass_token(self, around: Neighbourhood, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
+        """Send to the right neighbour."""
+        _, right = around.beside(self._network.identity.id)
+        call = Call(self._round, FIRST_TOKEN_STEP + self._passed, "token", name)
+        self._passed += 1
+        self._network.audit.told(self._round, name, len(numbers))
+        await self._network.writer([right], call, vector.nbytes, numbers).write_gradually(vector)
+
+    async def receive_token(self, around: Neighbourhood, name: str, length: int | None, numbers: int = 0) -> Arrived:
+        """What the left neighbour passed: so many bytes of that vector, or, if None, as many as it likes."""
+        left, _ = around.beside(self._network.identity.id)
+        call = Call(self._round, FIRST_TOKEN_STEP + self._taken, "token", name)
+        self._taken += 1
+        message = await self._network.message(left, call)
+        self._network.expect(message, left, call, length, numbers)
+        return Arrived(*self._network.inbox(left).consume(message))
+
+
+def _by_vector(receivers: Collection[str], vectors: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor | None]]:
+    """Receivers that get the same tensor together: it is encoded once for all of them."""
+    groups: dict[int, tuple[list[str], Tensor | None]] = {}
+    for receiver in receivers:
+        vector = vectors.get(receiver)
+        groups.setdefault(id(vector), ([], vector))[0].append(receiver)
+    return [*groups.values()]

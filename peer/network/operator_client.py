@@ -1,0 +1,251 @@
+"""What those ask who are no peer: what a peer does (the Status RPC), and orders about views.
+
+Status and watch, the dashboard and the check before a start ask the first; `dfl-launch leave` and `expel` give the
+second, each to one member, by that member's own certificate.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import grpc
+import grpc.aio
+
+from peer.network.limits import Limits
+from peer.network.streams.handshake import Identity, RefusedError
+from peer.network.transport.base import DisconnectedError, ListenConfig
+from peer.network.transport.grpc import CERTIFICATE_REASONS, CLIENT_OPTIONS, GrpcTransport, describe_grpc_error
+from peer.network.transport.grpc import CLOSED_AT_ONCE as CLOSED_AT_ONCE
+from peer.network.transport.tls import CertificateBundle, CertificatePaths, TlsCredentials
+from peer.network.view_rpc import ViewRpc
+from peer.network.wire.frames import BadFrameError
+from peer.network.wire.messages import SERVICE, Resources, StatusReply, UntrustedDecoder
+from peer.telemetry.events import LARGEST_FIGURE, Awaited, Shortage
+from peer.views.statements import InvalidError, Reply, Request
+
+STATUS_METHOD = f"/{SERVICE}/Status"
+ANSWER_TIMEOUT_S = 5.0
+"""Seconds for an answer, the connection included."""
+MAX_CONCURRENT_QUESTIONS = 64
+"""Peers that are asked at the same time."""
+BYTES_PER_MEMBER = 8192
+"""Bytes that an answer may have for each member of the federation: its name, address, reason and resources."""
+MAX_STATE_CHARACTERS = 32
+"""Characters of a state that are kept."""
+MAX_ID_CHARACTERS = 64
+MAX_WAIT_S = 1e9
+"""Seconds that can be believed."""
+
+
+@dataclass(frozen=True)
+class LinkStatus:
+    """What a peer says of one neighbour. durable: rounds up to this one the neighbour has on its own disk; -1: none."""
+
+    id: str
+    address: str
+    state: str
+    reason: str
+    durable: int
+
+
+@dataclass(frozen=True)
+class PeerStatus:
+    """What a peer says of itself: its state and round, the task's headline figure, accuracy in 0..1 where the task has
+    classes, bytes of all rounds, links and resources."""
+
+    id: str
+    state: str
+    round: int
+    rounds: int
+    accuracy: float | None
+    bytes_sent: int
+    bytes_received: int
+    neighbours: tuple[LinkStatus, ...]
+    resources: dict[str, Any]
+    figure: float | None = None
+    view: int = 0
+    """The number of the view in which it lives; `first` is that view's first round."""
+    first: int = 0
+    outside: tuple[str, ...] = ()
+    """Members of the spec that are not in that view."""
+    shortage: Shortage | None = None
+    """Where a decision on the next view waits for members; `awaited`: for whom."""
+    awaited: tuple[Awaited, ...] = ()
+
+    @classmethod
+    def of(cls, reply: StatusReply) -> Self:
+        known = reply.HasField("accuracy") and reply.accuracy <= 1 + 1e-6
+        return cls(
+            reply.id,
+            reply.state[:MAX_STATE_CHARACTERS],
+            reply.round,
+            reply.rounds,
+            reply.accuracy if known else None,
+            reply.bytes_sent,
+            reply.bytes_received,
+            tuple(
+                LinkStatus(one.id, one.address, one.state[:MAX_STATE_CHARACTERS], one.reason, one.durable)
+                for one in reply.neighbours
+            ),
+            _resources_as_json(reply.resources),
+            reply.figure if reply.HasField("figure") and abs(reply.figure) <= LARGEST_FIGURE else None,
+            reply.view,
+            reply.first,
+            tuple(reply.outside),
+            _shortage(reply.shortage) if reply.HasField("shortage") else None,
+            tuple(Awaited(one.id, one.address or None, one.reason) for one in reply.shortage.awaited),
+        )
+
+
+if TYPE_CHECKING:
+    Question = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+StatusAnswer = PeerStatus | str
+"""What a peer says, or why it does not answer."""
+
+
+class StatusClient:
+    """Asks the members of one federation, each over a connection that stays open.
+
+    members: address by id, None of those that nobody can dial. chain: certificates of any member, None where there
+    are none.
+    """
+
+    def __init__(
+        self,
+        federation: str,
+        members: Mapping[str, str | None],
+        chain: CertificateBundle | None,
+        patience: float = ANSWER_TIMEOUT_S,
+    ):
+        self._federation, self._members, self._chain, self._patience = federation, members, chain, patience
+        self._foreign = UntrustedDecoder(Limits(), len(members))
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._places = asyncio.Semaphore(MAX_CONCURRENT_QUESTIONS)
+
+    @property
+    def secure(self) -> bool:
+        """Whether it asks with certificates."""
+        return self._chain is not None
+
+    async def ask_all(self, ids: Iterable[str] | None = None) -> dict[str, StatusAnswer]:
+        """Everybody's answer, or that of these, by id."""
+        ids = [*(self._members if ids is None else ids)]
+        answers = await asyncio.gather(*map(self._answer, ids))
+        return dict(zip(ids, answers, strict=True))
+
+    async def ask(self, id: str) -> PeerStatus:
+        """DisconnectedError says in a few words why there is no answer, or none of this peer."""
+        if (address := self._members[id]) is None:
+            raise DisconnectedError("it only dials out, so nobody can ask it")
+        if id not in self._channels:
+            self._channels[id] = self._channel(id, address)
+        try:
+            question: Question = self._channels[id].unary_unary(STATUS_METHOD)
+            return self._read(id, await question(b"", timeout=self._patience))
+        except grpc.aio.AioRpcError as error:
+            await self._hang_up(id)  # the next question finds its own way, without waiting for this one's next attempt
+            why = self._why(error)
+            if self._chain and why in CERTIFICATE_REASONS:
+                why = await self._chain.compared(why, address, id)
+            raise DisconnectedError(why) from None
+        except BadFrameError as error:
+            raise DisconnectedError(str(error)) from None
+
+    async def aclose(self) -> None:
+        for id in [*self._channels]:
+            await self._hang_up(id)
+
+    async def _answer(self, id: str) -> StatusAnswer:
+        async with self._places:
+            try:
+                return await self.ask(id)
+            except DisconnectedError as error:
+                return str(error)
+
+    def _channel(self, id: str, address: str) -> grpc.aio.Channel:
+        largest = ("grpc.max_receive_message_length", Limits().control + BYTES_PER_MEMBER * len(self._members))
+        options = [*(option for option in CLIENT_OPTIONS if option[0] != largest[0]), largest]
+        if self._chain:
+            options.append(("grpc.ssl_target_name_override", id))
+            return grpc.aio.secure_channel(address, self._chain.channel, options=options)
+        return grpc.aio.insecure_channel(address, options=options)
+
+    async def _hang_up(self, id: str) -> None:
+        if channel := self._channels.pop(id, None):
+            await channel.close()
+
+    def _read(self, id: str, data: object) -> PeerStatus:
+        if not isinstance(data, bytes):  # a call may end well and without an answer
+            raise DisconnectedError("it answers nothing")
+        reply = self._foreign.status(data)
+        if reply.id != id:
+            raise DisconnectedError(f"another peer answers there, `{reply.id}`")
+        if reply.federation != self._federation:
+            raise DisconnectedError(f"it belongs to another federation, `{reply.federation}`")
+        return PeerStatus.of(reply)
+
+    def _why(self, error: grpc.aio.AioRpcError) -> str:
+        match error.code():
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return f"no answer within {self._patience:g} s"
+            case grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return "its answer is longer than any that a peer gives"
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return "what answers there is no peer"
+        return describe_grpc_error(error.details() or error.code().name, self._chain is not None)
+
+
+def _shortage(said: StatusReply.Shortage) -> Shortage:
+    seconds = said.seconds if 0 <= said.seconds <= MAX_WAIT_S else 0.0
+    return Shortage(said.here, said.members, said.needed, said.tie_breaker[:MAX_ID_CHARACTERS], seconds)
+
+
+def _resources_as_json(resources: Resources) -> dict[str, Any]:
+    """As JSON has it, by the names of the protocol's file."""
+    names = [field.name for field in resources.DESCRIPTOR.fields if field.name != "bytes_per_second"]
+    rates = dict(resources.bytes_per_second)
+    return {name: getattr(resources, name) for name in names} | {"bytes_per_second": rates}
+
+
+Ask: TypeAlias = Callable[[Request], Awaitable[Reply]]
+
+
+class UnansweredError(Exception):
+    """The member has not answered, and why, in a few words."""
+
+
+@asynccontextmanager
+async def connect(
+    id: str,
+    addresses: Mapping[str, str | None],
+    agreement: Mapping[str, Any],
+    digests: Mapping[str, str],
+    certificates: CertificatePaths | None,
+) -> AsyncIterator[Ask]:
+    """Ask that member for as long as the block lasts; UnansweredError where there is no answer.
+
+    addresses: everybody's. agreement: what all members agree on, as plain JSON; digests: of each of its keys.
+    """
+    known = {member: at for member, at in addresses.items() if at}
+    names = {at: member for member, at in known.items()}
+    security = TlsCredentials(certificates, names, lambda _event: None) if certificates else None
+    transport = GrpcTransport(ListenConfig(listen=None), _no_status, security)
+    questions = ViewRpc(Identity(id, digests, manifest="", settings=agreement), known)
+
+    async def ask(request: Request) -> Reply:
+        try:
+            return await questions.ask(transport, id, request)
+        except (DisconnectedError, RefusedError, InvalidError) as error:
+            raise UnansweredError(str(error)) from None
+
+    try:
+        yield ask
+    finally:
+        await transport.close()
+
+
+async def _no_status(_request: bytes) -> bytes:
+    """The status of somebody who does not listen."""
+    return b""

@@ -1,0 +1,117 @@
+"""What all streams of one peer share: who it is, with whom it may speak, what is on whose disk, what has passed.
+
+It lies below `link.py` and `heartbeat.py`, which both live on it, and knows neither.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peer.network.durability import Durability, ImpossibleError, SharedDurability
+from peer.network.limits import Limits, Timeouts
+from peer.network.neighbours import Edges, Neighbour
+from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, Surprises, do_handshake
+from peer.network.streams.stream import CountedPipe, DeliveryTracker, Traffic
+from peer.network.transport import DisconnectedError, Pipe, Service, Transport
+from peer.network.wire.messages import Refusal, Resources, UntrustedDecoder, Welcome
+from peer.telemetry.events import Report
+
+Memory = Callable[[int, torch.dtype], Tensor]
+"""Where an arriving vector of so many values is put together, on the CPU, whatever was in it."""
+
+
+def pageable(size: int, dtype: torch.dtype) -> Tensor:
+    """Memory as any other."""
+    return torch.empty(size, dtype=dtype)
+
+
+async def no_views(_pipe: Pipe) -> None:
+    """Answers no question: the members of the run stay the same."""
+    raise DisconnectedError("the members of this run stay the same")
+
+
+@dataclass(frozen=True)
+class NetworkCallbacks:
+    """What the network asks of the peer above it."""
+
+    report: Report
+    state: Callable[[], tuple[str, int]]
+    """What it does, and in which round."""
+    resources: Callable[[], Resources]
+    memory: Memory = pageable
+    questions: Callable[[Pipe], Awaitable[None]] = no_views
+    """Answers one about views."""
+
+
+class NetworkState:
+    """Who this peer is, with whom it may speak, what is on whose disk, and what has passed between them."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        addresses: Mapping[str, str | None],
+        transport: Transport,
+        timeouts: Timeouts = Timeouts(),
+        limits: Limits = Limits(),
+    ) -> None:
+        self.identity, self.transport = identity, transport
+        self.timeouts, self.limits = timeouts, limits
+        self.edges = Edges(addresses)
+        board = transport.board
+        self.durability = (
+            SharedDurability(identity.id, self.edges, identity.rounds, board)
+            if board
+            else Durability(identity.id, self.edges, identity.rounds, identity.keyring, identity.view)
+        )
+        self.traffic, self.deliveries = Traffic(), DeliveryTracker(timeouts.deliver)
+        self.foreign, self.surprises = UntrustedDecoder(limits, len(addresses)), Surprises(limits)
+        self.round = 0
+        """The one this peer is in."""
+        self.last_round = identity.rounds
+        """After which all peers end, as far as is known."""
+
+    @property
+    def id(self) -> str:
+        return self.identity.id
+
+    @asynccontextmanager
+    async def stream(self, neighbour: Neighbour, service: Service) -> AsyncIterator[tuple[CountedPipe, Welcome]]:
+        """A stream to a neighbour that has been welcomed, dropped after the block; RefusedError, DisconnectedError."""
+        assert neighbour.address
+        pipe = CountedPipe(await self.transport.dial(neighbour.address, service), neighbour.id, self.traffic)
+        try:
+            hello = self.identity.hello(neighbour.id, self.durability.own, self.round)
+            welcome = await do_handshake(pipe, hello, self.timeouts.answer, self.foreign)
+            neighbour.reached()
+            yield pipe, welcome
+        except RefusedError as error:
+            self._released(neighbour, error.refusal)
+            raise RefusedError(error.refusal, self.identity) from None
+        except NoAnswerError:
+            await self.transport.renew(neighbour.address)
+            raise
+        except DisconnectedError:
+            raise
+        except Exception as error:  # noqa: BLE001 (as in `Network._accept`)
+            raise DisconnectedError(f"this peer has closed its stream: {self.surprises.explain(error)}") from None
+        finally:
+            pipe.abort()
+
+    def _released(self, neighbour: Neighbour, refusal: Refusal) -> None:
+        """Who has gone on to a later view, or has forgotten this edge first, says how far it is."""
+        if refusal.reason == Refusal.VIEW:
+            neighbour.heard = asyncio.get_running_loop().time()  # it is on its way, and not lost
+        if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):
+            with suppress(ImpossibleError):
+                self.durability.said(neighbour.id, refusal.durable)
+                neighbour.gone_on = True
+                self.durability.stir()
+        if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.released:
+            with suppress(ImpossibleError):
+                self.durability.said(neighbour.id, refusal.durable)
+                neighbour.released = neighbour.id not in self.edges.current()
+                self.durability.stir()

@@ -1,0 +1,228 @@
+"""One stream with a neighbour: counted, replaced by a newer one, opened again, and watched for whether things
+arrive.
+
+- `CountedPipe` counts bytes where they pass, so that no kind of message can be left out.
+- `StreamTakeover`: a newer stream takes the place of an older one only once it has said something of use. One that
+  is opened and says nothing changes nothing, however often that is done; without certificates anybody can.
+- `Backoff`: a neighbour is called again ever later, until a stream to it has stood for a while.
+- `DeliveryTracker`: tensors and signs of life go over connections of their own, and one may be cut off while the
+  other is well. So both ends of a stream of tensors count its frames, and tell each other in their heartbeats.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from peer.network.limits import Limits, RateLimiter, Timeouts
+from peer.network.streams.handshake import RefusedError
+from peer.network.transport import DisconnectedError, Pipe
+from peer.network.wire.messages import Refusal
+
+
+@dataclass
+class Traffic:
+    """Bytes handed to and taken from the transport, by neighbour. What strangers say is nobody's, and not kept."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    received: Counter[str] = field(default_factory=Counter)
+
+    def __sub__(self, earlier: "Traffic") -> "Traffic":
+        """What has passed since `earlier`."""
+        return Traffic(self.sent - earlier.sent, self.received - earlier.received)
+
+    def copy(self) -> "Traffic":
+        return Traffic(self.sent.copy(), self.received.copy())
+
+
+class CountedPipe(Pipe):
+    """A pipe to or from the neighbour `peer`; `received` bytes of it were read before it was known whose they are."""
+
+    def __init__(self, pipe: Pipe, peer: str, traffic: Traffic, received: int = 0) -> None:
+        self._pipe, self.peer, self._traffic = pipe, peer, traffic
+        self.identity, self.origin, self.member = pipe.identity, pipe.origin, peer
+        self._unread: list[bytes] = []
+        if received:
+            traffic.received[peer] += received
+
+    async def send(self, data: bytes) -> None:
+        await self._pipe.send(data)
+        self._traffic.sent[self.peer] += len(data)
+
+    def unread(self, data: bytes) -> None:
+        """Put back what was received, to be received again."""
+        self._unread.append(data)
+
+    async def receive(self) -> bytes:
+        if self._unread:
+            return self._unread.pop()
+        data = await self._pipe.receive()
+        self._traffic.received[self.peer] += len(data)
+        return data
+
+    async def finish(self) -> None:
+        await self._pipe.finish()
+
+    def abort(self) -> None:
+        self._pipe.abort()
+
+    def in_use(self) -> None:
+        self._pipe.in_use()
+
+
+class StreamTakeover:
+    """The streams of one kind that others have opened, by who they are."""
+
+    def __init__(self, limits: Limits, timeouts: Timeouts) -> None:
+        self._limits, self._timeouts = limits, timeouts
+        self._present: dict[str, CountedPipe] = {}
+        self._candidates: dict[str, list[CountedPipe]] = {}
+        self._paces: dict[str, RateLimiter] = {}
+        self._changed = asyncio.Event()
+
+    def present(self, caller: str) -> CountedPipe | None:
+        """The one that counts."""
+        return self._present.get(caller)
+
+    def enter(self, pipe: CountedPipe) -> bool:
+        """A welcomed stream, and whether it counts at once, as there is no other; else it is a candidate."""
+        if pipe.peer not in self._present:
+            self._put_in_use(pipe)
+            return True
+        candidates = self._candidates.setdefault(pipe.peer, [])
+        candidates.append(pipe)
+        if len(candidates) > self._limits.candidates:
+            _one_too_many(candidates).abort()
+        return False
+
+    async def succeed(self, pipe: CountedPipe) -> None:
+        """It has said something of use: from now on it counts, and the older one is ended.
+
+        A stream in use does not give way more than some times in a row; then this one waits, or until that one ends.
+        """
+        pace = self._paces.setdefault(pipe.peer, RateLimiter(self._limits.successions, self._timeouts.succeed))
+        while (older := self._present.get(pipe.peer)) and not pace.take():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pace.wait):
+                    self._changed.clear()
+                    await self._changed.wait()
+        candidates = self._candidates.get(pipe.peer, [])
+        if pipe not in candidates:
+            raise DisconnectedError("another stream has taken its place")
+        candidates.remove(pipe)
+        self._put_in_use(pipe)
+        if older:
+            older.abort()
+
+    def _put_in_use(self, pipe: CountedPipe) -> None:
+        self._present[pipe.peer] = pipe
+        pipe.in_use()
+
+    def end(self, caller: str) -> None:
+        """It is no neighbour any more: all its streams are ended, and none of them comes to count."""
+        present = self._present.get(caller)
+        for pipe in (*([present] if present else []), *self._candidates.pop(caller, [])):
+            pipe.abort()
+
+    def leave(self, pipe: CountedPipe) -> None:
+        """It has ended."""
+        if self._present.get(pipe.peer) is pipe:
+            del self._present[pipe.peer]
+            self._changed.set()
+        elif pipe in self._candidates.get(pipe.peer, []):
+            self._candidates[pipe.peer].remove(pipe)
+
+
+def _one_too_many(candidates: list[CountedPipe]) -> CountedPipe:
+    """The oldest of those from the machine that has opened most: nobody elsewhere can push out an honest one."""
+    origins = Counter(_host(pipe) for pipe in candidates)
+    most = max(origins.values())
+    oldest = next(pipe for pipe in candidates if origins[_host(pipe)] == most)
+    candidates.remove(oldest)
+    return oldest
+
+
+def _host(pipe: CountedPipe) -> str:
+    return pipe.origin.rpartition(":")[0]
+
+
+class Backoff:
+    """Of one kind of stream to one neighbour."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts, self._clock = timeouts, asyncio.get_running_loop().time
+        self._failed: Counter[tuple[float, ...]] = Counter()
+        """Attempts in a row that ended in a cut, and those that ended in a refusal."""
+        self._welcomed: float | None = None
+
+    def welcomed(self) -> None:
+        self._welcomed = self._clock()
+
+    def cut(self) -> float:
+        """The stream is over, or there was none: seconds until the next attempt."""
+        return self._pause(self._timeouts.retry)
+
+    def refused(self, error: RefusedError | None = None) -> float:
+        """The same, when the neighbour has refused it or what was sent on it, and is likely to do so again."""
+        elsewhere = error is not None and error.refusal.reason == Refusal.VIEW
+        return self._pause(self._timeouts.elsewhere if elsewhere else self._timeouts.refused)
+
+    def _pause(self, pauses: tuple[float, ...]) -> float:
+        if self._welcomed is not None and self._clock() - self._welcomed >= self._timeouts.settle:
+            self._failed.clear()
+        self._welcomed = None
+        pause = pauses[min(self._failed[pauses], len(pauses) - 1)]
+        self._failed[pauses] += 1
+        return pause
+
+
+class DeliveryTracker:
+    """Frames of the present stream to and from each neighbour."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        """From a frame that arrives to the next, at most."""
+        self._sent, self._taken = Counter[str](), Counter[str]()
+        self._waiting: set[str] = set()
+        self._progress: dict[str, tuple[int, float]] = {}
+        """How many frames each neighbour had taken, and since when it has not taken more."""
+
+    def opened(self, to: str) -> None:
+        """A new stream."""
+        self._sent[to] = 0
+
+    def ended(self, to: str) -> None:
+        """There will be no other stream."""
+        self._sent.pop(to, None)
+
+    def sent(self, to: str) -> None:
+        """One more frame."""
+        self._sent[to] += 1
+
+    def accepted(self, sender: str) -> None:
+        """A new stream from there."""
+        self._taken[sender] = 0
+
+    @contextmanager
+    def took(self, sender: str) -> Iterator[None]:
+        """One more frame from there; the next one is read after the block."""
+        self._taken[sender] += 1
+        self._waiting.add(sender)
+        try:
+            yield
+        finally:
+            self._waiting.discard(sender)
+
+    def taken(self, sender: str) -> int | None:
+        """For the beats; None while the sender has to wait for this peer: nothing is read then, and all is well."""
+        return None if sender in self._waiting else self._taken.get(sender)
+
+    def stuck(self, to: str, taken: int | None, now: float) -> bool:
+        """Whether frames have been on their way to a neighbour for too long, which now says how many it has taken."""
+        if taken is None or taken >= self._sent.get(to, 0):
+            self._progress.pop(to, None)
+            return False
+        before, since = self._progress.get(to, (taken, now))
+        self._progress[to] = (taken, since if before == taken else now)
+        return now - self._progress[to][1] > self._seconds

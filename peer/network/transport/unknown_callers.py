@@ -1,0 +1,289 @@
+"""What callers may take who have not said who they are, so that nobody's many keep out another's few.
+
+gRPC can count connections, but not whose they are: `ConnectionLimiter` looks at this process's own sockets and
+closes those that are too many. gRPC keeps each message until it is whole: `ReadSlots` lets only a few of unknown
+callers be read at a time. In both, whoever comes is let in and the oldest of the origin that has the most goes
+(`PerOriginQuota`): who says soon who it is gets through, however many are silent. Where there is no certificate to
+tell who calls, `RingAddresses` tells whether the call comes from an address of the ring.
+"""
+
+import asyncio
+import os
+import resource
+import socket
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Generic, TypeVar
+
+from peer.network.limits import UnknownCallerLimits
+from peer.network.transport.addresses import Endpoint, caller, endpoint, origin, split
+from peer.telemetry.events import CallerRefused, Report
+from peer.telemetry.telemetry import ThrottledRefusals
+
+T = TypeVar("T", bound=Hashable)
+
+
+class PerOriginQuota(Generic[T]):
+    """At most `most` in all and `of_one_origin` from one address. Whoever comes is let in, and an older one goes.
+
+    It is the oldest of the origin that has the most: who says soon who it is gets through, however many are silent.
+    """
+
+    def __init__(self, most: int, of_one_origin: int) -> None:
+        self._most, self._of_one_origin = most, of_one_origin
+        self._by_origin: defaultdict[str, dict[T, None]] = defaultdict(dict)
+        self._origins: dict[T, str] = {}
+
+    def __contains__(self, one: T) -> bool:
+        return one in self._origins
+
+    def __len__(self) -> int:
+        return len(self._origins)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._origins)
+
+    def enter(self, one: T, origin: str) -> T | None:
+        """Let it in; who has to go for it, and is forgotten here."""
+        self._origins[one] = origin
+        self._by_origin[origin][one] = None
+        crowded = origin
+        if len(self._by_origin[origin]) <= self._of_one_origin:
+            if len(self._origins) <= self._most:
+                return None
+            crowded = max(self._by_origin, key=lambda other: len(self._by_origin[other]))
+        oldest = next(iter(self._by_origin[crowded]))
+        self.leave(oldest)
+        return oldest
+
+    def leave(self, one: T) -> None:
+        """It has gone, or is known now; nothing happens if it is not here."""
+        if (origin := self._origins.pop(one, None)) is not None:
+            del self._by_origin[origin][one]
+            if not self._by_origin[origin]:
+                del self._by_origin[origin]
+
+
+class ReadSlots:
+    """The places for them, over all connections."""
+
+    def __init__(self, strangers: UnknownCallerLimits) -> None:
+        self._crowd: PerOriginQuota[asyncio.Timeout] = PerOriginQuota(
+            strangers.messages, strangers.messages_of_one_origin
+        )
+
+    @asynccontextmanager
+    async def place(self, host: str) -> AsyncIterator[None]:
+        """Take a place for the block; TimeoutError in it when somebody else needs the place."""
+        async with asyncio.timeout(None) as patience:
+            if other := self._crowd.enter(patience, origin(host)):
+                other.reschedule(asyncio.get_running_loop().time())
+            try:
+                yield
+            finally:
+                self._crowd.leave(patience)
+
+
+class RingAddresses:
+    """The ring's hosts, looked up when somebody asks and remembered for a while, whether they were found or not."""
+
+    def __init__(self, ring: Iterable[str], strangers: UnknownCallerLimits) -> None:
+        self._hosts, self._strangers = {split(address)[0] for address in ring}, strangers
+        self._known: frozenset[str] = frozenset()
+        self._lookup: asyncio.Task[None] | None = None
+        self._stale = -1.0
+
+    async def holds(self, host: str) -> bool:
+        """Many may ask at once: there is one lookup for all. While it takes too long, what was found before counts."""
+        clock = asyncio.get_running_loop().time
+        if self._lookup is None and clock() > self._stale:
+            self._lookup = asyncio.create_task(self._look_up())
+        if self._lookup:
+            await asyncio.wait((self._lookup,), timeout=self._strangers.answer / 2)
+        return host in self._known
+
+    async def _look_up(self) -> None:
+        found = await asyncio.gather(*map(_resolved, self._hosts))
+        self._known, self._lookup = frozenset().union(*found), None
+        self._stale = asyncio.get_running_loop().time() + self._strangers.resolve
+
+
+async def _resolved(host: str) -> frozenset[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return frozenset()
+    return frozenset(endpoint(str(place[0]), 0)[0] for *_, place in found)
+
+
+DESCRIPTOR_FOLDER = "/dev/fd"
+GIVEN_UP_CALLS = 100
+"""Calls whose connections have gone, before that is told: a neighbour that dies may leave some."""
+BYTES_RECEIVED_OFFSET = 128
+"""Where in Linux's tcp_info it is told, in 8 bytes."""
+
+
+class ConnectionLimiter:
+    """Looks at this process's own sockets and shuts those that are too many: of strangers, of one member, of members
+    that are no neighbours. So a neighbour finds room, whatever all others do."""
+
+    def __init__(self, strangers: UnknownCallerLimits, report: Report) -> None:
+        self._strangers, self._report = strangers, report
+        self._crowd: PerOriginQuota[Endpoint] = PerOriginQuota(strangers.connections, strangers.of_one_origin)
+        self._members: PerOriginQuota[Endpoint] = PerOriginQuota(strangers.connections, strangers.of_one_member)
+        """Connections of members that carry no neighbour's stream."""
+        self._owners: dict[Endpoint, str] = {}
+        """Whose a connection is that has said so, the oldest first."""
+        self._ports: set[int] = set()
+        self._neighbours: Counter[Endpoint] = Counter()
+        """How many streams of neighbours each connection carries."""
+        self._in_use: Counter[Endpoint] = Counter()
+        """How many of them count."""
+        self._calls: Counter[Endpoint] = Counter()
+        self._came = asyncio.Event()
+        self._told: set[str] = set()
+        """Of which members it was told that they hold too many."""
+        self._nuisances = ThrottledRefusals(report)
+
+    def guard(self, port: int) -> None:
+        """Connections to this port of the process are looked after from now on."""
+        self._ports.add(port)
+
+    def called(self, peer: str) -> Endpoint | None:
+        """One more stream was opened. From where, of what gRPC has as its peer; None when that connection has gone."""
+        self._came.set()
+        one = caller(peer)
+        if one:
+            self._calls[one] += 1
+        else:
+            self._nuisances.add("calls that are given up before they can be answered", first=GIVEN_UP_CALLS)
+        return one
+
+    def belongs(self, caller: Endpoint, member: str) -> None:
+        """The connection is that member's."""
+        self._owners[caller] = member
+        self._crowd.leave(caller)
+        self._came.set()
+
+    @contextmanager
+    def carrying(self, caller: Endpoint, in_use: bool = False) -> Iterator[None]:
+        """The connection carries a neighbour's stream, or one that counts, for as long as the block."""
+        streams = self._in_use if in_use else self._neighbours
+        streams[caller] += 1
+        try:
+            yield
+        finally:
+            streams[caller] -= 1
+            if not streams[caller]:
+                del streams[caller]
+
+    async def watch(self) -> None:
+        """Look again and again, for ever."""
+        while True:
+            await asyncio.sleep(self._strangers.look)
+            if not self._crowd:
+                await self._somebody()
+            self.look()
+
+    async def _somebody(self) -> None:
+        """Until a stream is opened, or a while is over."""
+        self._came.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._strangers.look_around):
+                await self._came.wait()
+
+    def look(self) -> None:
+        """Take note of who has come and gone, and show out who is too many."""
+        connected = dict(self._connections())
+        self._owners = {one: member for one, member in self._owners.items() if one in connected}
+        for crowd in (self._crowd, self._members):
+            for gone in [one for one in crowd if one not in connected]:
+                crowd.leave(gone)
+        for one in self._too_many_of_one():
+            self._show_out(connected, one, "too many connections of one member")
+        for one in [*connected]:
+            member = self._owners.get(one)
+            crowd, whose = (self._members, member) if member else (self._crowd, origin(one[0]))
+            if one in self._neighbours:
+                crowd.leave(one)
+            elif one not in connected:
+                continue
+            elif one not in crowd and (other := crowd.enter(one, whose)):
+                strangers = "too many connections of callers that are not known"
+                guests = "too many connections of members that are no neighbours"
+                self._show_out(connected, other, guests if member else strangers)
+            elif self._calls[one] > self._strangers.calls:
+                self._show_out(connected, one, "too many calls on one connection")
+            elif not member and bytes_received(connected[one]) > self._strangers.received:
+                self._show_out(connected, one, "too many bytes from a caller that is not known")
+        self._calls.clear()
+
+    def _too_many_of_one(self) -> Iterator[Endpoint]:
+        """Of each member's those that are too many: the oldest that carry no stream in use, from where there are most
+        of these. Without certificates nobody elsewhere, and no silent one, can so push out the member itself."""
+        held = defaultdict[str, list[Endpoint]](list)
+        for one, member in self._owners.items():
+            held[member].append(one)
+        for callers in held.values():
+            spare = Counter(host for host, port in callers if (host, port) not in self._in_use)
+            callers.sort(key=lambda one: (one in self._in_use, -spare[one[0]]))
+            yield from callers[: max(0, len(callers) - self._strangers.of_one_member)]
+
+    def _connections(self) -> Iterator[tuple[Endpoint, int]]:
+        """Where each incoming connection comes from, and its descriptor."""
+        for descriptor in _descriptors():
+            try:
+                with borrowed_socket(descriptor) as one:
+                    here, there = one.getsockname(), one.getpeername()
+            except OSError:  # no socket, one that listens, or closed by now
+                continue
+            if isinstance(here, tuple) and here[1] in self._ports:
+                yield endpoint(*there[:2]), descriptor
+
+    def _show_out(self, connected: dict[Endpoint, int], one: Endpoint, why: str) -> None:
+        self._crowd.leave(one)
+        self._members.leave(one)
+        try:
+            with borrowed_socket(connected.pop(one)) as connection:
+                if endpoint(*connection.getpeername()[:2]) == one:  # it may be closed by now, and its number another's
+                    connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+        at, member = f"{one[0]}:{one[1]}", self._owners.get(one)
+        if member is None:
+            self._nuisances.add(why, at)
+        elif f"{member} {why}" not in self._told:
+            self._told.add(f"{member} {why}")
+            self._report(CallerRefused(caller=member, origin=at, kind="connections", reason=why))
+
+
+def _descriptors() -> Iterable[int]:
+    try:
+        return map(int, os.listdir(DESCRIPTOR_FOLDER))
+    except OSError:  # to list them takes one more
+        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def bytes_received(descriptor: int) -> int:
+    """How many bytes have come on a connection since it stands; 0 where the system does not tell."""
+    if sys.platform != "linux":
+        return 0
+    try:
+        with borrowed_socket(descriptor) as one:
+            facts = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_RECEIVED_OFFSET + 8)
+    except OSError:
+        return 0
+    return int.from_bytes(facts[BYTES_RECEIVED_OFFSET:], sys.byteorder)
+
+
+@contextmanager
+def borrowed_socket(descriptor: int) -> Iterator[socket.socket]:
+    """A descriptor of somebody else's as a socket; it stays open. OSError if it is none."""
+    # Not asking which family saves half of the time; addresses of the older one fit into those of the newer.
+    one = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=descriptor)
+    try:
+        yield one
+    finally:
+        one.detach()

@@ -1,0 +1,82 @@
+"""One question about views and its answer, on a stream of its own, between any two members of the spec.
+
+What is said about views is decided and read in `peer/views/`; here it is only carried, and it is made sure who says
+it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from peer.network.limits import Limits, Timeouts
+from peer.network.streams.handshake import REASON_WITHHELD, Identity, RefusedError
+from peer.network.transport import BreachError, DisconnectedError, Pipe, Transport
+from peer.network.wire.frames import BadFrameError
+from peer.network.wire.messages import VERSION, Answer, Question, Refusal, UntrustedDecoder
+from peer.views.statements import Enter, Expel, InvalidError, Leave, Reply, Request, read_reply, read_request, written
+
+RequestHandler = Callable[[str, Request], Awaitable[Reply]]
+"""What a member of the spec, by its id, is answered."""
+
+
+class ViewRpc:
+    """Asks, and reads what is asked."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        addresses: Mapping[str, str],
+        limits: Limits = Limits(),
+        timeouts: Timeouts = Timeouts(),
+    ) -> None:
+        self._identity, self.addresses, self.limits, self.timeouts = identity, addresses, limits, timeouts
+        self._foreign = UntrustedDecoder(limits, len(addresses))
+
+    async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+        """DisconnectedError or RefusedError where there is no answer; InvalidError for one that no member gives."""
+        question = Question(version=VERSION, id=self._identity.id, to=member, spec=self._identity.spec)
+        text = written(asked)
+        pipe = await transport.dial(self.addresses[member], "Views")
+        try:
+            async with asyncio.timeout(self.timeouts.question):
+                await pipe.send(question.SerializeToString())
+                await pipe.send(text)
+                answer = self._foreign.view_answer(await pipe.receive())
+            if answer.HasField("refusal"):
+                raise RefusedError(answer.refusal, self._identity)
+            return read_reply(answer.reply)
+        except TimeoutError:
+            raise DisconnectedError(f"no answer in {self.timeouts.question:g} s") from None
+        except BadFrameError as error:
+            raise BreachError(str(error)) from None
+        finally:
+            pipe.abort()
+
+    async def answer(self, pipe: Pipe, hear: RequestHandler) -> None:
+        """Serve an incoming stream to its end; BreachError for what no member asks."""
+        try:
+            async with asyncio.timeout(self.timeouts.hello):
+                question = self._foreign.question(await pipe.receive())
+                refusal = self._identity.judge_member(question, pipe.identity)
+                if question.id not in self.addresses:
+                    refusal = refusal or Refusal(reason=Refusal.IDENTITY, detail=f"`{question.id}` is no member")
+                if refusal is None:
+                    pipe.welcome(question.id, neighbour=False)
+                    request = read_request(self._foreign.views(await pipe.receive()))
+                    _check_asker(request, question)
+        except (TimeoutError, BadFrameError, InvalidError) as error:
+            raise BreachError(str(error) or "it asks nothing") from None
+        if refusal:
+            answer = Answer(refusal=refusal if await pipe.is_known() else REASON_WITHHELD)
+        else:
+            try:
+                answer = Answer(reply=written(await hear(question.id, request)))
+            except TimeoutError:  # this peer itself does not know yet how it stands
+                raise DisconnectedError("there is no answer yet") from None
+        await pipe.tell(answer.SerializeToString(), self.timeouts.read)
+
+
+def _check_asker(request: Request, question: Question) -> None:
+    """An operator's order comes by the certificate of the very peer that is asked; who would enter asks itself."""
+    own = {Leave: question.to, Expel: question.to, Enter: request.entry.signer if isinstance(request, Enter) else ""}
+    if own.get(type(request), question.id) != question.id:
+        raise InvalidError("it asked in the name of another")

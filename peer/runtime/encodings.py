@@ -1,0 +1,215 @@
+"""How vectors leave a peer and what is made of those that arrive, by the spec's `wire`; no protocol knows of it.
+
+An encoding stands between a protocol's calls and the collectives. What it keeps of earlier messages is part of the
+peer's checkpoint, so that a replayed round sends the same bytes again.
+
+- `Encoding`, float32: vectors travel as they are.
+- `Bfloat16Encoding`, `wire: bfloat16`: vectors in half the bytes; what rounding leaves is added to what is sent next.
+- `TopKEncoding`, `wire: top-k`: some values of a vector, those that matter most now.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from peer.errors import InputError
+from peer.network.collectives import Rounding
+from peer.network.wire.frames import vector_bytes
+from peer.network.wire.manifest import Manifest, PayloadSpec, TopKBlock, pack_top_k, unpack_top_k
+from peer.protocols.blocks.vectors import places_of_largest
+from peer.protocols.declarations import Declarations, Share
+from peer.spec.blocks import TopK, Wire
+
+Collective = Literal["exchange", "weighted_mean", "all_gather", "token"]
+Placed = Callable[[Tensor], Tensor]
+"""A tensor from the CPU where the model lies."""
+
+FLOAT32_BYTES = 4
+"""Bytes."""
+
+
+class Encoding:
+    """float32: vectors travel as they are."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        """`sizes`: values of `extractor`, `head` and `model`."""
+        self._sizes = sizes
+        self.state: dict[str, Tensor] = {}
+        """float32 vectors on the CPU, by collective and share."""
+
+    def payload(self, share: Share, payload: PayloadSpec) -> PayloadSpec:
+        """What the manifest says of a vector as it travels."""
+        return payload
+
+    def length(self, share: Share, values: int) -> int:
+        """Bytes of a vector of so many values as it travels."""
+        return values if share.bytes else FLOAT32_BYTES * values
+
+    def check(self, collective: Collective, share: Share, each_its_own: bool = False) -> None:
+        """InputError where a vector cannot travel so in that collective."""
+
+    def rounding(self, share: Share, vector: Tensor) -> Rounding | None:
+        """How the parts of a mean are rounded; None: not at all."""
+        return None
+
+    def encode(self, collective: Collective, share: Share, vector: Tensor, each_its_own: bool = False) -> Tensor:
+        """A finite vector on the CPU as it travels; OverflowError where that is not finite.
+
+        each_its_own: it is for one neighbour only, and nothing is kept for the next.
+        """
+        return vector
+
+    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor], placed: Placed) -> Tensor:
+        """What arrived as a vector again; `own` is this peer's present one of that name."""
+        return placed(arrived)
+
+
+BFLOAT16_BYTES = 2
+"""Bytes."""
+
+
+class Bfloat16Encoding(Encoding):
+    """Each value rounded to bfloat16; the rest is added to what is sent next."""
+
+    def payload(self, share: Share, payload: PayloadSpec) -> PayloadSpec:
+        if share.bytes:
+            return payload
+        tensors = tuple((name, shape, "bfloat16") for name, shape, _ in payload.tensors)
+        return replace(payload, kind="bfloat16", tensors=tensors)
+
+    def length(self, share: Share, values: int) -> int:
+        return values if share.bytes else BFLOAT16_BYTES * values
+
+    def rounding(self, share: Share, vector: Tensor) -> Rounding | None:
+        return self._rounding("weighted_mean", share, vector)
+
+    def _rounding(self, collective: Collective, share: Share, vector: Tensor) -> Rounding:
+        key = f"{collective}/{share.vector}"
+        if key not in self.state or self.state[key].shape != vector.shape:
+            self.state[key] = torch.zeros_like(vector, device="cpu")
+        return Rounding(self.state[key])
+
+    def encode(self, collective: Collective, share: Share, vector: Tensor, each_its_own: bool = False) -> Tensor:
+        if share.bytes:
+            return vector
+        lost = Rounding(torch.zeros_like(vector)) if each_its_own else self._rounding(collective, share, vector)
+        rounded = lost.round(vector)
+        if not bool(torch.isfinite(rounded.sum())):
+            raise OverflowError("beyond bfloat16")
+        return rounded
+
+    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor], placed: Placed) -> Tensor:
+        return placed(arrived) if share.bytes else placed(arrived).float()
+
+
+class TopKEncoding(Encoding):
+    """top-k: of each half of the model the values that differ most from what was told last, and their places.
+
+    A receiver takes its own present values for all others, and 0 in an update. Vectors of a protocol's own that are no
+    updates travel as they are.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], wire: TopK, initial: Tensor | None) -> None:
+        """`initial`: the model that all peers know at the start, None if there is none."""
+        super().__init__(sizes)
+        self._wire, self._initial = wire, initial
+
+    def _blocks(self, share: Share) -> dict[str, TopKBlock]:
+        halves = [share.part] if share.part in ("extractor", "head") else ["extractor", "head"]
+        sizes = {str(half): self._sizes[str(half)] for half in halves}
+        return {half: TopKBlock(size, self._wire.kept(size)) for half, size in sizes.items()}
+
+    def payload(self, share: Share, payload: PayloadSpec) -> PayloadSpec:
+        if not self._wire.shortens(share):
+            return payload
+        blocks = self._blocks(share)
+        length = sum(block.length for block in blocks.values())
+        head = (length - blocks["head"].length, length) if "head" in blocks else (0, 0)
+        return replace(payload, kind="top-k", size=length, head=head, blocks=tuple(blocks.values()))
+
+    def length(self, share: Share, values: int) -> int:
+        if not self._wire.shortens(share):
+            return super().length(share, values)
+        return sum(block.length for block in self._blocks(share).values())
+
+    def check(self, collective: Collective, share: Share, each_its_own: bool = False) -> None:
+        if share.bytes or (collective != "weighted_mean" and not self._wire.shortens(share)):
+            return
+        name, way_out = f"`{share.vector}`", "write `wire: bfloat16`"
+        match collective:
+            case "weighted_mean":
+                raise InputError(f"`wire: top-k` sends some values, and the mean of {name} needs all; {way_out}")
+            case "token":
+                raise InputError(f"`wire: top-k` sends some values, and {name} is handed on as a whole; {way_out}")
+            case "all_gather" if not share.update:
+                raise InputError(
+                    f"`wire: top-k` leaves each peer its own values where none came: after `all_gather` of {name} "
+                    f"no two would have the same; {way_out}"
+                )
+            case "exchange" if share.whole:
+                raise InputError(f"`wire: top-k` sends some values, and {name} is of use only as a whole; {way_out}")
+            case "exchange" if each_its_own:
+                raise InputError(
+                    f"`wire: top-k` keeps for the next message what it does not send, and {name} is another vector for "
+                    f"each neighbour; {way_out}"
+                )
+
+    def encode(self, collective: Collective, share: Share, vector: Tensor, each_its_own: bool = False) -> Tensor:
+        if not self._wire.shortens(share):
+            return vector
+        key = f"{collective}/{share.vector}"
+        kept = self.state.get(key)
+        if kept is None:
+            kept = self.state[key] = torch.zeros_like(vector) if share.update else self._known(share, vector)
+        waiting = kept.add_(vector) if share.update else vector - kept
+        if not bool(torch.isfinite(waiting.sum())):
+            raise OverflowError("beyond float32")
+        content, start = bytearray(), 0
+        for block in self._blocks(share).values():
+            places = start + places_of_largest(waiting[start : start + block.size], block.kept)
+            values = (waiting if share.update else vector)[places]
+            content += pack_top_k(block, (places - start).numpy(), values.numpy())
+            kept[places] = 0.0 if share.update else values
+            start += block.size
+        return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+    def _known(self, share: Share, vector: Tensor) -> Tensor:
+        """What the others know of a part before anything was sent."""
+        if self._initial is None:
+            return torch.zeros_like(vector)
+        end = self._sizes["model"] if share.part == "head" else len(vector)
+        return self._initial[end - len(vector) : end].clone()
+
+    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor], placed: Placed) -> Tensor:
+        if not self._wire.shortens(share):
+            return placed(arrived)
+        blocks = self._blocks(share).values()
+        size = sum(block.size for block in blocks)
+        vector = placed(torch.zeros(size)) if share.update else placed(own().detach()).clone()
+        start = 0
+        for block, (places, values) in zip(blocks, unpack_top_k([*blocks], vector_bytes(arrived)), strict=True):
+            vector[placed(start + torch.from_numpy(places))] = placed(torch.from_numpy(values.copy()))
+            start += block.size
+        return vector
+
+
+def new_encoding(wire: Wire, sizes: Mapping[str, int], initial: Tensor | None = None) -> Encoding:
+    """The encoding of a run that begins; `initial`: the model that all peers know, (p,), None if there is none."""
+    match wire.kind:
+        case "float32":
+            return Encoding(sizes)
+        case "bfloat16":
+            return Bfloat16Encoding(sizes)
+        case "top-k":
+            return TopKEncoding(sizes, wire, initial if initial is None else initial.detach().cpu().clone())
+
+
+def encoded_manifest(manifest: Manifest, declared: Declarations, encoding: Encoding) -> Manifest:
+    """The manifest of vectors as they travel; its first payloads are those of the shares, in their order."""
+    count = len(declared.shares)
+    pairs = zip(declared.shares, manifest.payloads[:count], strict=True)
+    vectors = [encoding.payload(share, payload) for share, payload in pairs]
+    return replace(manifest, payloads=(*vectors, *manifest.payloads[count:]))

@@ -1,0 +1,248 @@
+"""The blocks of federation.yaml: who belongs to the ring and is reached where, how vectors travel, who misbehaves, and
+when training ends.
+
+`named` blocks have a class that their `name` chooses: protocol, task, data. Who misbehaves does so because the spec
+says so, for experiments with adversaries and free riders, and everybody knows it. Who lies without saying so is
+another matter: SECURITY.md."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, SerializeAsAny, model_validator
+
+from peer.learning.data.sources import Source, source_type
+from peer.learning.tasks import Task, task_class
+from peer.learning.training.optimiser import SGD
+from peer.learning.training.phase import Phase
+from peer.network.transport.addresses import split
+from peer.protocols.base import Protocol
+from peer.protocols.declarations import Share
+from peer.protocols.registry import protocol_class
+from peer.settings import Settings, kind_of_word
+
+
+def _named(find: Callable[[str], type[Settings]]) -> PlainValidator:
+    """A block whose class its `name` chooses. What that class finds wrong is told as of the block's own keys."""
+    return PlainValidator(
+        lambda raw: (
+            raw if isinstance(raw, Settings) else find(raw["name"]).model_validate_json(json.dumps(raw), strict=True)
+        )
+    )
+
+
+AnyProtocol = Annotated[SerializeAsAny[Protocol], _named(protocol_class)]
+AnyTask = Annotated[SerializeAsAny[Task], _named(task_class)]
+AnySource = Annotated[SerializeAsAny[Source], _named(source_type)]
+
+MAX_PORT = 65_535
+Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
+
+
+def _address(text: str) -> str:
+    found = re.fullmatch(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]{1,253}):([0-9]{1,5})", text)
+    if not found or not 1 <= int(found[1]) <= MAX_PORT:
+        raise ValueError(f"`{text}` is no host:port; write one such as 127.0.0.1:7700 or [::1]:7700")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+def _on_loopback(raw: object) -> object:
+    """A port alone is one of this machine, for this machine."""
+    is_port = isinstance(raw, int) and not isinstance(raw, bool)
+    return f"127.0.0.1:{raw}" if is_port or (isinstance(raw, str) and raw.isdigit()) else raw
+
+
+Port = Annotated[Address, BeforeValidator(_on_loopback)]
+"""host:port, or a port of 127.0.0.1."""
+TrackerName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+class Member(Settings):
+    """One peer of the federation."""
+
+    id: Id
+    """Lower-case letters, digits and hyphens."""
+    address: Address | None = None
+    """host:port at which the other peers reach it."""
+    data: AnySource | None = None
+    """This peer's own data instead of its part of the federation's; accuracies are then `local`. What it lacks is as in
+    the federation's `data`, unless that has another `name`. Its own file may have another `data`."""
+    dials_out: bool | None = None
+    """`true` in place of an `address` for a peer that nobody can reach, behind a firewall or a NAT: it opens all
+    connections itself, and its neighbours need an `address`. See
+    [deploying.md](deploying.md#sites-that-can-only-dial-out)."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.dials_out and self.address:
+            raise ValueError(f"`{self.id}` has both an `address` and `dials_out`; leave out one of them")
+        if not self.dials_out and not self.address:
+            raise ValueError(
+                f"`{self.id}` has no `address`; write host:port at which the others reach it, or `dials_out: true` "
+                "where nobody can"
+            )
+        return self
+
+
+class Machine(Settings):
+    """What a peer's machine is taken to have, for protocols that go by pinned resources."""
+
+    cores: Annotated[float, Field(ge=0, le=1e6)]
+    """Free cores."""
+    memory: Annotated[float, Field(ge=0, le=1e6)]
+    """Free memory in GiB."""
+
+
+ANY_ADDRESS = ("0.0.0.0", "::")
+"""Hosts that stand for all addresses of a machine."""
+
+
+def ports_of(first: str, ids: Iterable[str]) -> dict[str, str]:
+    """host:port by id, the first of them at `first`."""
+    host, _, port = first.rpartition(":")
+    return {id: f"{host}:{int(port) + number}" for number, id in enumerate(ids)}
+
+
+def why_no_ports(first: str, ring: Mapping[str, str | None]) -> str | None:
+    """Why the peers, whose addresses `ring` has by id, cannot serve figures there; None if they can."""
+    host, port = split(first)
+    if port + len(ring) - 1 > MAX_PORT:
+        highest = MAX_PORT - len(ring) + 1
+        return f"`metrics` begins at port {port} and {len(ring)} are needed; begin with {highest} at most"
+    listening = [split(address) for address in ring.values() if address]
+    taken = {at for where, at in listening if where == host or host in ANY_ADDRESS}
+    for number, id in enumerate(ring):
+        if port + number in taken:
+            where = f"port {port + number}, where a peer listens"
+            return f"`metrics` of `{id}` would be at {where}; begin with another port"
+    return None
+
+
+class Float32(Settings):
+    """Every vector as it is: 4 bytes a value."""
+
+    kind: Literal["float32"] = "float32"
+
+    def shortens(self, share: Share) -> bool:
+        """Whether that vector travels in fewer bytes than it has."""
+        return False
+
+
+class Bfloat16(Settings):
+    """Values rounded to bfloat16, 2 bytes a value; what the rounding took is added to what is sent next."""
+
+    kind: Literal["bfloat16"] = "bfloat16"
+
+    def shortens(self, share: Share) -> bool:
+        return not share.bytes
+
+
+class TopK(Settings):
+    """Of the extractor and of the head only the values that changed most since they were last told."""
+
+    kind: Literal["top-k"] = "top-k"
+    share: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    """How many of the values: k = ⌈share·p⌉ of p."""
+
+    def shortens(self, share: Share) -> bool:
+        return not share.own or share.update
+
+    def kept(self, size: int) -> int:
+        """k."""
+        return ceil(self.share * size)
+
+
+Wire = Annotated[
+    Annotated[Float32 | Bfloat16 | TopK, Field(discriminator="kind")],
+    BeforeValidator(kind_of_word, json_schema_input_type=Literal["float32", "bfloat16", "top-k"] | TopK),
+]
+"""The `wire` block; a word alone is its kind."""
+
+
+class LabelFlip(Settings):
+    """Trains on wrong labels. It is tested against the true ones, and tells the class mix of those it trains on."""
+
+    kind: Literal["label-flip"]
+    """Wrong labels."""
+    rate: float = Field(default=0.5, gt=0, le=1)
+    """Share of its training samples whose label is replaced by one of the other classes, each as likely."""
+
+
+class Noise(Settings):
+    """Adds Gaussian noise, new in each message, to what it sends."""
+
+    kind: Literal["noise"]
+    """Noise on what is sent."""
+    scale: float = Field(default=1.0, gt=0, le=1e6)
+    """Standard deviation, in units of the vector's values."""
+
+
+class Stale(Settings):
+    """Sends for ever what it sent first under each name: a free rider, whose training helps nobody."""
+
+    kind: Literal["stale"]
+    """The first vector for ever."""
+
+
+class SignFlip(Settings):
+    """Sends what works against the others.
+
+    Of a part of the model, 2·w₀ − w: this round's change reversed, w₀ being the model at the start of the round. Of a
+    vector of the protocol's own, an update or a gradient, its negative.
+    """
+
+    kind: Literal["sign-flip"]
+    """Changes reversed."""
+
+
+Behaviour = LabelFlip | Noise | Stale | SignFlip
+AnyBehaviour = Annotated[
+    Annotated[Behaviour, Field(discriminator="kind")],
+    BeforeValidator(
+        kind_of_word, json_schema_input_type=Behaviour | Literal["label-flip", "noise", "stale", "sign-flip"]
+    ),
+]
+"""A behaviour's block; a word alone is its kind."""
+
+
+def describe_behaviours(behaviours: Mapping[str, Behaviour]) -> dict[str, str]:
+    """For people, by id: `label-flip, rate 0.5`."""
+    return {id: ", ".join(_behaviour_words(behaviour)) for id, behaviour in behaviours.items()}
+
+
+def _behaviour_words(behaviour: Behaviour) -> list[str]:
+    numbers = [f"{key} {value:g}" for key, value in behaviour if key != "kind"]
+    return [behaviour.kind, *numbers]
+
+
+class StopEarly(Settings):
+    """When all peers end before the last round: each tells all others the task's headline figure on the samples that
+    it holds back, and all go by the mean of them. A peer that tells a wrong figure moves that mean."""
+
+    patience: int = Field(default=5, ge=1)
+    """Evaluations without a better mean after which the run is over."""
+    min_rounds: int = Field(default=1, ge=1)
+    """Rounds that are run in any case."""
+    margin: float = Field(default=0.0, ge=0)
+    """By how much the mean must be better than the best one before to count as better."""
+
+
+class FineTune(Settings):
+    """What each peer trains for itself after the last round, by plain SGD; nothing of it leaves the peer."""
+
+    epochs: int = Field(default=3, ge=1)
+    """Passes over the peer's own training samples."""
+    part: Literal["head", "model"] = "model"
+    """What is trained: the head alone, or the whole model."""
+    lr: Annotated[float, Field(gt=0)] = 0.01
+    """Learning rate."""
+    batch_size: int = Field(default=64, ge=1)
+    """Samples a step."""
+
+    def phase(self) -> Phase:
+        return Phase(self.part, self.epochs, SGD(self.lr), self.batch_size)
