@@ -43,8 +43,6 @@ class Disk:
         with (
             patch("peer.runtime.checkpoints.write_atomically", self.write),
             patch("peer.runtime.checkpoints.sync", self.sync),
-            patch("peer.runtime.checkpoints.write_atomically", self.write),
-            patch("peer.runtime.checkpoints.sync", self.sync),
             patch("peer.runtime.membership.membership.write_atomically", self.write),
             patch("peer.runtime.membership.membership.sync", self.sync),
             patch.object(Checkpoints, "_set_aside", loosely),

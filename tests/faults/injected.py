@@ -160,6 +160,9 @@ def checkpoint(fault: Fault) -> None:
     """In the middle of a file, or after it and before the fsync of the directory."""
 
     def write(path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
+        if path.parent.name == "journal":  # not of a checkpoint
+            files.write_atomically(path, content, over)
+            return
         half_written(path, content, over)
         fault.hit()
         files.write_atomically(path, content)
