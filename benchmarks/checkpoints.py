@@ -12,7 +12,7 @@ from pathlib import Path
 
 import benchmarks
 from benchmarks import peers
-from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
+from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
 
 PEERS, SHARD, ROUNDS = 4, 300, 8
 
@@ -49,8 +49,9 @@ def main() -> None:
     for name, costs in taken.items():
         wall, cpu = median(costs)
         print(f"  {name:8} {wall:6.2f} s, {cpu:6.2f} s of CPU with start-up")
-    print(verdict("wall clock of a run that saves nothing", ratio(taken["saved"], taken["unsaved"]).wall, 1.05))
-    print(f"CPU of it, start-up included: {ratio(taken['saved'], taken['unsaved']).cpu:.2f}")
+    against = ratios(taken["saved"], taken["unsaved"])
+    print(Figure("checkpoints: wall clock of a run that saves nothing", [one.wall for one in against], 1.05))
+    print(Figure("checkpoints: CPU of it, start-up included", [one.cpu for one in against]))
     least = {name: min(cost.wall for cost in costs) for name, costs in taken.items()}
     print(f"and of their quickest turns: {least['saved'] / least['unsaved']:.2f}")
     print(machine())

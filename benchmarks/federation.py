@@ -26,7 +26,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import peers
-from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
+from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
 from peer.learning.data.samples import InMemory
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
@@ -175,9 +175,9 @@ def main() -> None:
     for name, costs in taken.items():
         wall, cpu = median(costs)
         print(f"  {name:10} {wall:6.2f} s, {cpu:6.2f} s of CPU{' with start-up' * (name == 'federation')}")
-    for name in ("DataLoader", "tensors"):
-        print(verdict(f"wall clock of the {name} loops'", ratio(taken["federation"], taken[name]).wall, 1.15))
-    print(f"wall clock of the trainer's: {ratio(taken['federation'], taken['trainer']).wall:.2f} (no bar)")
+    for name, bar in (("DataLoader", 1.15), ("tensors", 1.15), ("trainer", None)):
+        walls = [one.wall for one in ratios(taken["federation"], taken[name])]
+        print(Figure(f"federation: wall clock of the {name} loops'", walls, bar))
     print(machine())
 
 

@@ -21,7 +21,7 @@ import torch
 import uvloop
 from torch import Tensor
 
-from benchmarks.measure import Cost, in_turns, machine, median, ratio, verdict
+from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
 from benchmarks.peers import free_ports
 from peer.network.collectives import Collectives, Neighbourhood
 from peer.network.limits import Limits
@@ -216,11 +216,10 @@ def main() -> None:
     for name, costs in taken.items():
         wall, cpu = median(costs)
         print(f"  {name:9} {wall * 1e3:6.1f} ms, {arguments.megabytes / wall:6.0f} MB/s, {cpu * 1e3:6.1f} ms of CPU")
-    cost = ratio(taken["links"], taken["raw TCP"])
-    print(verdict("goodput of raw TCP's", 1 / cost.wall, 0.6, least=True))
-    print(verdict("CPU of raw TCP's", cost.cpu, 2.5))
-    own = ratio(taken["links"], taken["bare gRPC"])
-    print(f"of bare gRPC's: {1 / own.wall:.2f} of the goodput at {own.cpu:.2f} times the CPU")
+    for name, goodput, cpu in (("raw TCP", 0.6, 2.5), ("bare gRPC", None, 1.25)):
+        against = ratios(taken["links"], taken[name])
+        print(Figure(f"links: goodput of {name}'s", [1 / one.wall for one in against], goodput, least=True))
+        print(Figure(f"links: CPU of {name}'s", [one.cpu for one in against], cpu))
     print(machine())
 
 

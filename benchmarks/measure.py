@@ -1,9 +1,16 @@
 """Timing in turns: contestants alternate, so that a machine whose speed changes favours none of them."""
 
+import json
 import os
 import statistics
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RENEW = "BENCHMARKS_RENEW"
+"""The environment's variable with which each figure printed becomes the record."""
 
 
 class Cost(NamedTuple):
@@ -30,16 +37,64 @@ def median(costs: list[Cost]) -> Cost:
     return Cost(statistics.median(c.wall for c in costs), statistics.median(c.cpu for c in costs))
 
 
+def ratios(costs: list[Cost], of: list[Cost]) -> list[Cost]:
+    """Turn by turn: how often `of`'s cost goes into the other one's."""
+    return [Cost(one.wall / other.wall, one.cpu / other.cpu) for one, other in zip(costs, of, strict=True)]
+
+
 def ratio(costs: list[Cost], of: list[Cost]) -> Cost:
-    """The median over the turns of how often `of`'s cost goes into the other one's of the same turn."""
-    pairs = list(zip(costs, of, strict=True))
-    return median([Cost(one.wall / other.wall, one.cpu / other.cpu) for one, other in pairs])
+    """The median of the ratios of all turns."""
+    return median(ratios(costs, of))
 
 
-def verdict(what: str, figure: float, bar: float, least: bool = False) -> str:
-    """A figure beside its bar: at most so much, or at least."""
-    met = figure >= bar if least else figure <= bar
-    return f"{what}: {figure:.2f} (bar: {'at least' if least else 'at most'} {bar:g}) {'met' if met else 'MISSED'}"
+class Record:
+    """Ratios of earlier commits, in record.json: for each figure the median, the least and the most of its turns."""
+
+    def __init__(self) -> None:
+        self._path = path = Path(__file__).with_name("record.json")
+        self._kept: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def beside(self, figure: "Figure") -> str:
+        """The record of a figure, and whether this one is worse by more than the spread of both."""
+        if not (kept := self._kept.get(figure.what)):
+            return "no record"
+        gained = figure.median - kept["median"] if figure.least else kept["median"] - figure.median
+        spread = max(kept["most"] - kept["least"], max(figure.turns) - min(figure.turns))
+        told = f"record {kept['median']:.2f} ({kept['least']:.2f} to {kept['most']:.2f}, {kept['commit']})"
+        return f"WORSE than the {told}" if -gained > spread else told
+
+    def renew(self, figure: "Figure") -> None:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        kept = {"median": figure.median, "least": min(figure.turns), "most": max(figure.turns)}
+        rounded = {name: round(value, 3) for name, value in kept.items()}
+        self._kept[figure.what] = {**rounded, "commit": commit.stdout.strip()}
+        self._path.write_text(json.dumps(dict(sorted(self._kept.items())), indent=1) + "\n")
+
+
+@dataclass
+class Figure:
+    """A ratio with its turns: printed beside its bar, if it has one (at most so much, or at least), and its record."""
+
+    what: str
+    turns: Sequence[float]
+    bar: float | None = None
+    least: bool = False
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.turns)
+
+    def __str__(self) -> str:
+        """With `RENEW` in the environment it is the record from now on."""
+        record = Record()
+        told = record.beside(self)
+        if os.environ.get(RENEW):
+            record.renew(self)
+        parts = [f"{self.median:.2f} ({min(self.turns):.2f} to {max(self.turns):.2f})"]
+        if self.bar is not None:
+            met = self.median >= self.bar if self.least else self.median <= self.bar
+            parts.append(f"bar at {'least' if self.least else 'most'} {self.bar:g}, {'met' if met else 'MISSED'}")
+        return f"{self.what}: {'; '.join([*parts, told])}"
 
 
 def machine() -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import peers
-from benchmarks.measure import machine, verdict
+from benchmarks.measure import machine
 from launcher.engines.local import ForkServer
 
 GIB = 1 << 30
@@ -78,8 +78,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         seconds, ready, training = asyncio.run(start_all(Path(place) / "run", count))
     print(f"{count} peers of fedisp on digits:")
-    print(verdict("seconds until all are ready", seconds, 20))
-    print(verdict("GiB of memory then", ready / GIB, 3))
+    print(f"seconds until all are ready: {seconds:.1f} (bar: at most 20)")
+    print(f"GiB of memory then: {ready / GIB:.2f} (bar: at most 3)")
     print(f"GiB after {ROUNDS} rounds: {training / GIB:.2f}")
     print(machine())
 

@@ -1,0 +1,124 @@
+"""A round of gossip-sgd beside plain loops over the same samples, and where a peer's CPU goes, thread by thread.
+
+Run: python -m benchmarks.rounds [--turns 3]. Four peers on a ring, 600 images of MNIST's size each, batches of 32, one
+epoch of SGD a round, one thread each; a small model (0.94 MB) and a large one (23.3 MB). The loops are what a
+simulation usually is: a DataLoader over a TensorDataset and torch's SGD, a process for each core. Start-up is apart.
+Runs and loops take turns. A peer's CPU is its own, from the end of its first round on (`benchmarks.timed`): of the
+thread that trains, of those that save, of the event loop, and of the rest, which are gRPC's.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections import Counter
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import benchmarks
+from benchmarks import peers
+from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
+from benchmarks.timed import mlp_large, mlp_small
+
+PEERS, SHARD, ROUNDS, BATCH, LR = 4, 600, 6, 32, 0.01
+MODELS = {"0.94 MB": mlp_small, "23.3 MB": mlp_large}
+SOURCE = str(Path(benchmarks.__file__).parent.parent)
+
+
+def loops(model: str, share: int) -> Cost:
+    """What a process for one core takes for a round of its share of the peers, one after the other."""
+    torch.set_num_threads(1)
+    trained = []
+    for _ in range(share):
+        extractor, head = MODELS[model]((1, *peers.PIXELS), peers.CLASSES)
+        module = nn.Sequential(extractor, head)
+        samples = TensorDataset(torch.rand(SHARD, 1, *peers.PIXELS), torch.arange(SHARD) % peers.CLASSES)
+        loader = DataLoader(samples, batch_size=BATCH, shuffle=True)
+        trained.append((module, loader, torch.optim.SGD(module.parameters(), lr=LR)))
+    costs = []
+    for _ in range(ROUNDS):
+        began, cpu = time.monotonic(), time.process_time()
+        for module, loader, optimiser in trained:
+            for x, y in loader:
+                optimiser.zero_grad()
+                torch.autograd.backward(functional.cross_entropy(module(x), y))
+                optimiser.step()
+        costs.append(Cost(time.monotonic() - began, time.process_time() - cpu))
+    return median(costs[1:])
+
+
+def plain_loops(model: str) -> Cost:
+    """Of one round of all peers: the slowest core's wall clock, and CPU seconds a peer."""
+    cores = min(len(os.sched_getaffinity(0)), PEERS)
+    with get_context("spawn").Pool(cores) as pool:
+        shares = [len(range(core, PEERS, cores)) for core in range(cores)]
+        costs = pool.starmap(loops, [(model, share) for share in shares], chunksize=1)
+    return Cost(max(cost.wall for cost in costs), sum(cost.cpu for cost in costs) / PEERS)
+
+
+def rounds_of(directory: Path) -> list[list[dict[str, float]]]:
+    """By peer: after each round the time, and CPU seconds by kind of thread."""
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in sorted(directory.glob("*.jsonl"))]
+
+
+def compare(model: str, turns: int) -> tuple[dict[str, list[Cost]], Counter[str]]:
+    """Costs of a round, and CPU seconds a peer and round by kind of thread."""
+    numbers, threads = count(), list[dict[str, float]]()
+    with tempfile.TemporaryDirectory() as place, peers.fork_server() as (runner, server):
+        data = Path(place) / "images.npz"
+        peers.images(data, PEERS * SHARD)
+
+        def federation() -> Cost:
+            times = Path(place) / f"times{next(numbers)}"
+            times.mkdir()
+            protocol = {"name": "benchmarks.timed:Timed", "topology": "ring", "times": str(times)}
+            spec = {
+                "rounds": ROUNDS,
+                "evaluate_every": ROUNDS,
+                "code": SOURCE,
+                "protocol": {**protocol, "batch_size": BATCH, "lr": LR},
+                "model": {"name": f"benchmarks.timed:{MODELS[model].__name__}"},
+                "data": {"name": "npz", "path": str(data)},
+            }
+            peers.turn(runner, server, Path(place) / f"run{next(numbers)}", PEERS, **spec)
+            ends = rounds_of(times)
+            span = max(one[-1]["time"] for one in ends) - min(one[0]["time"] for one in ends)
+            each = [
+                {kind: (one[-1][kind] - one[0][kind]) / (len(one) - 1) for kind in one[0] if kind != "time"}
+                for one in ends
+            ]
+            threads.extend(each)
+            return Cost(span / (ROUNDS - 1), statistics.mean(sum(one.values()) for one in each))
+
+        taken = in_turns({"federation": federation, "loops": lambda: plain_loops(model)}, turns)
+    warm = threads[PEERS:]
+    return taken, Counter({kind: statistics.median(one[kind] for one in warm) for kind in warm[0]})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=3)
+    turns = parser.parse_args().turns
+    for model in MODELS:
+        taken, threads = compare(model, turns)
+        print(f"{PEERS} peers of gossip-sgd on a ring, {model}:")
+        for name, costs in taken.items():
+            wall, cpu = median(costs)
+            print(f"  {name:10} {wall:6.3f} s a round, {cpu:6.3f} s of CPU a peer")
+        print("  a peer's CPU: " + ", ".join(f"{kind} {seconds:.3f} s" for kind, seconds in threads.items()))
+        against = ratios(taken["federation"], taken["loops"])
+        print(Figure(f"rounds, {model}: wall clock of DataLoader loops'", [one.wall for one in against], 1.2))
+        print(Figure(f"rounds, {model}: CPU of DataLoader loops'", [one.cpu for one in against]))
+    print(machine())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""A gossip-sgd whose peers write down, after every round, what each kind of thread has taken: for benchmarks.rounds."""
+
+import json
+import math
+import os
+import threading
+import time
+from pathlib import Path
+
+from torch import nn
+
+from peer.protocols.base import Peer
+from peer.protocols.gossip_sgd import GossipSGD
+
+
+def mlp_small(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    return _mlp(shape, 256, 128), nn.Linear(128, classes)
+
+
+def mlp_large(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    return _mlp(shape, 2048, 2048), nn.Linear(2048, classes)
+
+
+def _mlp(shape: tuple[int, ...], first: int, second: int) -> nn.Module:
+    inputs = math.prod(shape)
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU())
+
+
+def cpu_by_thread() -> dict[str, float]:
+    """CPU seconds of this process so far: `training`, `saving`, `event loop`, and `gRPC` for threads not Python's."""
+    names = {thread.native_id: thread.name for thread in threading.enumerate()} | {os.getpid(): "event loop"}
+    taken = dict.fromkeys(("training", "saving", "event loop", "gRPC"), 0.0)
+    for task in Path("/proc/self/task").iterdir():
+        name = names.get(int(task.name), "")
+        kind = {"event loop": name, "": "gRPC"}.get(name, "training" if "train" in name else "saving")
+        runtime = (task / "schedstat").read_text().split()[0]
+        taken[kind] += int(runtime) / 1e9
+    return taken
+
+
+class Timed(GossipSGD):
+    """GossipSGD under a name of its own."""
+
+    name: str = "benchmarks.timed:Timed"  # type: ignore[assignment]
+    times: str = ""
+    """The directory into which each peer writes a line a round."""
+
+    async def round(self, peer: Peer) -> None:
+        await super().round(peer)
+        line = {"time": time.time(), **cpu_by_thread()}
+        with (Path(self.times) / f"{peer.id}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
