@@ -41,12 +41,13 @@ def pages() -> dict[Path, str]:
 
 
 def listed(examples: Path) -> str:
-    """The page of examples: a line per spec, by the first words of its comment."""
+    """The page of examples: a line per spec, by the first sentence of its comment."""
     rows = ["# Examples", "", "Each file says how to run it. The tests run all of them.", ""]
     for file in sorted(examples.glob("*.yaml")):
         comment = re.match(r"(# .*\n)+", file.read_text(encoding="utf-8"))
         assert comment, f"{file.name} does not say what it shows"
         words = " ".join(comment[0].replace("\n#", "\n").removeprefix("#").split())
+        words = re.split(r"(?<=\.) (?=[A-Z])", words)[0]
         rows.append(f"- [{file.name}]({file.name}): {escaped(words)}")
     return "".join(f"{row}\n" for row in rows)
 
