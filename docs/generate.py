@@ -12,6 +12,7 @@ from written.results import measured
 from written.wire import header
 from written.words import escaped
 
+from peer.protocols.registry import PROTOCOLS
 from peer.runtime.lifecycle import MEANING, TRANSITIONS
 
 HERE = Path(__file__).parent
@@ -41,14 +42,20 @@ def pages() -> dict[Path, str]:
 
 
 def listed(examples: Path) -> str:
-    """The page of examples: a line per spec, by the first sentence of its comment."""
+    """The page of examples: protocols in a paragraph, other specs by the first sentence of their comment."""
+    files = sorted(examples.glob("*.yaml"))
+    methods = [file for file in files if file.stem in PROTOCOLS]
     rows = ["# Examples", "", "Each file says how to run it. The tests run all of them.", ""]
-    for file in sorted(examples.glob("*.yaml")):
-        comment = re.match(r"(# .*\n)+", file.read_text(encoding="utf-8"))
-        assert comment, f"{file.name} does not say what it shows"
-        words = " ".join(comment[0].replace("\n#", "\n").removeprefix("#").split())
-        words = re.split(r"(?<=\.) (?=[A-Z])", words)[0]
-        rows.append(f"- [{file.name}]({file.name}): {escaped(words)}")
+    rows += [
+        f"One per [protocol](../docs/protocols.md): {', '.join(f'[{one.stem}]({one.name})' for one in methods)}.",
+        "",
+    ]
+    for file in files:
+        if file not in methods:
+            comment = re.match(r"(# .*\n)+", file.read_text(encoding="utf-8"))
+            assert comment, f"{file.name} does not say what it shows"
+            words = " ".join(comment[0].replace("\n#", "\n").removeprefix("#").split())
+            rows.append(f"- [{file.name}]({file.name}): {escaped(re.split(r'(?<=[.]) (?=[A-Z])', words)[0])}")
     return "".join(f"{row}\n" for row in rows)
 
 

@@ -98,7 +98,7 @@ def rows(settings: type[BaseModel], leave_out: Collection[str] = ()) -> list[Row
 def _lines(found: Collection[Row]) -> str:
     lines = []
     for key, value, default, meaning in found:
-        given = {"": "", "required": ", required"}.get(default, f", default {default}")
+        given = {"": "", "required": "; required"}.get(default, f"; {default}")
         lines.append(f"- {key} ({value}{given}): {' '.join(meaning.split())}")
     return "".join(f"{line}\n" for line in lines)
 
@@ -129,7 +129,7 @@ def bounded(field: Schema) -> str:
     """A number with its range."""
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     bounds = [f"{sign}{limit(field[key])}" for key, sign in signs.items() if key in field]
-    return " ".join([str(field["type"]), *bounds])
+    return " ".join([*([] if bounds and field["type"] == "number" else [str(field["type"])]), *bounds])
 
 
 def shown_default(field: Schema) -> str:
