@@ -72,7 +72,11 @@ def shared_rows(kinds: Mapping[str, type[BaseModel]], leave_out: Collection[str]
 
 def defaults(settings: type[BaseModel], common: Collection[Row]) -> str:
     """Those keys in `common` that the settings have, with their defaults."""
-    return ", ".join(f"{row[0]} {row[2]}".strip() for row in rows(settings) if without_default(row) in common)
+    found = []
+    for key, _, default, _ in (row for row in rows(settings) if without_default(row) in common):
+        name, value = key.strip("`"), default.strip("`")
+        found.append(f"`{name}` (required)" if value == "required" else f"`{name}={value}`" if value else f"`{name}`")
+    return ", ".join(found)
 
 
 def without_default(row: Row) -> Row:
@@ -104,10 +108,10 @@ def _lines(found: Collection[Row]) -> str:
 
 
 def kind(field: Schema) -> str:
-    """What a field may hold, in words: `number ≥0 ≤1`, `cosine or dot`."""
+    """What a field may hold, in words: `≥0 ≤1`, `cosine|dot`."""
     match field:
         case {"enum": values}:
-            return " or ".join(str(value) for value in values)
+            return f"`{'|'.join(map(str, values))}`"
         case {"const": value}:
             return str(value)
         case {"anyOf": options}:
