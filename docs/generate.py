@@ -7,10 +7,12 @@ from pathlib import Path
 from written.configuration import configuration
 from written.events import events
 from written.limits import limits
+from written.protocols import protocols
 from written.results import measured
 from written.wire import header
-from written.words import cell, escaped
+from written.words import escaped
 
+from peer.protocols.registry import PROTOCOLS
 from peer.runtime.lifecycle import MEANING, TRANSITIONS
 
 HERE = Path(__file__).parent
@@ -29,6 +31,7 @@ def pages() -> dict[Path, str]:
         HERE / "events.md": events(),
         examples / "README.md": listed(examples),
         readme: filled(readme, {"examples/my_protocol.py": f"```python\n{protocol}```\n"}),
+        HERE / "protocols.md": filled(HERE / "protocols.md", {"peer.protocols.registry": protocols()}),
         monitoring: filled(monitoring, {"examples/tracker.py": f"```python\n{tracker}```\n"}),
         training: filled(training, {"examples/own_task.py": f"```python\n{task}```\n"}),
         architecture: filled(architecture, {"peer.runtime.lifecycle": life()}),
@@ -39,13 +42,20 @@ def pages() -> dict[Path, str]:
 
 
 def listed(examples: Path) -> str:
-    """The page of examples: one row a spec, by the first words of its comment."""
-    rows = ["# Examples", "", "Each file says how it is run. The tests run all of them.", "", "| file | |", "|---|---|"]
-    for file in sorted(examples.glob("*.yaml")):
-        comment = re.match(r"(# .*\n)+", file.read_text(encoding="utf-8"))
-        assert comment, f"{file.name} does not say what it shows"
-        words = " ".join(comment[0].replace("\n#", "\n").removeprefix("#").split())
-        rows.append(f"| [{file.name}]({file.name}) | {cell(escaped(words))} |")
+    """The page of examples: protocols in a paragraph, other specs by the first sentence of their comment."""
+    files = sorted(examples.glob("*.yaml"))
+    methods = [file for file in files if file.stem in PROTOCOLS]
+    rows = ["# Examples", "", "Each file says how to run it. The tests run all of them.", ""]
+    rows += [
+        f"One per [protocol](../docs/protocols.md): {', '.join(f'[{one.stem}]({one.name})' for one in methods)}.",
+        "",
+    ]
+    for file in files:
+        if file not in methods:
+            comment = re.match(r"(# .*\n)+", file.read_text(encoding="utf-8"))
+            assert comment, f"{file.name} does not say what it shows"
+            words = " ".join(comment[0].replace("\n#", "\n").removeprefix("#").split())
+            rows.append(f"- [{file.name}]({file.name}): {escaped(re.split(r'(?<=[.]) (?=[A-Z])', words)[0])}")
     return "".join(f"{row}\n" for row in rows)
 
 

@@ -7,7 +7,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "SECURITY.md", "docs/**/*.md", "examples/README.md")
+PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "examples/README.md")
 LINKED = (
     "LICENSE",
     "CITATION.cff",

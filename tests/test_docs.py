@@ -95,9 +95,11 @@ def test_links_resolve(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names that headings have on a page."""
-    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """The names that headings have on a page, and earlier ones that links still use."""
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    earlier = re.findall(r'^<a id="([\w-]+)"></a>$', text, re.MULTILINE)
+    return {*earlier, *(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)}
 
 
 @each_page
@@ -255,3 +257,16 @@ def test_the_compose_file_is_the_demo_composed(tmp_path: Path) -> None:
         assert (config.id, config.out) == (id, Path("/runs") / id)
         assert [member.address for member in there.ring] == [f"{id}:7700" for id in services]
         assert there.canonical() == {**spec.canonical(), "plaintext": True}
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "docs/glossary.md", "SECURITY.md"])
+def test_every_file_that_is_named_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = set(re.findall(r"`((?:peer|launcher|tests|proto|deploy|benchmarks|docs|examples)/[\w./-]+)`", text))
+    assert named, "the pattern finds what it looks for"
+    assert sorted(name for name in named if "NAME" not in name and not (ROOT / name).exists()) == []
+
+
+def test_the_architecture_can_be_read_in_minutes() -> None:
+    words = re.findall(r"\S*\w\S*", (ROOT / "docs" / "architecture.md").read_text())
+    assert len(words) <= 1500

@@ -14,14 +14,13 @@ from peer.learning.tasks import TASKS
 from peer.learning.training.optimiser import Optimiser
 from peer.learning.training.phase import Budget, OwnStep, Training
 from peer.learning.training.scheduler import Scheduler
-from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.spec import blocks
 from peer.spec.blocks import Behaviour, Bfloat16, Float32, Machine, Member, TopK
 from peer.spec.federation import Spec
 from peer.spec.peer import TLS, PeerConfig
-from written.settings import table
-from written.words import cell, prose
+from written.settings import defaults, shared_rows, shared_table, table
+from written.words import prose
 
 TRAINING: Mapping[str, type[BaseModel]] = {
     "optimiser": Optimiser,
@@ -35,15 +34,15 @@ INTRODUCTION = """\
 
 <!-- Written by `make docs` from the settings' classes; change their docstrings, not this file. -->
 
-Two kinds of file: [`federation.yaml`](#federationyaml), which is the same for all peers, and one
-[peer file](#a-peers-file) each. `dfl-launch run` writes the peer files itself.
+Two kinds of file: [`federation.yaml`](#federationyaml), the same for all peers, and one [peer file](#a-peers-file) per
+peer, which `dfl-launch run` writes itself. Brackets hold a key's values and, after a semicolon, its default.
 
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
 - A relative path is relative to the file that names it.
 - An unknown key is an error that names the nearest known one.
-- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same for `model`, `task` and `data`.
-- `module:Name` names code of your own, imported from the directory of `federation.yaml` (or from `code`).
-- On the command line, `--set protocol.gamma=0.3` replaces one value, `--seed 7` the seed.
+- `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same holds for `model`, `task` and `data`.
+- `module:Name` names your own code, imported from the directory of `federation.yaml` (or from `code`).
+- `--set protocol.gamma=0.3` on the command line replaces one value, `--seed 7` the seed.
 
 ```yaml
 name: example
@@ -71,7 +70,7 @@ def _spec() -> Iterator[str]:
     yield f"{prose(Spec)}\n"
     yield table(Spec)
     yield "### ring\n"
-    yield "One entry a peer, in ring order.\n"
+    yield "One entry per peer, in ring order.\n"
     yield table(Member)
     yield "### training\n"
     yield f"{prose(Training)}\n"
@@ -81,7 +80,7 @@ def _spec() -> Iterator[str]:
         yield f"{prose(block)}\n"
         yield table(block)
     yield "### wire\n"
-    yield "`wire: bfloat16`, or `{kind: top-k, share: ...}`. Where one is refused: [wire.md](wire.md#fewer-bytes).\n"
+    yield "`wire: bfloat16`, or `{kind: top-k, share: ...}`; see [wire.md](wire.md#fewer-bytes).\n"
     for wire in (Float32, Bfloat16, TopK):
         yield f"`{get_args(wire.model_fields['kind'].annotation)[0]}`: {prose(wire)}\n"
         yield table(wire, leave_out=["kind"])
@@ -90,10 +89,10 @@ def _spec() -> Iterator[str]:
         yield f"{prose(block)}\n"
         yield table(block)
     yield "### machines\n"
-    yield "One entry a peer, by its id.\n"
+    yield "One entry per peer, by its id.\n"
     yield table(Machine)
     yield "### behaviour\n"
-    yield "`{peer3: {kind: ...}}`: what it is for is in [adversaries.md](adversaries.md).\n"
+    yield "`{peer3: {kind: ...}}`; see [adversaries.md](adversaries.md).\n"
     for behaviour in get_args(Behaviour):
         yield f"`{get_args(behaviour.model_fields['kind'].annotation)[0]}`: {prose(behaviour)}\n"
         yield table(behaviour, leave_out=["kind"])
@@ -101,66 +100,57 @@ def _spec() -> Iterator[str]:
 
 def _protocols() -> Iterator[str]:
     yield "## protocol\n"
-    yield "What each one does and where it comes from: [protocols.md](protocols.md).\n"
-    for name in PROTOCOLS:
-        protocol = protocol_class(name)
-        shown = protocol(name=name)
-        init = "that of `like`" if name == "solo" else shown.init
-        yield f"### {name}\n"
-        yield f"{prose(protocol)}\n"
-        yield f"Source: {protocol.paper}. Edges: {shown.graph}. Leaves the peer: {leaves(shown)}."
-        yield f"Least number of peers: {protocol.min_peers}. `init` when not given: {init}.\n"
-        yield table(protocol, leave_out=["name"])
-
-
-def leaves(protocol: Protocol) -> str:
-    """What leaves a peer: vectors with the numbers beside them, and records for everybody."""
-    vectors = [
-        share.vector + (f" with {share.scalars} number{'s' * (share.scalars > 1)}" if share.scalars else "")
-        for share in protocol.shares(rounds=10)
-    ]
-    records = [f"a record of its {record.name} for everybody" for record in protocol.records]
-    return "; ".join([*vectors, *records]) or "nothing"
+    yield "[protocols.md](protocols.md) says what each protocol does, sends and needs.\n"
+    kinds = {name: protocol_class(name) for name in PROTOCOLS}
+    yield from _each(kinds, leave_out=["name"], shared="protocols", words=False)
 
 
 def _models() -> Iterator[str]:
     yield "## model\n"
-    yield "Written `extractor | head`; FC is a fully connected layer, d the number of values of an input, C the number"
-    yield "of classes.\n"
-    yield "| name | |\n|---|---|"
-    yield from (f"| `{name}` | {cell(prose(make))} |" for name, make in MODELS.items())
-    own = "Your own: takes an input's shape and the number of classes, gives (extractor, head) or a module."
-    yield f"| `module:Name` | {own} See [running.md](running.md#a-model-of-your-own). |\n"
+    yield "Written `extractor | head`; FC: fully connected layer, d: values of an input, C: number of classes.\n"
+    yield from (f"- `{name}`: {prose(make)}" for name, make in MODELS.items())
+    yield "- `module:Name`: [a model of your own](running.md#a-model-of-your-own).\n"
     yield table(ModelSettings)
 
 
-def _each(kinds: Mapping[str, type[BaseModel]], leave_out: Collection[str]) -> Iterator[str]:
+def _each(
+    kinds: Mapping[str, type[BaseModel]], leave_out: Collection[str], shared: str = "", words: bool = True
+) -> Iterator[str]:
+    """A chapter for each kind, with its own keys; before them, one table of the keys that several have."""
+    common = shared_rows(kinds, leave_out) if shared else {}
+    if common:
+        yield f"Keys of several {shared}; each chapter names those that it takes, with their defaults:\n"
+        yield shared_table(common)
     for name, kind in kinds.items():
         yield f"### {name}\n"
-        yield f"{prose(kind)}\n"
-        yield table(kind, leave_out)
+        if words:
+            yield f"{prose(kind)}\n"
+        taken = defaults(kind, common)
+        if taken:
+            yield f"Takes {taken}.\n"
+        yield table(kind, leave_out, common)
 
 
 def _tasks() -> Iterator[str]:
     yield "## task\n"
-    yield "What each one takes and gives: [tasks.md](tasks.md).\n"
+    yield "[tasks.md](tasks.md) compares the tasks.\n"
     yield from _each(TASKS, leave_out=["name"])
 
 
 def _data() -> Iterator[str]:
     yield "## data\n"
-    yield "Keys that every data set knows:\n"
+    yield "Keys of all data sets:\n"
     yield table(Source)
     sources: dict[str, type[Source]] = {**SOURCES, "module:function": UserSource}
-    yield from _each(sources, leave_out=Source.model_fields)
+    yield from _each(sources, leave_out=Source.model_fields, shared="data sets")
 
 
 def _partitions() -> Iterator[str]:
     yield "## partition\n"
-    yield "`partition: {kind: ...}` under `data`: how the samples are dealt to the peers.\n"
+    yield "`partition: {kind: ...}` under `data`: how the samples are divided among the peers.\n"
     yield from _each(PARTITIONS, leave_out=["kind"])
     yield "### drift\n"
-    yield f"A list of these, under `data`. {prose(Drift)}\n"
+    yield f"`drift: [...]` under `data`. {prose(Drift)}\n"
     yield table(Drift)
 
 
@@ -172,5 +162,4 @@ def _peer() -> Iterator[str]:
     yield f"{prose(TLS)}\n"
     yield table(TLS)
     yield "### machine\n"
-    yield f"{prose(Machine)}\n"
-    yield table(Machine)
+    yield f"{prose(Machine)} Keys as in [machines](#machines).\n"

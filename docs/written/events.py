@@ -9,31 +9,30 @@ from pydantic import TypeAdapter
 from peer.settings import field_docs
 from peer.telemetry.events import EVENT_CLASSES, SCHEMA, Event
 from written.settings import Schema, kind
-from written.words import cell, escaped, prose
+from written.words import escaped, prose
 
 EVENTS = """\
 # Events
 
-<!-- Written by `make docs` from the files in peer/telemetry/events; change those, not this one. -->
+<!-- Written by `make docs` from peer/telemetry/events.py; change those, not this one. -->
 
-What a peer tells of its life. Each event is a JSON line of `<id>/events.jsonl`, and what the launcher's live view,
-reports, [metrics, TensorBoard and trackers](monitoring.md) go by. To a tracker in Python, it is an object with these
-fields as attributes; `str(event)` is its sentence in the log.
+Each event is a JSON line of `<id>/events.jsonl`. The live view, the reports and
+[metrics, TensorBoard and trackers](monitoring.md) are based on these events. A tracker in Python gets an object with
+the fields as attributes; `str(event)` is its sentence in the log.
 
 ```json
 {{"time": 1795392750.128, "event": "resumed", "round": 3}}
 ```
 
-This is version **{schema}**. A reader finds the version in `schema` of [started](#started), the first event of each
-process. It grows when an event or a field goes, or means something else; it stays when one is added. So a reader passes
-over events and fields that it does not know, and over a line that is no JSON object, which a crash may leave. A line
-before the first `started` is of dfl before there was a version. Where the version is a newer one than it knows, a
-reader takes what it can, and says so: `dfl-launch` does.
+This is version **{schema}**, given as `schema` in [started](#started), the first event of each process. The version
+grows when an event or a field is removed or changes its meaning, not when one is added. Readers skip unknown events and
+fields, and lines that are not JSON objects (a crash may leave one). A newer version than theirs they read as far as
+possible and report, as `dfl-launch` does. Lines before the first `started` predate versions.
 
-Every event has its name, in `event`, and
+Every event has `event`, its name, and
 
 {common}
-What is written at another level than INFO says so: DEBUG is not in the log.
+The level is INFO unless given; DEBUG events are not in the log.
 """
 
 
@@ -48,13 +47,14 @@ def events() -> str:
 
 
 def fields_of(kind: type[Event], names: Collection[str]) -> str:
-    """One row a field: its name in the line, what it holds, its meaning. Empty when there is no field."""
+    """A line per field: its name in the JSON, what it holds, its meaning. Empty when there is no field."""
     schema, words = TypeAdapter(kind).json_schema()["properties"], field_docs(kind)
     known = {**{name: name for name in schema}, "awaited": "for"}
-    rows = [
-        f"| `{known[name]}` | {holds(schema[known[name]])} | {cell(escaped(words.get(name, '')))} |" for name in names
+    lines = [
+        f"- `{known[name]}` ({holds(schema[known[name]])}): {' '.join(escaped(words.get(name, '')).split())}"
+        for name in names
     ]
-    return "\n".join(["| field | holds | |", "|---|---|---|", *rows, ""]) if rows else ""
+    return "".join(f"{line}\n" for line in lines)
 
 
 def holds(field: Schema) -> str:
@@ -65,11 +65,11 @@ def holds(field: Schema) -> str:
         case {"type": "object", "additionalProperties": dict(inner)}:
             return f"{holds(inner)}, by name"
         case {"type": "array", "prefixItems": items}:
-            return f"a list ({', '.join(map(holds, items))})"
+            return f"list ({', '.join(map(holds, items))})"
         case {"type": "array", "items": items}:
-            return f"a list ({holds(items)})"
+            return f"list ({holds(items)})"
         case {"$ref": _}:
             return "object"
         case {"enum": _}:
             return kind(field)
-    return {"string": "text", "boolean": "true or false"}.get(field["type"], field["type"])
+    return {"string": "text", "boolean": "boolean"}.get(field["type"], field["type"])

@@ -1,17 +1,18 @@
-"""The table of what others can make grow."""
+"""The list of what others can make grow."""
 
 from peer.network.limits import Limits, UnknownCallerLimits
 from peer.settings import field_docs
-from written.words import cell, escaped
+from written.words import escaped
 
 
 def limits() -> str:
-    """What others can make grow: one row a limit, with the words below it in the source."""
-    rows = ["| limit | value | |", "|---|---|---|"]
-    for kind in (UnknownCallerLimits, Limits):
-        for name, text in field_docs(kind).items():
-            rows.append(f"| `{kind.__name__}.{name}` | {limit(getattr(kind(), name))} | {cell(escaped(text))} |")
-    return "".join(f"{row}\n" for row in rows)
+    """What others can make grow: a line per limit, with the words below it in the source."""
+    lines = [
+        f"- `{kind.__name__}.{name}` = {limit(getattr(kind(), name))}: {' '.join(escaped(text).split())}"
+        for kind in (UnknownCallerLimits, Limits)
+        for name, text in field_docs(kind).items()
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def limit(value: float) -> str:

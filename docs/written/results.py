@@ -19,7 +19,8 @@ def measured(page: Path) -> Iterator[tuple[str, str]]:
             rows = [{key: plain(value) for key, value in row.items()} for row in csv.DictReader(lines)]
         study, _ = read_study(STUDIES / f"{Path(file).stem}.yaml")
         found = next(one for one in study_tables(rows, [*study.grid]) if one.measure.column == column)
-        yield source, "".join(f"{line}\n" for line in markdown([found], "").splitlines() if line.startswith("|"))
+        lines = markdown([found], "").replace(" ± ", "±").splitlines()
+        yield source, "".join(f"{line}\n" for line in lines if line.startswith("|"))
 
 
 def plain(value: str) -> int | float | str | None:

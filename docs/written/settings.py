@@ -1,4 +1,4 @@
-"""A table of the keys of a block: what each may be, its default, its meaning."""
+"""A list of the keys of a block: what each may be, its default, its meaning."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -10,13 +10,14 @@ from pydantic.json_schema import GenerateJsonSchema
 from peer.settings import field_docs
 from peer.spec.federation import Spec
 from written.limits import limit
-from written.words import cell, escaped
+from written.words import escaped
 
 SUPPLIED = {
-    "init": "the protocol's own",
-    "training": "the protocol's own",
+    "init": "the protocol's",
+    "training": "the protocol's",
     "ring": "from `--peers N`",
-    "data": "digits",
+    "data": "`digits`",
+    "test": "`matched`",
 }
 """Fields without a default in their class, for which reading the file supplies one."""
 LINKED = (
@@ -36,57 +37,108 @@ class Lenient(GenerateJsonSchema):
         return {"type": "object"}
 
 
-def table(settings: type[BaseModel], leave_out: Collection[str] = ()) -> str:
-    """One row a field: key, what it may be, default, meaning. Empty when there is no field."""
+Row = tuple[str, str, str, str]
+"""Of a key: its name, what it may be, its default, its meaning."""
+
+
+def table(settings: type[BaseModel], leave_out: Collection[str] = (), common: Collection[Row] = ()) -> str:
+    """A line per key that is not in `common`. Empty when there is none."""
+    known = {without_default(row) for row in common}
+    return _lines([row for row in rows(settings, leave_out) if without_default(row) not in known])
+
+
+def shared_table(common: Mapping[Row, Collection[str]]) -> str:
+    """Keys without their defaults, which differ; where one has several meanings, with the kinds that have each."""
+    kinds: dict[str, list[Collection[str]]] = {}
+    for row, names in common.items():
+        kinds.setdefault(row[0], []).append(names)
+    found = []
+    for row, names in common.items():
+        most = names == max(kinds[row[0]], key=len)
+        of = "" if len(kinds[row[0]]) == 1 else "others: " if most else f"{', '.join(f'`{name}`' for name in names)}: "
+        found.append((*row[:3], f"{of}{row[3]}"))
+    return _lines(found)
+
+
+def shared_rows(kinds: Mapping[str, type[BaseModel]], leave_out: Collection[str]) -> dict[Row, list[str]]:
+    """The keys that several kinds have with the same values and meaning, by key, and who has each."""
+    found: dict[Row, list[str]] = {}
+    for name, settings in kinds.items():
+        for row in rows(settings, leave_out):
+            found.setdefault(without_default(row), []).append(name)
+    first = {row[0]: at for at, row in reversed([*enumerate(found)])}
+    return {row: found[row] for row in sorted(found, key=lambda row: first[row[0]]) if len(found[row]) > 1}
+
+
+def defaults(settings: type[BaseModel], common: Collection[Row]) -> str:
+    """Those keys in `common` that the settings have, with their defaults."""
+    found = []
+    for key, _, default, _ in (row for row in rows(settings) if without_default(row) in common):
+        name, value = key.strip("`"), default.strip("`")
+        found.append(f"`{name}` (required)" if value == "required" else f"`{name}={value}`" if value else f"`{name}`")
+    return ", ".join(found)
+
+
+def without_default(row: Row) -> Row:
+    return row[0], row[1], "", row[3]
+
+
+def rows(settings: type[BaseModel], leave_out: Collection[str] = ()) -> list[Row]:
+    """One row per field."""
     schema, words = settings.model_json_schema(schema_generator=Lenient), field_docs(settings)
     if "$ref" in schema:  # of a block that may hold others like itself
         schema = schema["$defs"][schema["$ref"].removeprefix("#/$defs/")]
-    required, rows = set(schema.get("required", ())), []
+    required, found = set(schema.get("required", ())), []
     for name, field in schema["properties"].items():
         if name not in leave_out:
             supplied = name in required or (name in SUPPLIED and "default" not in field)
             default = SUPPLIED.get(name, "required") if supplied else shown_default(field)
             chapter = ELSEWHERE.get((settings, name), name if name in LINKED else None)
-            value = f"[{name}](#{chapter})" if chapter else kind(field)
-            rows.append([f"`{name}`", value, default, escaped(words.get(name, field.get("description", "")))])
-    lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
-    return "\n".join(["| key | value | default | |", "|---|---|---|---|", *lines, ""]) if rows else ""
+            value = f"[block](#{chapter})" if chapter else kind(field)
+            found.append((f"`{name}`", value, default, escaped(words.get(name, field.get("description", "")))))
+    return found
+
+
+def _lines(found: Collection[Row]) -> str:
+    lines = []
+    for key, value, default, meaning in found:
+        given = {"": "", "required": "; required"}.get(default, f"; {default}")
+        lines.append(f"- {key} ({value}{given}): {' '.join(meaning.split())}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def kind(field: Schema) -> str:
-    """What a field may hold, in words: `0 ≤ number ≤ 1`, `cosine or dot`."""
+    """What a field may hold, in words: `≥0 ≤1`, `cosine|dot`."""
     match field:
         case {"enum": values}:
-            return " or ".join(str(value) for value in values)
+            return f"`{'|'.join(map(str, values))}`"
         case {"const": value}:
             return str(value)
         case {"anyOf": options}:
             return " or ".join(kind(option) for option in options if option.get("type") != "null")
         case {"type": "array", "prefixItems": items}:
-            return f"a list of {len(items)}: {kind(items[0])}"
+            return f"list of {len(items)}: {kind(items[0])}"
         case {"type": "array", "items": items}:
-            return f"a list of {kind(items)}"
+            return f"list of {kind(items)}"
         case {"type": "integer" | "number"}:
             return bounded(field)
         case {"type": "string", "format": "path"}:
             return "path"
         case {"type": "string", "pattern": pattern}:
-            return f"text like `{pattern}`"
-    return {"string": "text", "boolean": "true or false"}.get(field.get("type", ""), "keys and values")
+            return f"`{pattern}`"
+    return {"string": "text", "boolean": "boolean"}.get(field.get("type", ""), "keys and values")
 
 
 def bounded(field: Schema) -> str:
     """A number with its range."""
-    low = {"minimum": "≤", "exclusiveMinimum": "<"}
-    high = {"maximum": "≤", "exclusiveMaximum": "<"}
-    before = "".join(f"{limit(field[key])} {sign} " for key, sign in low.items() if key in field)
-    after = "".join(f" {sign} {limit(field[key])}" for key, sign in high.items() if key in field)
-    return f"{before}{field['type']}{after}"
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign}{limit(field[key])}" for key, sign in signs.items() if key in field]
+    return " ".join([*([] if bounds and field["type"] == "number" else [str(field["type"])]), *bounds])
 
 
 def shown_default(field: Schema) -> str:
     """The default as it would be written in YAML; an empty block has none in the schema."""
     default = field.get("default", {})
     if default is None:
-        return "not given"
+        return ""
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
