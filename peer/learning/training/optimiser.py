@@ -22,6 +22,7 @@ from peer.errors import InputError, suggest
 from peer.learning.device import copies
 from peer.learning.model.layout import ModelPart, TensorSlot, joined_slices
 from peer.learning.model.model import Model
+from peer.plugins import call_problem
 from peer.settings import Settings
 
 ARGUMENT_ERRORS = (ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError)
@@ -33,16 +34,14 @@ Maker = Callable[[Mapping[str, Any]], object]
 def check_arguments(name: str, kind: type, given: Mapping[str, Any], ours: tuple[str, ...]) -> None:
     """ValueError for an argument that the class does not have, that is not the user's to give, that is text in vain, or
     that is lacking."""
-    known = {one: parameter for one, parameter in inspect.signature(kind).parameters.items() if one not in ours}
+    if why := call_problem(kind, given, "write it beside the name", ours):
+        raise ValueError(f"`{name}` {why}")
+    known = inspect.signature(kind).parameters
     for key, value in given.items():
-        if key not in known:
-            raise ValueError(f"`{name}` has no argument `{key}`; {suggest(key, [*known])}")
         values = value if isinstance(value, list | tuple) else (value,)
         text = next((one for one in values if isinstance(one, str)), None)
-        if text is not None and not isinstance(known[key].default, str | None):
+        if text is not None and key in known and not isinstance(known[key].default, str | None):
             raise ValueError(f"`{name}` takes no text as `{key}`, and it is {text!r}; write a number")
-    if lacking := [key for key, one in known.items() if one.default is one.empty and key not in given]:
-        raise ValueError(f"`{name}` needs `{lacking[0]}`; write it beside the name")
 
 
 def argument_problem(name: str, make: Maker, given: Mapping[str, Any], error: Exception) -> str:
