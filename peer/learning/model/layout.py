@@ -92,7 +92,7 @@ def check_patterns(module: nn.Module, patterns: tuple[str, ...], key: str, model
     """InputError for a pattern that no tensor's name matches."""
     names = [name for name, _ in (*module.named_parameters(remove_duplicate=False), *module.named_buffers())]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(matches(name, (pattern,)) for name in names):
             some = ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "none"
             raise InputError(f"model {model} has no tensor whose name matches `{pattern}` of `{key}`; it has {some}")
 

@@ -358,10 +358,10 @@ class Model:
         differing = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]
         if differing:
             raise InputError(f"these are not the tensors of model {self.name}: {differing[0]} differs")
-        self.take(state)
+        self.copy_from(state)
 
     @torch.no_grad()
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
+    def copy_from(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy these in, each under the name and with the shape of one of `state`'s."""
         places = {entry.name: entry.view(self.vector) for entry in self.layout} | self.counters | self.frozen
         for name, tensor in tensors.items():

@@ -256,7 +256,7 @@ def build(
             f"model {made.name} has nothing left to learn, as all of its parameters are frozen; freeze fewer"
         )
     if made.frozen and stream != "shared":
-        made.take(_drawn(settings, example, derive(seed, "init", "shared"), device, gradient).frozen)
+        made.copy_from(_drawn(settings, example, derive(seed, "init", "shared"), device, gradient).frozen)
     if settings.weights:
         made.loaded = load_weights(made, settings.weights, partial=settings.partial)
     made.facts = tuple(_facts(made, shared=stream == "shared"))

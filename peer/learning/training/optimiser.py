@@ -10,7 +10,6 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Annotated, Any, Self
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from peer.errors import InputError, suggest
 from peer.learning.device import copies
-from peer.learning.model.layout import ModelPart, TensorSlot, joined_slices
+from peer.learning.model.layout import ModelPart, TensorSlot, joined_slices, matches
 from peer.learning.model.model import Model
 from peer.plugins import call_problem
 from peer.settings import Settings
@@ -47,7 +46,7 @@ def check_arguments(name: str, kind: type, given: Mapping[str, Any], ours: tuple
 def argument_problem(name: str, make: Maker, given: Mapping[str, Any], error: Exception) -> str:
     """What is wrong, in torch's words, with the arguments without any one of which it would do; or with all."""
     blamed = [key for key in given if can_be_made(make, {other: given[other] for other in given if other != key})]
-    shown = ", ".join(f"`{key}: {_as_written(given[key])}`" for key in blamed or given) or "no arguments"
+    shown = ", ".join(f"`{key}: {json.dumps(given[key], default=str)}`" for key in blamed or given) or "no arguments"
     return f"`{name}` does not work with {shown}: {str(error).rstrip('.') or type(error).__name__}"
 
 
@@ -63,10 +62,6 @@ def can_be_made(make: Maker, given: Mapping[str, Any]) -> bool:
 def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """Lists as the tuples that torch's classes take."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-
-
-def _as_written(value: Any) -> str:
-    return json.dumps(value, default=str)
 
 
 Kind = type[Any]
@@ -256,7 +251,7 @@ class KeptOptimisers:
         found: dict[str | None, list[TensorSlot]] = {None: [], **{pattern: [] for pattern in patterns}}
         for entry in self._model.entries(part):
             if entry.trainable and entry.size:
-                fitting = (pattern for pattern in patterns if fnmatchcase(entry.name, pattern))
+                fitting = (pattern for pattern in patterns if matches(entry.name, (pattern,)))
                 found[next(fitting, None)].append(entry)
         return [(entries, options | (patterns[key] if key else {})) for key, entries in found.items() if entries]
 

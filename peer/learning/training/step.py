@@ -110,10 +110,10 @@ class TrainingStep:
         """Of the same layout: where backward passes add up."""
         return self.model.gradient[self.model.part(self.phase.part)]
 
-    def take(self, batch: Batch) -> Tensor:
-        """What the phase's function makes of a batch: its loss, detached, after the backward pass.
+    def backward(self, batch: Batch) -> Tensor:
+        """Call the phase's function on a batch; return its loss, detached, after the backward pass.
 
-        What it raises is a FailedError, and so is what no training step may return.
+        FailedError if it raises, or returns what no training step may return.
         """
         function = self.phase.step
         assert function is not None
@@ -198,8 +198,8 @@ class Steps:
         """The mean over all batches since then, of shape ()."""
         return (self.total - then[0]) / (self.seen - then[1])
 
-    def take(self, batches: Iterable[Batch], forward: Forward) -> Tensor:
-        """Learn from some batches, at most `accumulate`; the last one's mean loss before the step, of shape ()."""
+    def step(self, batches: Iterable[Batch], forward: Forward) -> Tensor:
+        """Learn from at most `accumulate` batches; return the last one's mean loss before the step, of shape ()."""
         self._gradient.zero_()
         before = self.seen
         for batch in batches:
@@ -217,7 +217,7 @@ class Steps:
     def _backward(self, batch: Batch, forward: Forward) -> Tensor:
         given: Any = self._one.parameters
         if self._phase.step is not None:
-            loss = self._one.take(batch)
+            loss = self._one.backward(batch)
         else:
             with self._precision.forward():
                 given = spread(forward, batch.inputs)
