@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -114,6 +114,45 @@ def user_code_errors(name: str) -> Iterator[None]:
         if ":" not in name:
             raise
         raise UserCodeError(f"`{name}` failed: {describe_error(error)}") from error
+
+
+@contextmanager
+def user_input_errors(what_failed: str) -> Iterator[None]:
+    """Turn what user code raises while it is set up into an InputError: `what_failed`, and where."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{what_failed}: {describe_error(error)}") from error
+
+
+def call_problem(function: Any, given: Mapping[str, Any], hint: str, reserved: Sequence[str] = ()) -> str | None:
+    """Return why keyword arguments do not fit a callable; None if they do, or if its signature is not known.
+
+    hint: how to give one that is missing, with `{}` for its name.
+    reserved: parameters that the caller fills in itself.
+    """
+    try:
+        known = {key: one for key, one in signature(function).parameters.items() if key not in reserved}
+    except (TypeError, ValueError):  # not written in Python
+        return None
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    if unknown := [key for key in given if key not in known and not takes_any]:
+        return f"has no argument `{unknown[0]}`; {suggest(unknown[0], [*known])}"
+    named = [key for key, one in known.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    lacking = [key for key in named if known[key].default is inspect.Parameter.empty and key not in given]
+    return f"needs `{lacking[0]}`; {hint.format(lacking[0])}" if lacking else None
+
+
+def check_options(function: Any, name: str, options: Mapping[str, Any], *positional: object) -> None:
+    """InputError unless a user's function can be called with these options."""
+    try:
+        signature(function).bind(*positional, **options)
+    except TypeError as error:
+        raise InputError(f"{name} cannot be called with the options given: {error}") from error
+    except ValueError:  # its signature is not known: the call will tell
+        pass
 
 
 def describe_error(error: BaseException) -> str:

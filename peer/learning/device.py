@@ -53,23 +53,18 @@ def memory_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        text = str(error)
+        known = isinstance(error, torch.cuda.OutOfMemoryError)
+        if not known and not any(one in text for one in OUT_OF_MEMORY_MESSAGES):
             raise
+        # How much was asked for and how much there is; torch goes on with advice about its own settings.
+        first = text.splitlines()[0]
+        shown = re.match(r".*? is free", first)
+        reason = (shown[0] if shown else first[:200]).rstrip(".")
         raise FailedError(
-            f"the GPU's memory is full ({_first_words(error)}); set a smaller `batch_size`, run fewer peers on this "
+            f"the GPU's memory is full ({reason}); set a smaller `batch_size`, run fewer peers on this "
             "GPU (`device: cuda:1` is another one), give each a share (`gpu_memory`), or write `device: cpu`"
         ) from error
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.cuda.OutOfMemoryError) or any(one in str(error) for one in OUT_OF_MEMORY_MESSAGES)
-
-
-def _first_words(error: RuntimeError) -> str:
-    """How much was asked for and how much there is; torch goes on with advice about its own settings."""
-    said = str(error).splitlines()[0]
-    found = re.match(r".*? is free", said)
-    return (found[0] if found else said[:200]).rstrip(".")
 
 
 BLOCKING_DEVICES = ("cpu", "mps")
@@ -132,7 +127,7 @@ class Transfers:
     def _copied(self, vector: Tensor) -> Tensor:
         return self._empty(vector.numel(), vector.dtype).copy_(vector, non_blocking=True)
 
-    def placed(self, vector: Tensor) -> Tensor:
+    def to_device(self, vector: Tensor) -> Tensor:
         """One from the CPU on the device, where all that is computed from now on finds it copied."""
         if self._stream is None:
             return vector.to(self._device, non_blocking=self._apart)
@@ -143,7 +138,7 @@ class Transfers:
         there.record_stream(computing)
         return there
 
-    def put(self, vector: Tensor, into: Tensor) -> None:
+    def copy_into(self, vector: Tensor, into: Tensor) -> None:
         """The values of one on the CPU into a live one; of a model on the CPU perhaps the same memory."""
         into.copy_(vector, non_blocking=self._apart)
 

@@ -49,6 +49,11 @@ class NamedTensors(UserDict[str, Tensor]):
         return None
 
 
+def dtype_name(tensor: Tensor) -> str:
+    """Return the name of a tensor's dtype without torch's prefix."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def content_sha256(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 in hex over the tensors' bytes alone, contiguous and little-endian, in the order of the sorted names."""
     digest = hashlib.sha256()

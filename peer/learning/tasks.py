@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from peer.errors import InputError, suggest
+from peer.learning.named_tensors import dtype_name
 from peer.plugins import load_class, user_code_errors
 from peer.settings import Settings
 
@@ -80,7 +81,8 @@ class Task(Settings):
         if not isinstance(made, np.ndarray) or made.dtype not in (np.float32, np.int64) or len(made) != len(y):
             raise InputError(
                 f"the task `{self.name}`: its `targets` must return a NumPy array of float32 or int64 of shape "
-                f"({len(y)}, ...), an entry for each sample of {where}, not {_describe_array(made)}"
+                f"({len(y)}, ...), an entry for each sample of {where}, not "
+                + (f"an array {made.shape} of {made.dtype}" if isinstance(made, np.ndarray) else type(made).__name__)
             )
         return made
 
@@ -97,7 +99,8 @@ class Task(Settings):
 
     def outputs_in_words(self, count: int) -> str:
         """What so many outputs are, for people and for the handshake: `10 classes`."""
-        return f"{count} output{'s' * (count != 1)}"
+        one, several = self._output_noun
+        return f"{count} {one if count == 1 else several}"
 
     def kinds(self, outputs: int) -> int:
         """How many kinds of targets `mix` tells apart, where the model answers with so many numbers. Here: the classes;
@@ -136,38 +139,45 @@ class Task(Settings):
         return outputs
 
     def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
-        """What a model should give for these targets, and gives not, in words; None if it fits. Here: anything does."""
-        return None
+        """What the model should give for these targets instead of `outputs`, in words; None if they fit. Here: anything
+        fits, unless a built-in task says of which shape one output must be."""
+        shape = self._output_shape(targets, classes)
+        fits = isinstance(outputs, Tensor) and tuple(outputs.shape[1:]) == shape and outputs.is_floating_point()
+        if shape is None or fits:
+            return None
+        return f"{self._output_words}, (n, {', '.join(map(str, shape))}), not {describe_output(outputs)}"
 
+    _output_noun: ClassVar[tuple[str, str]] = ("output", "outputs")
+    _output_words: ClassVar[str] = ""
 
-def _describe_array(value: object) -> str:
-    """What a user's code returned, in words."""
-    if isinstance(value, np.ndarray):
-        return f"an array {value.shape} of {value.dtype}"
-    return f"{type(value).__name__}"
+    def _output_shape(self, targets: Tensor, classes: int) -> tuple[int, ...] | None:
+        """The shape of the output for one sample; None where any will do."""
+        return (classes,) if self._output_words else None
 
 
 def describe_output(given: object, what: str = "outputs ") -> str:
-    """What a model, or a task, gave, in words."""
+    """Describe what a model or a task returned."""
     if not isinstance(given, Tensor):
         return f"a {type(given).__name__}"
-    return f"{what}{tuple(given.shape)} of {dtype_name(given.dtype)}"
+    return f"{what}{tuple(given.shape)} of {dtype_name(given)}"
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """Its name without torch's."""
-    return str(dtype).removeprefix("torch.")
-
-
-def misshapen(outputs: object, shape: tuple[int, ...], what: str) -> str | None:
-    """The words of `misfit` for outputs that are no floating-point tensor (n, *shape); None for one."""
-    if isinstance(outputs, Tensor) and tuple(outputs.shape[1:]) == shape and outputs.is_floating_point():
+def loss_problem(loss: object) -> str | None:
+    """Return what a loss should have been, and is not; None if it is a loss."""
+    if isinstance(loss, Tensor) and loss.shape == () and loss.is_floating_point():
         return None
-    return f"{what}, (n, {', '.join(map(str, shape))}), not {describe_output(outputs)}"
+    return f"a floating-point tensor of shape (), not {describe_output(loss, '')}"
 
 
-# More classes than this, and more than there are samples, are row numbers or hashes taken for labels.
+def _whole_numbers(y: Targets, what: str) -> Targets:
+    """The targets as int64; InputError unless they are integers."""
+    if y.dtype.kind not in "biu":
+        raise InputError(f"{what} must be integers from 0, but they are {y.dtype}")
+    return y.astype(np.int64)
+
+
 _MANY_CLASSES = 1000
+"""A larger label, if it also exceeds the number of samples, is a row number or a hash taken for a label."""
 
 
 class Classification(Task):
@@ -178,15 +188,14 @@ class Classification(Task):
 
     figures: ClassVar[tuple[Figure, ...]] = (Figure("accuracy"),)
     has_classes: ClassVar[bool] = True
+    _output_noun: ClassVar[tuple[str, str]] = ("classes", "classes")
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
         if y.ndim != 1:
             raise InputError(f"{where}: {name} must be of shape (n,), one label a sample, not {y.shape}")
-        if y.dtype.kind not in "biu":
-            raise InputError(f"{where}: the labels in {name} must be integers from 0, but they are {y.dtype}")
-        labels = y.astype(np.int64)
+        labels = _whole_numbers(y, f"{where}: the labels in {name}")
         if len(labels) and labels.min() < 0:
             raise InputError(f"{where}: the labels in {name} must not be negative, but sample "
                              f"{int(labels.argmin())} has {int(labels.min())}")  # fmt: skip
@@ -202,9 +211,6 @@ class Classification(Task):
             )
         return given or largest + 1
 
-    def outputs_in_words(self, count: int) -> str:
-        return f"{count} classes"
-
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, targets)
 
@@ -218,8 +224,7 @@ class Classification(Task):
         if not isinstance(outputs, Tensor):
             return f"one tensor of logits, not a {type(outputs).__name__}"
         if outputs.shape != (len(targets), classes) or outputs.dtype != torch.float32:
-            kind = str(outputs.dtype).removeprefix("torch.")
-            return f"{classes} float32 logits, and gives {tuple(outputs.shape[1:])} of {kind}"
+            return f"{classes} float32 logits, and gives {tuple(outputs.shape[1:])} of {dtype_name(outputs)}"
         return None
 
 
@@ -235,6 +240,8 @@ class Multilabel(Task):
     """Any number of labels a sample; targets are 0 and 1, a column a label."""
 
     figures: ClassVar[tuple[Figure, ...]] = (Figure("f1"), Figure("exact"))
+    _output_noun: ClassVar[tuple[str, str]] = ("label", "labels")
+    _output_words: ClassVar[str] = "a logit for each label"
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         labels = super().targets(y, where, name).astype(np.float32)
@@ -253,9 +260,6 @@ class Multilabel(Task):
     def mix(self, targets: Targets, outputs: int) -> NDArray[Any]:
         return targets.sum(0, dtype=np.float64)  # type: ignore[no-any-return]
 
-    def outputs_in_words(self, count: int) -> str:
-        return f"{count} label{'s' * (count != 1)}"
-
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(outputs, targets)
 
@@ -270,9 +274,6 @@ class Multilabel(Task):
 
     def answers(self, outputs: Tensor) -> Tensor:
         return outputs > 0
-
-    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
-        return misshapen(outputs, (classes,), "a logit for each label")
 
 
 DECILES = tuple(tenth / 10 for tenth in range(1, 10))
@@ -303,6 +304,8 @@ class Regression(Task):
     _deciles: tuple[tuple[float, ...], ...] | None = PrivateAttr(None)
     """Of each column of the common training targets."""
     figures: ClassVar[tuple[Figure, ...]] = (Figure("rmse", better="down"), Figure("mae", better="down"), Figure("r2"))
+    _output_noun: ClassVar[tuple[str, str]] = ("number to foretell", "numbers to foretell")
+    _output_words: ClassVar[str] = "a number for each target"
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         with np.errstate(over="ignore"):
@@ -340,9 +343,6 @@ class Regression(Task):
         known._deciles = tuple(map(tuple, np.quantile(targets.astype(np.float64), DECILES, axis=0).T.tolist()))
         return known
 
-    def outputs_in_words(self, count: int) -> str:
-        return f"{count} number{'s' * (count != 1)} to foretell"
-
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return _LOSSES[self.error](outputs, targets)
 
@@ -366,9 +366,6 @@ class Regression(Task):
     def score(self, results: Mapping[str, float]) -> float:
         return min(max(results["r2"], 0.0), 1.0)
 
-    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
-        return misshapen(outputs, (classes,), "a number for each target")
-
 
 class Segmentation(Task):
     """Cross entropy of logits (n, classes, H, W) and classes int64 (n, H, W); the answers are the largest logits'
@@ -389,6 +386,8 @@ class Segmentation(Task):
     """The number of pixels that are nobody's, often 255: neither learnt nor judged."""
 
     figures: ClassVar[tuple[Figure, ...]] = (Figure("dice"), Figure("iou"), Figure("pixels"))
+    _output_noun: ClassVar[tuple[str, str]] = ("class a pixel", "classes a pixel")
+    _output_words: ClassVar[str] = "a logit for each class of each pixel"
     outputs_by_largest: ClassVar[bool] = True
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
@@ -396,9 +395,7 @@ class Segmentation(Task):
             y = y[:, 0] if y.shape[1] == 1 else y[..., 0]
         if y.ndim != 3:
             raise InputError(f"{where}: {name} must be of shape (n, H, W), a class for each pixel, not {y.shape}")
-        if y.dtype.kind not in "biu":
-            raise InputError(f"{where}: the classes in {name} must be integers from 0, but they are {y.dtype}")
-        masks = y.astype(np.int64)
+        masks = _whole_numbers(y, f"{where}: the classes in {name}")
         wrong = np.flatnonzero(((masks < 0) & (masks != self.ignore)).any((1, 2)))
         if len(wrong):
             raise InputError(f"{where}: the classes in {name} must not be negative, but sample {wrong[0]} has one")
@@ -420,9 +417,6 @@ class Segmentation(Task):
 
     def mix(self, targets: Targets, outputs: int) -> NDArray[Any]:
         return np.bincount(targets[targets != self.ignore], minlength=outputs)
-
-    def outputs_in_words(self, count: int) -> str:
-        return f"{count} class{'es' * (count != 1)} a pixel"
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.ignore is None:
@@ -461,9 +455,8 @@ class Segmentation(Task):
     def answers(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(1)
 
-    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
-        shape = (classes, *targets.shape[1:])
-        return misshapen(outputs, shape, "a logit for each class of each pixel")
+    def _output_shape(self, targets: Tensor, classes: int) -> tuple[int, ...]:
+        return (classes, *targets.shape[1:])
 
     def _known(self, targets: Tensor) -> Tensor:
         return torch.ones_like(targets, dtype=torch.bool) if self.ignore is None else targets != self.ignore
@@ -492,6 +485,8 @@ class LanguageModel(Task):
 
     figures: ClassVar[tuple[Figure, ...]] = (Figure("perplexity", better="down"), Figure("accuracy"))
     inputs: ClassVar[Literal["float32", "int64"]] = "int64"
+    _output_noun: ClassVar[tuple[str, str]] = ("token", "tokens")
+    _output_words: ClassVar[str] = "a logit for each token of the vocabulary at each place"
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         if y.dtype.kind not in "biu" or y.ndim != 2:
@@ -514,9 +509,6 @@ class LanguageModel(Task):
             )
         return self.vocabulary
 
-    def outputs_in_words(self, count: int) -> str:
-        return f"{count} token{'s' * (count != 1)}"
-
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self._each(outputs, targets).sum() / (targets != self.ignore).sum().clamp(min=1)
 
@@ -535,9 +527,8 @@ class LanguageModel(Task):
     def answers(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(2)
 
-    def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
-        shape = (*targets.shape[1:], classes)
-        return misshapen(outputs, shape, "a logit for each token of the vocabulary at each place")
+    def _output_shape(self, targets: Tensor, classes: int) -> tuple[int, ...]:
+        return (*targets.shape[1:], classes)
 
     def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The cross entropy at each place, (n, T); 0 where nothing is asked for."""

@@ -374,7 +374,7 @@ class Communicator(Peer):
         }
 
     def _decoded(self, share: Share, arrived: Tensor) -> Tensor:
-        return self.encoding.decode(share, arrived, lambda: self._live(share), self._transfers.placed)
+        return self.encoding.decode(share, arrived, lambda: self._live(share), self._transfers.to_device)
 
     async def weighted_mean(self, share: str, weight: float) -> None:
         declared, live = self.calls.weighted_mean(self, share, weight)
@@ -383,7 +383,7 @@ class Communicator(Peer):
             vector = await self._sending.when_here([leaving], lambda: self.departures.plain(declared, leaving))
             rounding = self.encoding.rounding(declared, vector)
             await self._collectives.weighted_mean(self._neighbourhood(), share, vector, float(weight), rounding)
-            self._transfers.put(vector, live)
+            self._transfers.copy_into(vector, live)
 
     async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
         declared, live, numbers = self.calls.all_gather(self, share, scalars)
@@ -489,9 +489,9 @@ class Communicator(Peer):
         if name in self._protocol.by_peer:
             self._rows.take_over(self.state, name, by.scalars, self.members)
         elif name in PARTS:
-            getattr(self, name).copy_(self._transfers.placed(by.vector))
+            getattr(self, name).copy_(self._transfers.to_device(by.vector))
         else:
-            self.state[name] = self._transfers.placed(by.vector)
+            self.state[name] = self._transfers.to_device(by.vector)
 
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
         # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.

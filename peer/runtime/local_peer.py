@@ -109,7 +109,7 @@ class LocalPeer(Communicator):
         if self.setup.shard is not shard:
             self.setup.shard.close()
         self.setup.shard = shard
-        self.trainer.use(shard.train, shard.held_back)
+        self.trainer.set_data(shard.train, shard.held_back)
         # What a peer tells of its data is what it trains on, right or wrong.
         told = class_mix(shard.train, shard.classes) if shard.task.has_classes else shard.proportions
         self.proportions = torch.from_numpy(told)

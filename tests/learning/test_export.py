@@ -167,7 +167,7 @@ def test_a_model_of_several_inputs_is_loaded_by_hand(
     path, inputs = tmp_path / "model.safetensors", (torch.zeros(2, 4), torch.zeros(2, 4))
     given = dict(zip(names, inputs, strict=True)) if names else inputs
     example = Example(given, Classification(), 3, torch.ones(2).long())
-    save_model(Model(Patterned(Sum(), ("head.*",)), name="sums:Sum", example=example), path)
+    save_model(Model(Patterned(Sum(), ("head.*",)), settings="sums:Sum", example=example), path)
     assert not has_one_input(path)
     with pytest.raises(InputError, match=r"several inputs.*safetensors\.torch\.load_file"):
         load_model(path, user_model="sums:Sum")

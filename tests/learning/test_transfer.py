@@ -18,7 +18,7 @@ def test_on_a_cpu_nothing_is_copied() -> None:
     assert fetched.copied is None
     assert fetched.vector.data_ptr() == vector[2:].data_ptr()
     assert not fetched.vector.requires_grad
-    assert transfers.placed(fetched.vector) is fetched.vector
+    assert transfers.to_device(fetched.vector) is fetched.vector
     assert not memory_for(CPU)(3, torch.float32).is_pinned()
 
 

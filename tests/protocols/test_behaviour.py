@@ -163,7 +163,7 @@ def test_updates_are_reversed_and_bytes_are_left_alone(tmp_path: Path) -> None:
 def test_running_statistics_leave_as_they_are(behaviour: Noise | SignFlip, share: Share) -> None:
     extractor = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     head = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
-    model = Model(Split(extractor, head), name="bn", example=Example.zeros((3,), 2))
+    model = Model(Split(extractor, head), settings="bn", example=Example.zeros((3,), 2))
     misbehaviour = SimulatedAdversary(behaviour, model, 1, "peer0")
     misbehaviour.begin(1)
     model.vector.add_(1.0)
@@ -177,7 +177,7 @@ def test_running_statistics_leave_as_they_are(behaviour: Noise | SignFlip, share
 
 
 def test_vectors_of_one_name_and_several_lengths_are_stale_apart() -> None:
-    model = Model(Split(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)), name="m", example=Example.zeros((3,), 2))
+    model = Model(Split(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)), settings="m", example=Example.zeros((3,), 2))
     misbehaviour, share = SimulatedAdversary(Stale(kind="stale"), model, 1, "peer0"), Share("u")
     first = [misbehaviour.leaving(share, torch.full((size,), 1.0)) for size in (2, 3)]
     again = [misbehaviour.leaving(share, torch.full((size,), 2.0)) for size in (2, 3)]

@@ -146,7 +146,7 @@ def test_a_peer_without_gradient_counts_as_neither_like_nor_unlike() -> None:
 def test_the_gradient_is_of_all_samples_in_evaluation_mode_and_none_of_the_buffers() -> None:
     torch.manual_seed(1)
     extractor = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5))
-    model = Model(Split(extractor, nn.Linear(6, 3)), name="bn", example=Example.zeros((4,), 3))
+    model = Model(Split(extractor, nn.Linear(6, 3)), settings="bn", example=Example.zeros((4,), 3))
     model.vector.add_(torch.rand(len(model.vector)))
     data = InMemory(torch.randn(300, 4), torch.randint(0, 3, (300,)))
     plain = copy.deepcopy(model.module).eval()

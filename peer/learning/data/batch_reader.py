@@ -8,6 +8,7 @@ how many samples it has, and of which classes (`TorchDataset`).
 import mmap
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, NamedTuple
@@ -24,7 +25,7 @@ from peer.learning.data.samples import Array, Indices, Inputs, Targets
 from peer.learning.data.transforms import Transform
 from peer.learning.randomness import derive, draw_from, sample_streams
 from peer.learning.tasks import Task
-from peer.plugins import describe_error
+from peer.plugins import describe_error, user_input_errors
 
 Collate = Callable[[list[Any]], Any]
 PartName = Literal["train", "test", "validation"]
@@ -168,10 +169,8 @@ class BatchReader(Dataset[Any]):
             raise InputError(f"{self.name} fails at sample {row}: {describe_error(error)}{most}") from error
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise InputError(f"{self.name} must give (input, target) for a sample, not a {type(given).__name__}")
-        try:
+        with user_input_errors(f"{self.name}: a transform fails at sample {row}"):
             return transform(given[0], given[1]) if transform else (given[0], given[1])
-        except Exception as error:  # and here it may be
-            raise InputError(f"{self.name}: a transform fails at sample {row}: {describe_error(error)}") from error
 
     def _collated(self, samples: list[tuple[Any, Any]], rows: Indices) -> ReadBatch:
         try:
@@ -275,15 +274,11 @@ class TorchDataset:
 
 def _length(dataset: Any, name: str) -> int:
     """How many samples it says that it has, from 1; asked as it is, since `len` names nobody for what is no length."""
-    try:
-        count: object = dataset.__len__()
-    except Exception as error:  # it is the user's code
-        raise InputError(f"{name}: `__len__` of its data set fails: {describe_error(error)}") from error
-    try:
-        if 1 <= index(count) <= sys.maxsize:  # type: ignore[arg-type]
-            return index(count)  # type: ignore[arg-type]
-    except TypeError:
-        pass
+    with user_input_errors(f"{name}: `__len__` of its data set fails"):
+        count: Any = dataset.__len__()
+    with suppress(TypeError):
+        if 1 <= index(count) <= sys.maxsize:
+            return index(count)
     raise InputError(f"{name}: its data set says by `__len__` that it has {count!r} samples; return how many, from 1")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peer.errors import InputError, suggest
 from peer.learning.vision import torchvision
-from peer.plugins import describe_error, load_object
+from peer.plugins import call_problem, load_object, user_input_errors
 from peer.settings import Wanted
 
 Step = Callable[..., Any]
@@ -46,11 +46,6 @@ class Transform:
         return image.as_subclass(Tensor), mask.as_subclass(Tensor)
 
 
-def transform(steps: Sequence[Named]) -> Transform | None:
-    """None where there are none."""
-    return Transform(steps) if steps else None
-
-
 def _is_mask_of(y: Any, x: Any) -> bool:
     """TypeError for a target that may be a mask, and that would be left as it is beside a changed image."""
     if isinstance(x, Tensor) and isinstance(y, Tensor) and x.ndim > 2 and y.ndim > 1 and x.shape[-2:] == y.shape[-2:]:
@@ -65,38 +60,19 @@ def _is_mask_of(y: Any, x: Any) -> bool:
 
 def _step(named: Named) -> Step:
     (name, arguments), *_ = [(named, None)] if isinstance(named, str) else named.items()
-    made = load_object(name) if ":" in name else _of_torchvision(name)
-    if arguments is None and not inspect.isclass(made):
-        return _callable(made, name)
-    given = {key: _value(key, value) for key, value in (arguments or {}).items()}
-    _check_names(made, given, name)
-    try:
-        return _callable(made(**given), name)
-    except Exception as error:  # torchvision's or the user's
-        raise InputError(f"the transform `{name}` does not take what it is given: {describe_error(error)}") from error
-
-
-def _check_names(made: Any, given: Mapping[str, Any], name: str) -> None:
-    """InputError for an argument that it does not have, or that is lacking."""
-    try:
-        known = inspect.signature(made).parameters
-    except (TypeError, ValueError):  # not of Python: whether it takes them is seen when it is made
-        return
-    any_name = any(one.kind is one.VAR_KEYWORD for one in known.values())
-    if unknown := [key for key in given if key not in known and not any_name]:
-        raise InputError(f"the transform `{name}` has no argument `{unknown[0]}`; {suggest(unknown[0], [*known])}")
-    named = [key for key, one in known.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-    if lacking := [key for key in named if known[key].default is inspect.Parameter.empty and key not in given]:
-        raise InputError(f"the transform `{name}` needs `{lacking[0]}`; write `{{{name}: {{{lacking[0]}: ...}}}}`")
-
-
-def _callable(made: Any, name: str) -> Step:
-    if not callable(made):
+    found = load_object(name) if ":" in name else _from_torchvision(name)
+    if arguments is not None or inspect.isclass(found):
+        given = {key: _value(key, value) for key, value in (arguments or {}).items()}
+        if why := call_problem(found, given, f"write `{{{{{name}: {{{{{{}}: ...}}}}}}}}`"):
+            raise InputError(f"the transform `{name}` {why}")
+        with user_input_errors(f"the transform `{name}` does not take what it is given"):
+            found = found(**given)
+    if not callable(found):
         raise InputError(f"the transform `{name}` cannot be called with a sample; make it a function, or a class")
-    return made  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]
 
 
-def _of_torchvision(name: str) -> Any:
+def _from_torchvision(name: str) -> Any:
     torchvision()
     v2 = importlib.import_module("torchvision.transforms.v2")
     known = [key for key, value in vars(v2).items() if inspect.isclass(value) and issubclass(value, torch.nn.Module)]
@@ -116,11 +92,10 @@ def _value(key: str, value: JsonValue) -> Any:
 
 def transforms_by_use(training: Sequence[Named], tested: Sequence[Named]) -> Mapping[bool, Transform | None]:
     """By whether samples are trained on. InputError names the key in the settings."""
-    return {True: _transform_of_key("transforms", training), False: _transform_of_key("test_transforms", tested)}
-
-
-def _transform_of_key(key: str, steps: Sequence[Named]) -> Transform | None:
-    try:
-        return transform(steps)
-    except InputError as error:
-        raise InputError(f"`{key}`: {error}") from error.__cause__
+    found: dict[bool, Transform | None] = {}
+    for key, use, steps in (("transforms", True, training), ("test_transforms", False, tested)):
+        try:
+            found[use] = Transform(steps) if steps else None
+        except InputError as error:
+            raise InputError(f"`{key}`: {error}") from error.__cause__
+    return found

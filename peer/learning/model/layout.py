@@ -6,7 +6,6 @@ and which layers rest while a part learns; and where each tensor lies in the vec
 tensors become views.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from peer.errors import InputError
+from peer.learning.named_tensors import dtype_name
 
 
 def spread(module: Callable[..., Any], inputs: Any) -> Any:
@@ -92,7 +92,7 @@ def check_patterns(module: nn.Module, patterns: tuple[str, ...], key: str, model
     """InputError for a pattern that no tensor's name matches."""
     names = [name for name, _ in (*module.named_parameters(remove_duplicate=False), *module.named_buffers())]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(matches(name, (pattern,)) for name in names):
             some = ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "none"
             raise InputError(f"model {model} has no tensor whose name matches `{pattern}` of `{key}`; it has {some}")
 
@@ -193,13 +193,12 @@ def lay_out(split: Split | Patterned, model: str) -> tuple[TensorSlot, ...]:
                 continue
             if tensor.dtype not in LEARNABLE_DTYPES:
                 raise InputError(
-                    f"model {model}: {name} is {_dtype_name(tensor)}; "
-                    f"a peer learns float32, bfloat16 or float16: convert "
-                    "it, or write `dtype: float32` into `model`"
+                    f"model {model}: {name} is {dtype_name(tensor)}; a peer learns float32, bfloat16 or float16: "
+                    "convert it, or write `dtype: float32` into `model`"
                 )
             trainable, shape = isinstance(tensor, nn.Parameter), tuple(tensor.shape)
-            entries.append(TensorSlot(name, shape, _dtype_name(tensor), half, offset, math.prod(shape), trainable))
-            offset += math.prod(shape)
+            entries.append(TensorSlot(name, shape, dtype_name(tensor), half, offset, tensor.numel(), trainable))
+            offset += tensor.numel()
     return tuple(entries)
 
 
@@ -242,10 +241,6 @@ def counter_buffers(module: nn.Module, held: Collection[str] = ()) -> dict[str, 
 def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     persistent = module.state_dict(keep_vars=True)
     return ((name, buffer) for name, buffer in module.named_buffers() if name in persistent)
-
-
-def _dtype_name(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def bind(module: nn.Module, layout: tuple[TensorSlot, ...], vector: Tensor, gradient: Tensor) -> None:

@@ -167,19 +167,20 @@ class Model:
         self,
         split: Split | Patterned,
         *,
-        name: str,
+        settings: str | ModelSettings,
         example: Example,
         device: torch.device | str = "cpu",
         gradient: Gradient = torch.zeros_like,
     ) -> None:
         """Check by a dry pass that the model fits the example's task (else InputError); lay it out.
 
+        settings: how to build it again, or only its name.
         gradient: makes `gradient` for `vector`; models that never learn at the same time can have one together.
         """
-        self.name, self.shape, self.classes = name, example.shape, example.classes
+        self.settings = ModelSettings(name=settings) if isinstance(settings, str) else settings
+        self.name, self.shape, self.classes = self.settings.name, example.shape, example.classes
         self.task = example.task
         self.device = torch.device(device)
-        self.settings = ModelSettings(name=name)
         self.facts: tuple[str, ...] = ()
         """What of its weights must be alike at all peers, in words."""
         self.loaded = ""
@@ -191,8 +192,8 @@ class Model:
         self.module: nn.Module = split.module
         self._entrances = split.entrances
         #: Whether a training pass draws from torch's global generator (dropout), which then has to be seeded.
-        self.draws = dry_pass(self.module, name, example)
-        self.layout: tuple[TensorSlot, ...] = lay_out(split, name)
+        self.draws = dry_pass(self.module, self.name, example)
+        self.layout: tuple[TensorSlot, ...] = lay_out(split, self.name)
         self.module.to(self.device)
         self._resting = resting(split)
         self.frozen: dict[str, Tensor] = frozen_tensors(self.module)
@@ -357,10 +358,10 @@ class Model:
         differing = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]
         if differing:
             raise InputError(f"these are not the tensors of model {self.name}: {differing[0]} differs")
-        self.take(state)
+        self.copy_from(state)
 
     @torch.no_grad()
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
+    def copy_from(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy these in, each under the name and with the shape of one of `state`'s."""
         places = {entry.name: entry.view(self.vector) for entry in self.layout} | self.counters | self.frozen
         for name, tensor in tensors.items():

@@ -18,7 +18,7 @@ from peer.errors import InputError
 from peer.learning.data.samples import InMemory, Samples
 from peer.learning.model.layout import spread
 from peer.learning.randomness import global_stream
-from peer.learning.tasks import Classification, Task, describe_output, dtype_name
+from peer.learning.tasks import Classification, Task, describe_output, loss_problem
 from peer.plugins import UserCodeError, describe_error, user_code_errors
 
 TASK_ERRORS = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
@@ -36,15 +36,12 @@ def task_problem(task: Task, outputs: object, targets: Tensor) -> str | None:
         with user_code_errors(task.name):
             rows = task.tally(outputs, targets)  # type: ignore[arg-type]
     except UserCodeError as error:
-        given = f"{describe_output(outputs)} and targets {tuple(targets.shape)} of {dtype_name(targets.dtype)}"
+        given = f"{describe_output(outputs)} and targets {describe_output(targets, '')}"
         raise InputError(f"{error}, given {given}; correct the task, or the model that gives them") from error
     except TASK_ERRORS as error:
         return f"what the task {task.name} can judge, not {describe_output(outputs)} ({describe_error(error)})"
-    if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
-        raise InputError(
-            f"the task `{task.name}`: its `loss` must be a floating-point tensor of shape (), "
-            f"not {describe_output(loss, '')}"
-        )
+    if why := loss_problem(loss):
+        raise InputError(f"the task `{task.name}`: its `loss` must be {why}")
     if not loss.requires_grad:
         raise InputError(f"the task `{task.name}`: its `loss` must be calculated by torch, without detaching")
     if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(targets):

@@ -115,7 +115,7 @@ def load_weights(model: Model, path: Path, *, partial: bool) -> str:
             if to in taken and not torch.equal(taken[to], tensor):
                 raise InputError(f"{path}: {name} is another than {to}, and both are one tensor in model {model.name}")
             taken[to] = tensor
-        model.take(taken)
+        model.copy_from(taken)
     return f"{len(taken)} of {len(own)} tensors from {path}"
 
 

@@ -9,10 +9,8 @@ torchvision's models were made for 224×224 images of three channels. Smaller im
 extractor's names are torchvision's own.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +25,7 @@ from peer.learning.model.weights import load_weights
 from peer.learning.named_tensors import named_sha256
 from peer.learning.randomness import derive, global_stream
 from peer.learning.vision import torchvision
-from peer.plugins import describe_error, load_object
+from peer.plugins import check_options, load_object, user_input_errors
 
 
 def mlp(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
@@ -180,27 +178,13 @@ def user_model(settings: ModelSettings) -> Callable[[tuple[int, ...], int], Spli
         raise InputError(f"model {name} must be a callable that takes (shape, classes)")
 
     def made(shape: tuple[int, ...], classes: int) -> Split | Patterned:
-        _check_options(make, settings)
-        try:
+        if settings.options:
+            check_options(make, f"model {name}", settings.options, (), 0)
+        with user_input_errors(f"model {name} cannot be made for {shape} and {classes} classes"):
             result = make(shape, classes, **settings.options)
-        except InputError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise InputError(
-                f"model {name} cannot be made for {shape} and {classes} classes: {describe_error(error)}"
-            ) from error
         return Split(*_halves(result, name)) if settings.head is None else _patterned(result, name, settings.head)
 
     return made
-
-
-def _check_options(make: Callable[..., Any], settings: ModelSettings) -> None:
-    if not settings.options:
-        return
-    try:
-        inspect.signature(make).bind((), 0, **settings.options)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"model {settings.name} cannot be called with the options given: {error}") from error
 
 
 def _patterned(result: object, name: str, head: tuple[str, ...]) -> Patterned:
@@ -272,7 +256,7 @@ def build(
             f"model {made.name} has nothing left to learn, as all of its parameters are frozen; freeze fewer"
         )
     if made.frozen and stream != "shared":
-        made.take(_drawn(settings, example, derive(seed, "init", "shared"), device, gradient).frozen)
+        made.copy_from(_drawn(settings, example, derive(seed, "init", "shared"), device, gradient).frozen)
     if settings.weights:
         made.loaded = load_weights(made, settings.weights, partial=settings.partial)
     made.facts = tuple(_facts(made, shared=stream == "shared"))
@@ -288,9 +272,7 @@ def _drawn(
         if settings.dtype:
             convert(parts, getattr(torch, settings.dtype))
         answer_in_float32(parts)
-        made = Model(parts, name=settings.name, example=example, device=device, gradient=gradient)
-    made.settings = settings
-    return made
+        return Model(parts, settings=settings, example=example, device=device, gradient=gradient)
 
 
 def _freeze(module: nn.Module, settings: ModelSettings) -> None:

@@ -3,12 +3,11 @@
 By one step of each phase, and by counting how often each scheduler goes on until the last round.
 """
 
-from fnmatch import fnmatchcase
-
 import torch
 
 from peer.errors import DivergedError, FailedError, InputError, OwnLossError
 from peer.learning.data.samples import Samples
+from peer.learning.model.layout import matches
 from peer.learning.model.model import Model
 from peer.learning.training.optimiser import SGD, Adam, KeptOptimisers, kind_of, options_of, stand_in
 from peer.learning.training.phase import PROTOCOL_DEFAULTS, Budget, Phase, Training
@@ -25,7 +24,7 @@ def try_training(model: Model, few: Samples, phases: tuple[Phase, ...], how: Tra
     if how == PROTOCOL_DEFAULTS and not own:
         return
     _check_patterns(model, how)
-    kept = model.vector.clone(), {name: counter.clone() for name, counter in model.counters.items()}
+    vector, counters = model.vector.clone(), {name: counter.clone() for name, counter in model.counters.items()}
     try:
         for phase in phases:
             _try_phase(model, few, phase, how, rounds)
@@ -36,7 +35,10 @@ def try_training(model: Model, few: Samples, phases: tuple[Phase, ...], how: Tra
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         raise InputError(f"`training` fails with model {model.name}: {_first_line(error, how)}") from error
     finally:
-        _put_back(model, *kept)
+        model.rebind()
+        model.copy_from(counters)
+        model.vector.copy_(vector)
+        model.gradient.zero_()
 
 
 def _try_phase(model: Model, few: Samples, phase: Phase, how: Training, rounds: int) -> None:
@@ -52,17 +54,9 @@ def _try_phase(model: Model, few: Samples, phase: Phase, how: Training, rounds: 
 
 def _check_patterns(model: Model, how: Training) -> None:
     for pattern in how.optimiser.groups if how.optimiser else {}:
-        if not any(fnmatchcase(entry.name, pattern) for entry in model.layout if entry.trainable):
+        if not any(matches(entry.name, (pattern,)) for entry in model.layout if entry.trainable):
             some = ", ".join(entry.name for entry in model.layout[:3])
             raise InputError(f"`training.optimiser.groups`: no parameter is called `{pattern}`; there are {some}, ...")
-
-
-def _put_back(model: Model, vector: torch.Tensor, counters: dict[str, torch.Tensor]) -> None:
-    model.rebind()
-    model.vector.copy_(vector)
-    for name, counter in model.counters.items():
-        counter.copy_(counters[name])
-    model.gradient.zero_()
 
 
 def _first_line(error: Exception, how: Training) -> str:

@@ -4,7 +4,6 @@ Accuracies are shares in 0..1, one a peer or one a round. A metric that is undef
 """
 
 from collections.abc import Sequence
-from itertools import combinations
 from math import comb
 from typing import Any
 
@@ -106,7 +105,8 @@ def weight_divergence(weights: Sequence[Real]) -> Float64:
     Of N peers, k(N − k) pairs lie on either side of the gap between a parameter's k-th and next value: a thousand have
     half a million pairs and 999 gaps.
     """
-    _check_pairs(weights)
+    if len(weights) < 2:
+        raise ValueError("a divergence needs at least two peers")
     k = np.arange(1, len(weights))
     pairs_across = (k * (len(weights) - k)).astype(np.float64)
     found = np.empty(np.shape(weights[0]))
@@ -116,19 +116,6 @@ def weight_divergence(weights: Sequence[Real]) -> Float64:
         part.sort(axis=0)
         found.reshape(-1)[start : start + columns] = pairs_across @ np.diff(part, axis=0)
     return found / comb(len(weights), 2)
-
-
-def output_divergence(logits: Sequence[Real]) -> Float64:
-    """Mean over all pairs of peers of ‖y_i − y_j‖₂ for each test sample (FedISP Eq. 13).
-
-    `logits` holds one (samples, classes) array a peer; the result is (samples,).
-    """
-    _check_pairs(logits)
-    pairs = combinations([np.asarray(one, dtype=np.float64) for one in logits], 2)
-    total = np.zeros(len(logits[0]))
-    for one, other in pairs:
-        total += np.linalg.norm(one - other, axis=-1)
-    return total / comb(len(logits), 2)
 
 
 def _some(values: Sequence[float]) -> Float64:
@@ -146,8 +133,3 @@ def _pair(xs: Sequence[float] | Float64, ys: Sequence[float]) -> tuple[Float64, 
 def _gains(accuracies: Sequence[float], solo: Sequence[float]) -> Float64:
     together, alone = _pair(_some(accuracies), solo)
     return together - alone
-
-
-def _check_pairs(arrays: Sequence[Real]) -> None:
-    if len(arrays) < 2:
-        raise ValueError("a divergence needs at least two peers")

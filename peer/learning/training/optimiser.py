@@ -10,7 +10,6 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Annotated, Any, Self
 
@@ -20,8 +19,9 @@ from torch import Tensor, nn
 
 from peer.errors import InputError, suggest
 from peer.learning.device import copies
-from peer.learning.model.layout import ModelPart, TensorSlot, joined_slices
+from peer.learning.model.layout import ModelPart, TensorSlot, joined_slices, matches
 from peer.learning.model.model import Model
+from peer.plugins import call_problem
 from peer.settings import Settings
 
 ARGUMENT_ERRORS = (ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, LookupError)
@@ -33,22 +33,20 @@ Maker = Callable[[Mapping[str, Any]], object]
 def check_arguments(name: str, kind: type, given: Mapping[str, Any], ours: tuple[str, ...]) -> None:
     """ValueError for an argument that the class does not have, that is not the user's to give, that is text in vain, or
     that is lacking."""
-    known = {one: parameter for one, parameter in inspect.signature(kind).parameters.items() if one not in ours}
+    if why := call_problem(kind, given, "write it beside the name", ours):
+        raise ValueError(f"`{name}` {why}")
+    known = inspect.signature(kind).parameters
     for key, value in given.items():
-        if key not in known:
-            raise ValueError(f"`{name}` has no argument `{key}`; {suggest(key, [*known])}")
         values = value if isinstance(value, list | tuple) else (value,)
         text = next((one for one in values if isinstance(one, str)), None)
-        if text is not None and not isinstance(known[key].default, str | None):
+        if text is not None and key in known and not isinstance(known[key].default, str | None):
             raise ValueError(f"`{name}` takes no text as `{key}`, and it is {text!r}; write a number")
-    if lacking := [key for key, one in known.items() if one.default is one.empty and key not in given]:
-        raise ValueError(f"`{name}` needs `{lacking[0]}`; write it beside the name")
 
 
 def argument_problem(name: str, make: Maker, given: Mapping[str, Any], error: Exception) -> str:
     """What is wrong, in torch's words, with the arguments without any one of which it would do; or with all."""
     blamed = [key for key in given if can_be_made(make, {other: given[other] for other in given if other != key})]
-    shown = ", ".join(f"`{key}: {_as_written(given[key])}`" for key in blamed or given) or "no arguments"
+    shown = ", ".join(f"`{key}: {json.dumps(given[key], default=str)}`" for key in blamed or given) or "no arguments"
     return f"`{name}` does not work with {shown}: {str(error).rstrip('.') or type(error).__name__}"
 
 
@@ -64,10 +62,6 @@ def can_be_made(make: Maker, given: Mapping[str, Any]) -> bool:
 def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """Lists as the tuples that torch's classes take."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-
-
-def _as_written(value: Any) -> str:
-    return json.dumps(value, default=str)
 
 
 Kind = type[Any]
@@ -257,7 +251,7 @@ class KeptOptimisers:
         found: dict[str | None, list[TensorSlot]] = {None: [], **{pattern: [] for pattern in patterns}}
         for entry in self._model.entries(part):
             if entry.trainable and entry.size:
-                fitting = (pattern for pattern in patterns if fnmatchcase(entry.name, pattern))
+                fitting = (pattern for pattern in patterns if matches(entry.name, (pattern,)))
                 found[next(fitting, None)].append(entry)
         return [(entries, options | (patterns[key] if key else {})) for key, entries in found.items() if entries]
 

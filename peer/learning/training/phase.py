@@ -17,7 +17,7 @@ from peer.errors import InputError
 from peer.learning.data.samples import Batch
 from peer.learning.device import memory_errors
 from peer.learning.model.layout import ModelPart
-from peer.learning.tasks import Task
+from peer.learning.tasks import Task, loss_problem
 from peer.learning.training.optimiser import AnyOptimiser, Optimiser
 from peer.learning.training.scheduler import Scheduler
 from peer.plugins import load_object, reference, takes, user_code_errors
@@ -84,9 +84,8 @@ class Phase:
             with user_code_errors(task.name), memory_errors():
                 return task.loss(outputs, batch.targets)
         found = self.loss(outputs, batch.targets, batch.positions)
-        if not isinstance(found, Tensor) or found.shape != () or not found.is_floating_point():
-            given = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
-            raise ValueError(f"the loss of a phase must be a floating-point tensor of shape (), not {given}")
+        if why := loss_problem(found):
+            raise ValueError(f"the loss of a phase must be {why}")
         if torch.is_grad_enabled() and not found.requires_grad:
             raise ValueError("the loss of a phase must be calculated from the outputs by torch, without detaching them")
         return found

@@ -113,14 +113,14 @@ class Schedule:
             self._round = max(round, self._round)
         self._apply(optimiser)
 
-    def happened(self, what: Every, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
+    def on_progress(self, what: Every, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
         """An epoch or a step of that mean loss is over."""
         if what == self.settings.every:
             self._loss = loss
             self._advance()
             self._apply(optimiser)
 
-    def ended(self, loss: float) -> None:
+    def on_phase_end(self, loss: float) -> None:
         """A phase of that mean loss is over."""
         self._loss, self._heard = loss, True
 

@@ -18,10 +18,9 @@ from peer.learning.device import memory_errors
 from peer.learning.model.layout import spread
 from peer.learning.model.model import Model
 from peer.learning.named_tensors import NamedTensors
+from peer.learning.tasks import loss_problem
 from peer.learning.training.phase import Phase, Training
 from peer.plugins import reference, user_code_errors
-
-AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class MixedPrecision:
@@ -29,7 +28,7 @@ class MixedPrecision:
 
     def __init__(self, name: str, device: torch.device) -> None:
         """`name`: float32, which changes nothing, bfloat16 or float16."""
-        self._dtype, self._device = AUTOCAST_DTYPES.get(name), device
+        self._dtype, self._device = None if name == "float32" else getattr(torch, name), device
         self.scaler = torch.amp.GradScaler(device.type) if name == "float16" else None
 
     def forward(self) -> AbstractContextManager[object]:
@@ -111,18 +110,17 @@ class TrainingStep:
         """Of the same layout: where backward passes add up."""
         return self.model.gradient[self.model.part(self.phase.part)]
 
-    def take(self, batch: Batch) -> Tensor:
-        """What the phase's function makes of a batch: its loss, detached, after the backward pass.
+    def backward(self, batch: Batch) -> Tensor:
+        """Call the phase's function on a batch; return its loss, detached, after the backward pass.
 
-        What it raises is a FailedError, and so is what no training step may return.
+        FailedError if it raises, or returns what no training step may return.
         """
         function = self.phase.step
         assert function is not None
         with user_code_errors(reference(function)), memory_errors():
-            loss = function(self, batch)
-            if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
-                given = f"{tuple(loss.shape)} of {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
-                raise ValueError(f"it must return its loss, a floating-point tensor of shape (), not {given}")
+            loss: Tensor = function(self, batch)
+            if why := loss_problem(loss):
+                raise ValueError(f"it must return its loss, {why}")
             if why := self.state.why_not_apart(self.model.vector):
                 raise ValueError(f"it {why}")
             if loss.requires_grad:
@@ -200,8 +198,8 @@ class Steps:
         """The mean over all batches since then, of shape ()."""
         return (self.total - then[0]) / (self.seen - then[1])
 
-    def take(self, batches: Iterable[Batch], forward: Forward) -> Tensor:
-        """Learn from some batches, at most `accumulate`; the last one's mean loss before the step, of shape ()."""
+    def step(self, batches: Iterable[Batch], forward: Forward) -> Tensor:
+        """Learn from at most `accumulate` batches; return the last one's mean loss before the step, of shape ()."""
         self._gradient.zero_()
         before = self.seen
         for batch in batches:
@@ -219,7 +217,7 @@ class Steps:
     def _backward(self, batch: Batch, forward: Forward) -> Tensor:
         given: Any = self._one.parameters
         if self._phase.step is not None:
-            loss = self._one.take(batch)
+            loss = self._one.backward(batch)
         else:
             with self._precision.forward():
                 given = spread(forward, batch.inputs)

@@ -10,13 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
-from itertools import chain, count, islice
+from itertools import count, islice
 
 import torch
 from torch import Tensor, nn
 
 from peer.errors import DivergedError, InputError, OwnLossError
-from peer.learning.data.samples import Batch, InMemory, Samples
+from peer.learning.data.samples import InMemory, Samples
 from peer.learning.device import copies
 from peer.learning.model.layout import ModelPart
 from peer.learning.model.model import Model
@@ -57,44 +57,34 @@ def check_batches(model: Model, phases: Iterable[Phase], samples: int, peer: str
 
 
 class StoppingCriterion:
-    """Of one phase as it goes on."""
+    """When one phase is over: after its epochs, by a budget in their place, or early."""
 
     def __init__(self, phase: Phase, how: Training, steps: int | None = None) -> None:
-        """`steps`: as many as a budget in seconds came to before, for a replay."""
+        """steps: how many steps a budget in seconds allowed before, for a replay."""
         self._epochs, self._patience = phase.epochs, how.patience
         self._most = how.budget.steps if how.budget and steps is None else steps
         seconds = how.budget.seconds if how.budget and steps is None else None
         self._end = None if seconds is None else time.monotonic() + seconds
         self._budget = how.budget is not None
-        self.epochs, self.steps = 0, 0
+        self.epochs, self.steps = 0, 0  # done so far, counted by the trainer
         self._best, self._since = float("inf"), 0
 
     @property
     def ahead(self) -> Iterable[int]:
-        """The epochs whose batches may be read before it is known whether they are needed."""
+        """The epochs whose batches may be read ahead, before it is known whether they are needed."""
         return count() if self._budget else range(self._epochs)
 
-    def is_over(self) -> bool:
-        """Whether there is nothing left to do."""
+    def should_stop(self) -> bool:
         if not self._budget:
             return self.epochs >= self._epochs or (self._patience is not None and self._since >= self._patience)
         if self._most is not None:
             return self.steps >= self._most
         return self._end is not None and self.steps > 0 and time.monotonic() >= self._end
 
-    def stepped(self) -> None:
-        """A step of the optimiser was done."""
-        self.steps += 1
-
-    def passed(self) -> None:
-        """An epoch was done."""
-        self.epochs += 1
-
-    def judged(self, loss: float | None) -> None:
-        """What early stopping goes by after an epoch; None where there is nothing to go by."""
-        if loss is not None:
-            self._since = 0 if loss < self._best else self._since + 1
-            self._best = min(self._best, loss)
+    def on_validation_loss(self, loss: float) -> None:
+        """Take the loss of the samples held back after an epoch, which decides on early stopping."""
+        self._since = 0 if loss < self._best else self._since + 1
+        self._best = min(self._best, loss)
 
 
 ORDINARY_SIZE = 80.0
@@ -103,21 +93,21 @@ float32."""
 
 
 class TrainingStopped(Exception):
-    """Training was told to stop; the model is somewhere inside a phase and no longer of use."""
+    """Raised inside a phase after `Trainer.stop`; the model is in an intermediate state and no longer of use."""
 
 
 class Trainer:
     """Trains a model on a shard that lies as two tensors on the model's device, or is read batch by batch.
 
-    Batches are slices of one permutation an epoch, drawn from (seed, peer, round, number of the phase in its
-    round), as is what random transforms draw; the last, smaller batch is kept. BatchNorm cannot learn from one
-    sample: a last batch of one joins the batch before it.
+    Whatever is random is drawn from a stream of (seed, peer, round, purpose, number of such a use in the round), so
+    that a resumed peer, which begins its round anew, draws the same. Batches are slices of one permutation per epoch;
+    the last, smaller batch is kept. BatchNorm cannot learn from one sample: a last batch of one joins the one before.
     """
 
     def __init__(self, model: Model, samples: Samples, seed: int, peer: str, how: Training = PROTOCOL_DEFAULTS) -> None:
         self.model, self.how = model, how
         self._seed, self._peer = seed, peer
-        self.use(samples)
+        self.set_data(samples)
         self._optimisers, self._schedules = KeptOptimisers(model), Schedules()
         self._precision = MixedPrecision(how.precision, model.device)
         self._kept = StepState()
@@ -126,8 +116,8 @@ class Trainer:
         self.steps = 0
         """Of the optimiser, in the last phase."""
 
-    def use(self, samples: Samples, held_back: Samples | None = None) -> None:
-        """Train on these from now on, and stop early by those that are held back; kept optimisers go on."""
+    def set_data(self, samples: Samples, held_back: Samples | None = None) -> None:
+        """Train on `samples` from now on, and stop early by those held back; kept optimisers go on."""
         if len(samples) == 0:
             raise InputError(f"{self._peer} has no training samples; give it some or leave it out")
         self.samples = samples.to(self.model.device)
@@ -136,15 +126,15 @@ class Trainer:
     def train(self, phase: Phase, round: int, steps: int | None = None) -> float:
         """Run a phase (blocking); its mean loss over all batches, each before its step.
 
-        `steps`: as many as a budget in seconds came to before. Raises Stopped after `stop()`, DivergedError if the
-        model or the phase's own loss is not finite, OwnLossError if a loss of the user's made it so. A part without
-        trainable parameters, or no epochs: nothing changes, and the loss is that of the model as it is.
+        steps: how many a budget in seconds allowed before, for a replay. Raises TrainingStopped after `stop()`,
+        DivergedError if the model or the phase's own loss is not finite, OwnLossError if a user's loss made it so.
+        Without trainable parameters or epochs nothing changes, and the loss is that of the model as it is.
         """
         phase, number, self.steps = self.how.applied(phase), self._number(round, "phase"), 0
         first, began = None, largest_magnitude(self.model.vector)
-        seed = derive(self._seed, self._peer, round, f"layers {number}")
         draws = self.model.draws or phase.loss is not None or phase.step is not None
-        with global_stream(seed, self.model.device) if draws else nullcontext():
+        layers = self._stream(round, f"layers {number}")
+        with global_stream(layers, self.model.device) if draws else nullcontext():
             if phase.epochs > 0 and self.model.trainable(phase.part):
                 taken = self._epochs(phase, StoppingCriterion(phase, self.how, steps), round, number)
                 loss, first = taken.loss, taken.watch.first if taken.watch else None
@@ -154,25 +144,25 @@ class Trainer:
         return loss
 
     def batches(self, size: int, round: int, epochs: int = 1) -> Iterator[Tensor]:
-        """Positions in `samples`, int64 (n,) on the model's device, batch by batch, for a loop of one's own.
+        """Positions in `samples`, int64 (n,) on the model's device, batch by batch, for a custom loop.
 
         They are those of a phase of the whole model in this place: the call counts as a phase of its round. Raises
-        Stopped after `stop()`.
+        TrainingStopped after `stop()`.
         """
         if size < 1:
             raise ValueError(f"a batch holds at least one sample, not {size}")
-        order = self._batches(size, epochs, self._order(round, self._number(round, "phase")))
+        order = self._order(range(epochs), size, "model", round, self._number(round, "phase"))
         return (positions.to(self.model.device) for positions in order)
 
     def logits(self, vector: Tensor, x: Tensor, training: bool, round: int) -> Tensor:
-        """`Model.logits`; in training its random numbers are those of (seed, peer, round, number of such a call in it).
+        """`Model.logits`; in training each call in a round has a random stream of its own.
 
-        Raises Stopped after `stop()`.
+        Raises TrainingStopped after `stop()`.
         """
         self._check_stop()
         if not training:
             return self.model.logits(vector, x)
-        seed = derive(self._seed, self._peer, round, f"logits {self._number(round, 'logits')}")
+        seed = self._stream(round, f"logits {self._number(round, 'logits')}")
         return self.model.logits(vector, x, training=True, seed=seed)
 
     def accuracy(self) -> float:
@@ -180,7 +170,7 @@ class Trainer:
         return measure(self.model, self.samples).score
 
     def stop(self) -> None:
-        """Make the running and every later `train` raise Stopped at its next batch; from any thread."""
+        """Make the running and every later `train` raise TrainingStopped at its next batch; from any thread."""
         self._stopped.set()
 
     def drop(self, keep: str) -> None:
@@ -213,12 +203,8 @@ class Trainer:
         self._numbers[of] += 1
         return self._numbers[of] - 1
 
-    def _order(self, round: int, phase: int) -> torch.Generator:
-        return torch_generator(self._seed, self._peer, round, f"order {phase}")
-
-    def _draws(self, round: int, phase: int) -> int:
-        """The seed of what the transforms of a phase draw."""
-        return derive(self._seed, self._peer, round, f"samples {phase}")
+    def _stream(self, round: int, purpose: str) -> int:
+        return derive(self._seed, self._peer, round, purpose)
 
     def _epochs(self, phase: Phase, stopping: StoppingCriterion, round: int, number: int) -> Steps:
         model = self.model
@@ -227,28 +213,29 @@ class Trainer:
         schedule = self._schedule(phase, round, optimiser)
         steps = Steps(TrainingStep(model, phase, self._precision, self._kept), optimiser, self.how)
         forward, samples = self._forward(phase)
-        generator = self._order(round, number)
-        order = chain.from_iterable(self._epoch(phase, generator) for _ in stopping.ahead)
-        with closing(samples.drawn(self._until_stopped(order), self._draws(round, number))) as batches:
-            while not stopping.is_over():
+        order = self._order(stopping.ahead, phase.batch_size, phase.part, round, number)
+        with closing(samples.drawn(order, self._stream(round, f"samples {number}"))) as batches:
+            while not stopping.should_stop():
                 model.learn(phase.part)
                 begun = steps.so_far()
-                for many in self._together(phase):
-                    if stopping.is_over():
+                for many in self._batches_per_step(phase):
+                    if stopping.should_stop():
                         break
-                    loss = steps.take(islice(batches, many), forward)
-                    stopping.stepped()
+                    loss = steps.step(islice(batches, many), forward)
+                    stopping.steps += 1
                     if schedule:
-                        schedule.happened("step", loss, optimiser)
+                        schedule.on_progress("step", loss, optimiser)
                 else:
-                    stopping.passed()
-                    stopping.judged(None if stopping.is_over() else self._held_back_loss())
+                    stopping.epochs += 1
+                    if self.how.patience and self._held_back is not None and not stopping.should_stop():
+                        model.rebind()
+                        stopping.on_validation_loss(measure(model, self._held_back).loss)
                     if schedule:
-                        schedule.happened("epoch", steps.since(begun), optimiser)
+                        schedule.on_progress("epoch", steps.since(begun), optimiser)
         model.rebind()
         self.steps = stopping.steps
         if schedule:
-            schedule.ended(steps.loss)
+            schedule.on_phase_end(steps.loss)
         return steps
 
     def _schedule(self, phase: Phase, round: int, optimiser: torch.optim.Optimizer) -> Schedule | None:
@@ -259,31 +246,20 @@ class Trainer:
         schedule.begin(round, optimiser)
         return schedule
 
-    def _held_back_loss(self) -> float | None:
-        """By which a phase stops early; None where it does not."""
-        if self.how.patience is None or self._held_back is None:
-            return None
-        self.model.rebind()
-        return measure(self.model, self._held_back).loss
-
     def _loss_as_it_is(self, phase: Phase) -> float:
+        """In evaluation mode, in float32, as the model is."""
         if phase.loss is None:
             return measure(self.model, self.samples).loss
-        return self._mean_loss(phase, self.samples.in_order(EVALUATION_BATCH))
-
-    def _mean_loss(self, phase: Phase, batches: Iterable[Batch]) -> float:
-        """In evaluation mode, in float32, as the model is."""
         self.model.train(False)
-        total, seen = torch.zeros((), dtype=torch.float64, device=self.model.device), 0
+        total = torch.zeros((), dtype=torch.float64, device=self.model.device)
         with torch.no_grad():
-            for batch in batches:
+            for batch in self.samples.in_order(EVALUATION_BATCH):
                 outputs = self.model.forward(batch.inputs)
                 total.add_(phase.mean_loss(self.model.task, outputs, batch), alpha=len(batch.positions))
-                seen += len(batch.positions)
-        return float(total) / seen
+        return float(total) / len(self.samples)
 
     def _check_finite(self, phase: Phase, round: int, loss: float, first: NotFinite | None, began: Tensor) -> None:
-        """`began`: the size of the model's largest value before the phase."""
+        """Raise DivergedError or OwnLossError, naming what is not finite. `began`: the model's largest value before."""
         # A sum is not finite if any element is not, and costs an eightieth of looking at each.
         model_is = bool(torch.isfinite(self.model.vector[self.model.part(phase.part)].sum()))
         if model_is and (phase.loss is None or math.isfinite(loss)):
@@ -304,7 +280,8 @@ class Trainer:
         raise DivergedError(f"{self._peer}: {what}", by_others=not began <= ORDINARY_SIZE)
 
     def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:
-        """What to train, on what: a frozen extractor's features of samples in memory stay the same, computed once."""
+        """What to train, on which inputs: the features of samples in memory from a frozen extractor are computed
+        once."""
         halves = self.model.halves
         if phase.part != "head" or phase.step is not None or halves is None or not isinstance(self.samples, InMemory):
             return self.model.module, self.samples
@@ -317,29 +294,21 @@ class Trainer:
                 features.append(extractor(batch.inputs).float())
         return head, InMemory(torch.cat(features), self.samples.y)
 
-    def _epoch(self, phase: Phase, generator: torch.Generator) -> list[Tensor]:
-        """Positions of an epoch's batches, on the samples' device."""
-        order = torch.randperm(len(self.samples), generator=generator).to(self.samples.device)
-        return self._cut(phase, order)
-
-    def _cut(self, phase: Phase, order: Tensor) -> list[Tensor]:
-        return cut_batches(order, phase.batch_size, pairs=has_batch_norm(self.model, phase.part))
-
-    def _together(self, phase: Phase) -> list[int]:
-        """How many batches each step of an epoch takes."""
-        batches, most = len(self._cut(phase, torch.arange(len(self.samples)))), self.how.accumulate
-        return [min(most, batches - first) for first in range(0, batches, most)]
-
-    def _batches(self, size: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
-        pairs = has_batch_norm(self.model, "model")
-        for _ in range(epochs):
+    def _order(self, epochs: Iterable[int], size: int, part: ModelPart, round: int, number: int) -> Iterator[Tensor]:
+        """Positions of each epoch's batches in turn, on the samples' device, until training is told to stop."""
+        generator = torch_generator(self._seed, self._peer, round, f"order {number}")
+        pairs = has_batch_norm(self.model, part)
+        for _ in epochs:
             order = torch.randperm(len(self.samples), generator=generator).to(self.samples.device)
-            yield from self._until_stopped(cut_batches(order, size, pairs=pairs))
+            for batch in cut_batches(order, size, pairs=pairs):
+                self._check_stop()
+                yield batch
 
-    def _until_stopped(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
-        for batch in batches:
-            self._check_stop()
-            yield batch
+    def _batches_per_step(self, phase: Phase) -> list[int]:
+        """How many batches each step of an epoch takes."""
+        pairs, most = has_batch_norm(self.model, phase.part), self.how.accumulate
+        batches = len(cut_batches(torch.arange(len(self.samples)), phase.batch_size, pairs=pairs))
+        return [min(most, batches - first) for first in range(0, batches, most)]
 
     def _check_stop(self) -> None:
         if self._stopped.is_set():

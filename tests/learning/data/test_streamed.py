@@ -294,7 +294,7 @@ def test_several_inputs_are_what_the_model_is_called_with() -> None:
     dataset = load("own_sets:several")
     samples = everything(dataset)
     assert dataset.shape == {"a": (2,), "b": (3,)}
-    model = Model(Split(Both(), nn.Linear(4, 3)), name="both", example=Example.of(samples, 3, dataset.task))
+    model = Model(Split(Both(), nn.Linear(4, 3)), settings="both", example=Example.of(samples, 3, dataset.task))
     before = model.sha256()
     Trainer(model, samples, 5, "peer0").train(Phase("model", 1, SGD(0.01), 8), 1)
     assert model.sha256() != before

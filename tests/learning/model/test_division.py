@@ -181,5 +181,5 @@ def test_a_parameter_at_the_top_of_a_module() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.layer(x.flatten(1)) * self.scale
 
-    model = Model(Patterned(Scaled(), ("scale",)), name="m", example=EXAMPLE)
+    model = Model(Patterned(Scaled(), ("scale",)), settings="m", example=EXAMPLE)
     assert [entry.name for entry in model.entries("head")] == ["scale"]

@@ -30,7 +30,7 @@ def backbone() -> nn.Sequential:
 
 
 def model(extractor: nn.Module) -> Model:
-    return Model(Split(extractor, nn.Linear(4, 3)), name="m", example=Example.zeros((2, 3), 3))
+    return Model(Split(extractor, nn.Linear(4, 3)), settings="m", example=Example.zeros((2, 3), 3))
 
 
 def test_a_frozen_backbone_has_no_place_in_the_vector_with_its_statistics_and_counters() -> None:
@@ -128,7 +128,7 @@ def test_the_digest_tells_names_shapes_dtypes_and_values() -> None:
             def forward(self, x: Tensor) -> Tensor:
                 return x.flatten(1)
 
-        return Model(Split(Stem(), nn.Linear(6, 3)), name="m", example=Example.zeros((2, 3), 3)).frozen_sha256
+        return Model(Split(Stem(), nn.Linear(6, 3)), settings="m", example=Example.zeros((2, 3), 3)).frozen_sha256
 
     cases = [{}, {"bias": False}, {"wide": True}, {"dtype": torch.float16}, {"dtype": torch.bfloat16}, {"value": -0.0}]
     found = [digest(**case) for case in cases]  # type: ignore[arg-type]
@@ -161,7 +161,9 @@ def test_one_parameter_within_a_part_is_one_tensor() -> None:
     first, second = nn.Linear(6, 6), nn.Linear(6, 6)
     second.weight = first.weight
     made = Model(
-        Split(nn.Sequential(nn.Flatten(), first, second), nn.Linear(6, 3)), name="m", example=Example.zeros((2, 3), 3)
+        Split(nn.Sequential(nn.Flatten(), first, second), nn.Linear(6, 3)),
+        settings="m",
+        example=Example.zeros((2, 3), 3),
     )
     assert [entry.name for entry in made.entries("extractor")] == [
         "extractor.1.weight",

@@ -28,7 +28,7 @@ def plain() -> Model:
 def batch_norm(dropout: float = 0.0) -> Model:
     def make() -> Model:
         extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(dropout))
-        return Model(Split(extractor, nn.Linear(4, 3)), name="bn", example=Example.zeros((2, 3), 3))
+        return Model(Split(extractor, nn.Linear(4, 3)), settings="bn", example=Example.zeros((2, 3), 3))
 
     return seeded(make)
 
@@ -43,7 +43,7 @@ def recurrent() -> Model:
             out: Tensor = self.layer(x)[0][:, -1]
             return out
 
-    return seeded(lambda: Model(Split(Last(), nn.Linear(4, 3)), name="lstm", example=Example.zeros((2, 3), 3)))
+    return seeded(lambda: Model(Split(Last(), nn.Linear(4, 3)), settings="lstm", example=Example.zeros((2, 3), 3)))
 
 
 def other_weights(model: Model) -> Tensor:
@@ -189,7 +189,7 @@ def test_dropout_replays_by_its_seed_alone() -> None:
 
 def test_dropout_under_vmap_draws_from_the_seed_too() -> None:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 40), nn.Dropout(0.5))
-    model = seeded(lambda: Model(Split(extractor, nn.Linear(40, 3)), name="drop", example=Example.zeros((2, 3), 3)))
+    model = seeded(lambda: Model(Split(extractor, nn.Linear(40, 3)), settings="drop", example=Example.zeros((2, 3), 3)))
     x = torch.ones(4, 2, 3)
 
     def each(seed: int, randomness: str) -> Tensor:
@@ -216,7 +216,7 @@ def test_buffers_that_are_not_kept_go_along_in_the_dtype_of_the_weights() -> Non
             self.table += 1
             return out
 
-    model = seeded(lambda: Model(Split(Mixing(), nn.Linear(6, 3)), name="mixing", example=Example.zeros((2, 3), 3)))
+    model = seeded(lambda: Model(Split(Mixing(), nn.Linear(6, 3)), settings="mixing", example=Example.zeros((2, 3), 3)))
     table = model.module.get_buffer("extractor.table").clone()
     x = inputs()[0].double()
     expected = functional.linear(x.flatten(1) @ table.double(), *(p.double() for p in model.module.head.parameters()))
@@ -227,7 +227,9 @@ def test_buffers_that_are_not_kept_go_along_in_the_dtype_of_the_weights() -> Non
 def test_a_frozen_parameter_is_used_and_has_no_place_in_the_vector() -> None:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4))
     extractor[1].weight.requires_grad_(False)
-    model = seeded(lambda: Model(Split(extractor, nn.Linear(4, 3)), name="frozen", example=Example.zeros((2, 3), 3)))
+    model = seeded(
+        lambda: Model(Split(extractor, nn.Linear(4, 3)), settings="frozen", example=Example.zeros((2, 3), 3))
+    )
     assert [entry.name for entry in model.layout] == ["extractor.1.bias", "head.weight", "head.bias"]
     gradient = grad(lambda vector: model.logits(vector, inputs()[0].double()).square().sum())(
         other_weights(model).double()

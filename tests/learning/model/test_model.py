@@ -21,7 +21,7 @@ from peer.learning.model.zoo import build
 
 def batch_norm_model(head: nn.Module | None = None) -> Model:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU())
-    return Model(Split(extractor, head or nn.Linear(4, 3)), name="bn", example=Example.zeros((2, 3), 3))
+    return Model(Split(extractor, head or nn.Linear(4, 3)), settings="bn", example=Example.zeros((2, 3), 3))
 
 
 def assert_views(model: Model) -> None:
@@ -113,7 +113,7 @@ def test_rebind_takes_back_a_buffer_that_was_assigned_anew() -> None:
                 self.seen = torch.full((2,), 5.0)
             return x.flatten(1)
 
-    model = Model(Split(Assigning(), nn.Linear(6, 3)), name="assigning", example=Example.zeros((2, 3), 3))
+    model = Model(Split(Assigning(), nn.Linear(6, 3)), settings="assigning", example=Example.zeros((2, 3), 3))
     model.train()
     model(torch.zeros(2, 2, 3))
     model.rebind()
@@ -135,11 +135,13 @@ def test_the_digest_is_that_of_the_file_and_does_not_depend_on_the_layout() -> N
 
 def test_parts_without_parameters() -> None:
     headless = Model(
-        Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Identity()), name="h", example=Example.zeros((2, 3), 3)
+        Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Identity()),
+        settings="h",
+        example=Example.zeros((2, 3), 3),
     )
     assert headless.head.numel() == 0
     assert headless.trainable("head") == ()
-    bodiless = Model(Split(nn.Flatten(), nn.Linear(6, 3)), name="b", example=Example.zeros((2, 3), 3))
+    bodiless = Model(Split(nn.Flatten(), nn.Linear(6, 3)), settings="b", example=Example.zeros((2, 3), 3))
     assert bodiless.extractor.numel() == 0
     assert bodiless.part("head") == slice(0, 21)
 
@@ -147,7 +149,7 @@ def test_parts_without_parameters() -> None:
 def test_what_the_module_froze_stays_out_of_the_vector() -> None:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Linear(4, 4))
     extractor[1].weight.requires_grad_(False)
-    model = Model(Split(extractor, nn.Linear(4, 3)), name="frozen", example=Example.zeros((2, 3), 3))
+    model = Model(Split(extractor, nn.Linear(4, 3)), settings="frozen", example=Example.zeros((2, 3), 3))
     assert model.trainable("model") == (slice(0, 39),)
     assert len(model.vector) == 39
     assert [*model.frozen] == ["extractor.1.weight"]
@@ -174,7 +176,7 @@ def test_learn_freezes_the_other_part() -> None:
 )
 def test_a_model_that_does_not_fit_is_refused_in_one_sentence(extractor: Any, head: Any, reason: str) -> None:
     with pytest.raises(InputError, match=reason) as caught:
-        Model(Split(extractor, head), name="m", example=Example.zeros((2, 3), 3))
+        Model(Split(extractor, head), settings="m", example=Example.zeros((2, 3), 3))
     assert "\n" not in str(caught.value)
 
 
@@ -182,11 +184,13 @@ def test_no_float64_and_only_parameters_of_one_part() -> None:
     double = nn.Sequential(nn.Flatten(), nn.Linear(6, 4))
     double.register_buffer("scale", torch.ones(1, dtype=torch.float64))
     with pytest.raises(InputError, match=r"extractor.scale is float64; a peer learns .* `dtype: float32`"):
-        Model(Split(double, nn.Linear(4, 3)), name="m", example=Example.zeros((2, 3), 3))
+        Model(Split(double, nn.Linear(4, 3)), settings="m", example=Example.zeros((2, 3), 3))
     tied = nn.Linear(3, 3)
     with pytest.raises(InputError, match="are one parameter, which belongs to extractor and head; give one module"):
         Model(
-            Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3), tied), tied), name="m", example=Example.zeros((2, 3), 3)
+            Split(nn.Sequential(nn.Flatten(), nn.Linear(6, 3), tied), tied),
+            settings="m",
+            example=Example.zeros((2, 3), 3),
         )
 
 

@@ -101,7 +101,7 @@ def test_training_goes_as_in_float32_and_twice_the_same(dtype: str, part: str) -
 
 def test_statistics_of_a_normalisation_come_back_into_the_vector() -> None:
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.BatchNorm1d(4)).bfloat16()
-    settings = {"name": "m", "example": Example.zeros((2, 3), 3)}
+    settings = {"settings": "m", "example": Example.zeros((2, 3), 3)}
 
     class Casting(nn.Module):
         def __init__(self) -> None:

@@ -26,7 +26,7 @@ def small() -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         extractor = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
-        return Model(Split(extractor, nn.Linear(6, 3)), name="small", example=Example.zeros((4,), 3))
+        return Model(Split(extractor, nn.Linear(6, 3)), settings="small", example=Example.zeros((4,), 3))
 
 
 def trained(model: Model, how: Training, phase: Phase = PHASE, rounds: int = ROUNDS) -> Tensor:

@@ -28,7 +28,7 @@ def batch_norm_model(dropout: float = 0.0) -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         extractor = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(dropout))
-        return Model(Split(extractor, nn.Linear(5, 3)), name="bn", example=Example.zeros((4,), 3))
+        return Model(Split(extractor, nn.Linear(5, 3)), settings="bn", example=Example.zeros((4,), 3))
 
 
 class Recorder(nn.Module):
@@ -48,7 +48,7 @@ class Recorder(nn.Module):
 
 def recorded() -> tuple[Model, list[Tensor]]:
     recorder = Recorder()
-    made = Model(Split(recorder, nn.Identity()), name="recorder", example=Example.zeros((4,), 3))
+    made = Model(Split(recorder, nn.Identity()), settings="recorder", example=Example.zeros((4,), 3))
     recorder.batches.clear()
     return made, recorder.batches
 

@@ -19,7 +19,7 @@ from peer.learning.training.evaluation import EvaluationPass, evaluate, measure
 
 def saying(predictions: list[int], y: list[int], classes: int) -> tuple[Model, Samples]:
     """A model that gives these predictions for these samples: its input is the logits."""
-    model = Model(Split(nn.Identity(), nn.Identity()), name="echo", example=Example.zeros((classes,), classes))
+    model = Model(Split(nn.Identity(), nn.Identity()), settings="echo", example=Example.zeros((classes,), classes))
     return model, InMemory(functional.one_hot(torch.tensor(predictions), classes).float(), torch.tensor(y))
 
 
@@ -72,7 +72,7 @@ def test_matched_is_the_global_accuracy_of_a_peer_with_the_global_mix(data: st.D
 def test_one_pass_whatever_the_batch_and_in_evaluation_mode() -> None:
     torch.manual_seed(0)
     extractor = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
-    model = Model(Split(extractor, nn.Linear(8, 3)), name="bn", example=Example.zeros((4,), 3))
+    model = Model(Split(extractor, nn.Linear(8, 3)), settings="bn", example=Example.zeros((4,), 3))
     model.train()
     test = InMemory(torch.rand(50, 4), torch.randint(0, 3, (50,)))
     before = model.sha256()

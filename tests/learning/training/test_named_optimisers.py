@@ -40,7 +40,7 @@ def matrices() -> Model:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         extractor = nn.Sequential(nn.Linear(4, 6, bias=False), nn.ReLU())
-        return Model(Split(extractor, nn.Linear(6, 3, bias=False)), name="bare", example=Example.zeros((4,), 3))
+        return Model(Split(extractor, nn.Linear(6, 3, bias=False)), settings="bare", example=Example.zeros((4,), 3))
 
 
 def fits_a_plain_loop(made: Model, name: str, arguments: dict[str, Any]) -> None:

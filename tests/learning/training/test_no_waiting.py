@@ -30,7 +30,7 @@ READ = "item\\(\\) cannot be called on meta tensors|Cannot copy out of meta tens
 
 def batch_norm() -> Model:
     extractor = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.5))
-    return Model(Split(extractor, nn.Linear(5, 3)), name="bn", example=Example.zeros((4,), 3), device=META)
+    return Model(Split(extractor, nn.Linear(5, 3)), settings="bn", example=Example.zeros((4,), 3), device=META)
 
 
 def hook(vector: Tensor, gradient: Tensor) -> None:

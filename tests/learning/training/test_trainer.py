@@ -202,7 +202,7 @@ def test_adam_takes_its_betas() -> None:
         with torch.random.fork_rng():
             torch.manual_seed(3)
             layer = nn.Linear(4, 3)
-            return Model(Split(layer, nn.Identity()), name="linear", example=Example.zeros((4,), 3)), layer
+            return Model(Split(layer, nn.Identity()), settings="linear", example=Example.zeros((4,), 3)), layer
 
     def ours(settings: Adam) -> Tensor:
         made, _ = first_weights()

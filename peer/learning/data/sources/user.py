@@ -1,6 +1,5 @@
 """Data from a function of the user's."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from peer.learning.data.dataset import Dataset, Labelled, hold_out, join_parts, 
 from peer.learning.data.samples import Names
 from peer.learning.data.sources.base import Source
 from peer.learning.tasks import Task
-from peer.plugins import describe_error, load_object
+from peer.plugins import check_options, load_object, user_input_errors
 
 NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
@@ -52,9 +51,10 @@ class UserSource(Source):
         if self.collate:
             raise InputError(f"{self.name} returned arrays, of which torch makes batches; leave out `collate`")
         if not isinstance(returned, tuple | list) or len(returned) not in (2, 4):
+            several = isinstance(returned, tuple | list)
             raise InputError(
                 f"{self.name} must return (x, y) or (x_train, y_train, x_test, y_test), or one or two torch data sets, "
-                f"not {_describe(returned)}"
+                f"not {f'{len(returned)} values' if several else f'a {type(returned).__name__}'}"
             )
         try:
             arrays = [np.asarray(part) for part in returned]
@@ -86,21 +86,14 @@ class UserSource(Source):
         return Dataset(train.inputs, train.targets, test.inputs, test.targets, count, task=task)
 
     def _collate(self) -> Collate | None:
-        return _find(self.collate) if self.collate else None
+        return _function(self.collate) if self.collate else None
 
     def _call(self) -> Any:
-        function = _find(self.name)
+        function = _function(self.name)
         arguments: dict[str, Any] = {**self.options} if self.root is None else {"root": self.root, **self.options}
-        try:
-            inspect.signature(function).bind(**arguments)
-        except TypeError as error:
-            raise InputError(f"{self.name} cannot be called with the options given: {error}") from error
-        try:
+        check_options(function, self.name, arguments)
+        with user_input_errors(f"{self.name} failed"):
             return function(**arguments)
-        except InputError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise InputError(f"{self.name} failed: {describe_error(error)}") from error
 
 
 def _torch_data_sets(returned: Any) -> tuple[Any, ...]:
@@ -109,13 +102,8 @@ def _torch_data_sets(returned: Any) -> tuple[Any, ...]:
     return given if len(given) in (1, 2) and all(isinstance(one, torch.utils.data.Dataset) for one in given) else ()
 
 
-def _find(name: str) -> Callable[..., Any]:
+def _function(name: str) -> Callable[..., Any]:
     function = load_object(name)
     if not callable(function):
         raise InputError(f"`{name}` is no function, so it cannot be called")
     return function  # type: ignore[no-any-return]
-
-
-def _describe(returned: Any) -> str:
-    kind = type(returned).__name__
-    return f"{len(returned)} values" if isinstance(returned, tuple | list) else f"a {kind}"
