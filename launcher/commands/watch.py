@@ -195,12 +195,12 @@ async def _follow(
     async with background() as tasks:
         for id in federation.peers.keys() - federation.unasked:
             tasks.create_task(ask_again_and_again(id))
-        while not federation.gone(time.time()):
+        while not federation.all_unreachable(time.time()):
             heard = dict(news)
             news.clear()
-            for line in federation.hear(heard, time.time()):
+            for line in federation.record(heard, time.time()):
                 screen.say(line)
-            if not (hinted or peers.secure or federation.met) and (hint := encrypted(heard)):
+            if not (hinted or peers.secure or federation.any_answered) and (hint := encrypted(heard)):
                 hinted = True
                 screen.say(hint)
             screen.show(federation)

@@ -125,7 +125,6 @@ class Dashboard:
         finally:
             feeding.cancel()
             feed.end("The launcher has ended.")
-            feed.detach()
             server.should_exit = True
             await asyncio.wait((serving, feeding), timeout=2 * LAST)
             serving.cancel()
@@ -205,6 +204,5 @@ def _account(task: "asyncio.Task[None]", feed: "Feed", say: Callable[[str], None
     """What has gone wrong with the page."""
     if not task.cancelled() and (error := task.exception()):
         said = f"the dashboard has failed, and the run goes on: {one_line(f'{type(error).__name__}: {error}')}"
-        feed.detach()
         feed.end(said)
         say(said)

@@ -112,7 +112,7 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         with free_ports(port, len(spec.ids)) as found:
             summary = as_real_peers(with_ports(spec, found), files)
     told = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    rows = [*round_rows(told.chronicles, told.views, told.judged, told.headline)]
+    rows = [*round_rows(told.histories, told.views, told.judged, told.headline)]
     kept = {
         "commit": commit(),
         "weight_divergence": weight_divergence(files.run, spec.ids),

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from launcher.commands.membership import last_left
+from launcher.history import PeerHistory
 from launcher.reports import summary_json
-from launcher.reports.peer_files import decided_views, peer_activity
+from launcher.reports.peer_files import decided_views
 from launcher.reports.privacy import PrivacyDeclaration, privacy
 from launcher.reports.summary import summarise
 from launcher.reports.summary_text import view_changes
@@ -287,11 +288,11 @@ def test_pauses_between_the_lives_of_a_peer_are_no_part_of_them(tmp_path: Path) 
         {"event": "done", "time": 1002.0},
     ]
     (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
-    assert peer_activity(tmp_path).seconds == 4.0 + 2.0
+    assert PeerHistory.read("a", tmp_path).alive_seconds == 4.0 + 2.0
 
 
 def test_a_new_life_in_the_next_view_is_no_restart(tmp_path: Path) -> None:
     joining = {"time": 1.0, "event": "state", "state": "joining", "round": 0}
     view = {"time": 1.0, **ViewDecided(**LOST.as_json()).as_json()}
     (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in (joining, view, joining, joining)))
-    assert peer_activity(tmp_path).again == 1
+    assert PeerHistory.read("a", tmp_path).restarts == 1
