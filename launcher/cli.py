@@ -257,7 +257,7 @@ def run_command(arguments: argparse.Namespace, output: "Output") -> int:
         dashboard=dashboard_address(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet),
         beside=arguments.beside is not None,
     )
-    return run(options, output).told(output)
+    return run(options, output).report(output)
 
 
 def attach_command(arguments: argparse.Namespace, output: "Output") -> int:
@@ -272,7 +272,7 @@ def attach_command(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.dashboard.server import dashboard_address
 
     at = dashboard_address(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet)
-    return attach(arguments.run, output, at).told(output)
+    return attach(arguments.run, output, at).report(output)
 
 
 def study_command(arguments: argparse.Namespace, output: "Output") -> int:

@@ -21,7 +21,6 @@ from launcher.reports.collected import Collected
 from launcher.reports.summary import TimeSpent
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
-from launcher.supervision.run_directory import Totals
 from peer.errors import FailedError, InputError
 from peer.files import unwritable_reason, write_atomically
 from peer.spec.federation import Spec
@@ -58,10 +57,7 @@ def _spent(directories: Sequence[Path]) -> TimeSpent | None:
     """As a launcher has counted it, of a run's directory; None where only the peers have."""
     (first, *others) = directories
     counted = RunFiles(first.absolute()).totals
-    if others or not counted.exists():
-        return None
-    totals = Totals.read(counted)
-    return TimeSpent(totals.wall_seconds, totals.restarts)
+    return None if others or not counted.exists() else TimeSpent.read(counted)
 
 
 PRIVATE = 0o600

@@ -6,10 +6,9 @@
 
 import argparse
 import asyncio
-import signal
 import time
 from collections.abc import Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from launcher.headline import Headline
 from launcher.monitor.live_table import Display, display, render
 from launcher.monitor.polled_federation import PolledFederation, in_trouble
 from launcher.output import Output
+from launcher.supervision.supervisor import Stop
 from launcher.table import HEAD, quantity
 from peer.errors import InputError
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
@@ -53,10 +53,6 @@ def certificates(directory: Path | None, files: tuple[Path, Path, Path] | None) 
     return any_certificate(directory).read() if directory else None
 
 
-def client(spec: Spec, chain: CertificateBundle | None) -> StatusClient:
-    return StatusClient(spec.name, spec.addresses, chain)
-
-
 def status(spec: Spec, chain: CertificateBundle | None, output: Output) -> int:
     """Asks every peer that can be asked once; 1 if one of them does not answer."""
     answers = asyncio.run(ask(spec, chain))
@@ -70,7 +66,7 @@ def status(spec: Spec, chain: CertificateBundle | None, output: Output) -> int:
 
 
 async def ask(spec: Spec, chain: CertificateBundle | None) -> dict[str, StatusAnswer]:
-    async with aclosing(client(spec, chain)) as peers:
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
         return await peers.ask_all()
 
 
@@ -125,8 +121,6 @@ def too_few(answer: PeerStatus) -> str:
 
 POLL_SECONDS = 0.25
 """Seconds between an answer and the next question, and between two pictures."""
-STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-"""The exit code after each signal that ends the view; the peers go on."""
 
 
 def watch(spec: Spec, chain: CertificateBundle | None, output: Output, dashboard: Dashboard | None = None) -> int:
@@ -169,20 +163,15 @@ async def _watch(
     federation: PolledFederation, spec: Spec, chain: CertificateBundle | None, console: Console
 ) -> int | None:
     """The exit code that a signal asks for; None when there is nothing more to see."""
-    stop: asyncio.Queue[int] = asyncio.Queue()
-    for caught, code in STOPS.items():
-        asyncio.get_running_loop().add_signal_handler(caught, stop.put_nowait, code)
-    async with aclosing(client(spec, chain)) as peers:
-        with display(console) as screen:
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
+        with Stop().listening() as stop, display(console) as screen:
             screen.say(f"{spec.protocol.name}, {len(spec.ids)} peers, asked at their addresses")
             for id in federation.unasked:
                 screen.say(f"{id} only dials out and cannot be asked: its neighbours tell which round is on its disk")
             return await _follow(federation, peers, screen, stop)
 
 
-async def _follow(
-    federation: PolledFederation, peers: StatusClient, screen: Display, stop: asyncio.Queue[int]
-) -> int | None:
+async def _follow(federation: PolledFederation, peers: StatusClient, screen: Display, stop: Stop) -> int | None:
     news: dict[str, StatusAnswer] = {}
 
     async def ask_again_and_again(id: str) -> None:
@@ -204,10 +193,9 @@ async def _follow(
                 hinted = True
                 screen.say(hint)
             screen.show(federation)
-            try:
-                return await asyncio.wait_for(stop.get(), POLL_SECONDS)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.asked.wait(), POLL_SECONDS)
+                return stop.code
     return None
 
 

@@ -13,12 +13,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from launcher.headline import Headline, mean
 from launcher.history import SILENT_LINKS, PeerHistory
 from launcher.views import Views, describe_change, view_of_event
 from peer.files import lines, open_plain
+from peer.spec.federation import Spec
 from peer.telemetry.events import (
     SCHEMA,
     Awaited,
@@ -49,7 +50,7 @@ from peer.telemetry.events import (
     read_event,
 )
 from peer.telemetry.remaining import Remaining
-from peer.telemetry.results import objects
+from peer.telemetry.results import EVENTS, objects
 from peer.text import printable
 from peer.views.view import View
 
@@ -425,7 +426,11 @@ class Federation(FederationView):
 
     def __init__(self, directory: Path, ids: Sequence[str], rounds: int, headline: Headline):
         super().__init__(ids, rounds, headline)
-        self._tails = {id: Tail(directory / id / "events.jsonl") for id in ids}
+        self._tails = {id: Tail(directory / id / EVENTS) for id in ids}
+
+    @classmethod
+    def from_spec(cls, spec: Spec, directory: Path) -> Self:
+        return cls(directory, spec.ids, spec.rounds, Headline.of(spec))
 
     def look(self, now: float) -> list[str]:
         """Reads what is new; what a person should be told of it. `now` in unix seconds."""

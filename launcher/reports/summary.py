@@ -1,8 +1,12 @@
 """What a run came to, from the files its peers left."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+from pydantic import FiniteFloat, TypeAdapter
 
 from launcher.headline import Headline, mean
 from launcher.reports.peer_files import audits, decided_views
@@ -10,6 +14,7 @@ from launcher.reports.privacy import privacy, privacy_declaration
 from launcher.reports.summary_json import AcrossPeers, DecidedView, PeerSummary, Summary
 from launcher.views import Views
 from peer.errors import FailedError
+from peer.files import MAX_SETTINGS_BYTES, read_plain, write_atomically
 from peer.learning.tasks import Task
 from peer.learning.training import metrics
 from peer.spec.blocks import describe_behaviours
@@ -21,11 +26,26 @@ from peer.views.view import View
 TESTS = ("matched", "global", "paper")
 
 
-class TimeSpent(NamedTuple):
-    """What a run took."""
+@dataclass(frozen=True)
+class TimeSpent:
+    """What a run took over all its launches; of a launch that was killed, up to when it saved this last."""
 
-    wall_seconds: float
-    restarts: int
+    wall_seconds: FiniteFloat = 0.0
+    restarts: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """From the file, or nothing spent if there is none, or none that can be read."""
+        try:
+            return TypeAdapter(cls).validate_json(read_plain(path, MAX_SETTINGS_BYTES))
+        except (OSError, ValueError):
+            return cls()
+
+    def plus(self, wall_seconds: float, restarts: int) -> "TimeSpent":
+        return TimeSpent(self.wall_seconds + wall_seconds, self.restarts + restarts)
+
+    def write(self, path: Path) -> None:
+        write_atomically(path, json.dumps(asdict(self)).encode())
 
 
 Places = Mapping[str, Path]
@@ -38,7 +58,7 @@ def results(places: Places, rounds: int) -> dict[str, Result]:
     return {id: result for id, result in read.items() if result and result.is_of(rounds)}
 
 
-def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> Summary:
+def summarise(spec: Spec, directory: Path, spent: TimeSpent) -> Summary:
     """The summary of a run that all peers have finished; FailedError names those without a result."""
     places = {id: directory / id for id in spec.ids}
     found = results(places, spec.rounds)
@@ -47,7 +67,7 @@ def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int
     without = [id for id in views.finishers if id not in found]
     if without:
         raise FailedError(f"There is no result of {', '.join(without)}; run again to let them finish.")
-    return summary_of(spec, PeerResults(places, found, views), TimeSpent(wall_seconds, restarts))
+    return summary_of(spec, PeerResults(places, found, views), spent)
 
 
 def view_as_json(view: View) -> DecidedView:

@@ -23,7 +23,7 @@ from launcher.page.learning_curves import round_rows
 from launcher.page.ring import mixes, orders
 from launcher.page.run_data import RunData
 from launcher.reports import summary_json
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise
 from launcher.reports.summary_json import Summary
 from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
@@ -107,7 +107,7 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         shutil.rmtree(files.run, ignore_errors=True)
         files.run.mkdir()
         asyncio.run(run_in_process(spec, files.run))
-        summary = summarise(spec, files.run, wall_seconds=time.monotonic() - begun, restarts=0)
+        summary = summarise(spec, files.run, TimeSpent(time.monotonic() - begun, 0))
     else:
         with free_ports(port, len(spec.ids)) as found:
             summary = as_real_peers(with_ports(spec, found), files)

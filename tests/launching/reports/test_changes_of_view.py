@@ -13,7 +13,7 @@ from launcher.history import PeerHistory
 from launcher.reports import summary_json
 from launcher.reports.peer_files import decided_views
 from launcher.reports.privacy import PrivacyDeclaration, privacy
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise
 from launcher.reports.summary_text import view_changes
 from launcher.views import Views, describe_change
 from peer.errors import FailedError
@@ -222,7 +222,7 @@ def leave(directory: Path, views: tuple[View, ...], finished: tuple[str, ...] = 
 
 def test_the_summary_says_where_and_whose_data(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path / "run", RUN.later)
-    summary = summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
+    summary = summarise(spec, tmp_path / "run", TimeSpent(1, 0))
     assert view_changes(summary, spec) == [
         "with changes of view at rounds 4 and 7: c lost; c back",
         "  without the data of c: rounds 4 to 6",
@@ -240,7 +240,7 @@ def test_the_summary_says_where_and_whose_data(spec: Spec, tmp_path: Path) -> No
 
 def test_who_was_not_taken_in_again_is_named_and_in_no_figure(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path / "run", (LOST,), finished=("a", "b", "d"))
-    summary = summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
+    summary = summarise(spec, tmp_path / "run", TimeSpent(1, 0))
     assert [peer.id for peer in summary.per_peer] == ["a", "b", "d"]
     assert (summary.outside, summary.missing) == (["c"], {})
     assert "  without the data of c: rounds 4 to 9; it was not taken in again, and is in no figure" in view_changes(
@@ -253,12 +253,12 @@ def test_a_result_from_before_the_last_change_is_none(spec: Spec, tmp_path: Path
     stale = json.loads((tmp_path / "run" / "b" / "result.json").read_text())
     (tmp_path / "run" / "b" / "result.json").write_text(json.dumps({**stale, "ring": ["a", "b", "d"]}))
     with pytest.raises(FailedError, match="no result of b"):
-        summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
+        summarise(spec, tmp_path / "run", TimeSpent(1, 0))
 
 
 def test_without_changes_nothing_is_said_of_views(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path / "run", ())
-    summary = summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
+    summary = summarise(spec, tmp_path / "run", TimeSpent(1, 0))
     assert view_changes(summary, spec) == []
     assert not {"views", "exact", "absences"} & json.loads(summary_json.dump(summary)).keys()
 
