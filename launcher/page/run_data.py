@@ -14,7 +14,7 @@ from launcher.headline import Headline
 from launcher.history import PeerHistory
 from launcher.reports.peer_files import audits, decided_views
 from launcher.reports.privacy import (
-    Audit,
+    Audits,
     Edge,
     SentVector,
     earlier_edges,
@@ -37,7 +37,7 @@ class RunData:
     views: Views
     histories: Mapping[str, PeerHistory]
     summary: Summary | None = None
-    audits: Mapping[str, Audit] = field(default_factory=dict)
+    audits: Audits = field(default_factory=dict)
     goes_on: bool = False
     """Whether the run still goes on: nothing is proven then."""
 

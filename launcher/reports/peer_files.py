@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
@@ -34,6 +34,10 @@ class AuditEntry(BaseModel):
     bytes: Count
     head_bytes: Count = 0
     scalar_bytes: Count = 0
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.bytes, self.scalar_bytes
 
 
 class SentEntry(AuditEntry):
@@ -60,31 +64,27 @@ class AuditedRound(BaseModel):
     noted: dict[str, Count] = {}
     own_code: list[str] = []
 
+    @property
+    def at(self) -> tuple[int, int]:
+        """The view and the round."""
+        return self.view, self.round
 
-def audits(places: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Every peer's audit from its directory, by id: {"rounds": [...]}, each round of a view once, as last written.
+
+def audits(places: Mapping[str, Path]) -> dict[str, list[AuditedRound]]:
+    """Every peer's audit from its directory, by id: each round of a view once, as last written.
 
     A line that is spoilt is left out; the round that it told of is then missing.
     """
     found = {}
     for id, place in places.items():
         with suppress(OSError), open_plain(place / AUDIT) as file:
-            records = {
-                (one.get("view", 0), one["round"]): one
-                for line in lines(file)
-                for one in objects([line])
-                if _is_valid(one)
-            }
-            found[id] = {"rounds": list(records.values())}
+            rounds: dict[tuple[int, int], AuditedRound] = {}
+            for one in (one for line in lines(file) for one in objects([line])):
+                with suppress(ValidationError):
+                    record = AuditedRound.model_validate(one)
+                    rounds[record.at] = record
+            found[id] = [*rounds.values()]
     return found
-
-
-def _is_valid(record: dict[str, Any]) -> bool:
-    try:
-        AuditedRound.model_validate(record)
-    except ValidationError:
-        return False
-    return True
 
 
 def decided_views(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:

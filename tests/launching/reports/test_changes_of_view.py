@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audits_written import as_read
 
 from launcher.commands.membership import last_left
 from launcher.history import PeerHistory
+from launcher.reports import privacy as proof_of
 from launcher.reports import summary_json
 from launcher.reports.peer_files import decided_views
-from launcher.reports.privacy import PrivacyDeclaration, privacy
+from launcher.reports.privacy import PrivacyDeclaration
 from launcher.reports.summary import TimeSpent, summarise
+from launcher.reports.summary_json import Privacy
 from launcher.reports.summary_text import view_changes
 from launcher.views import Views, describe_change
 from peer.errors import FailedError
@@ -96,6 +99,10 @@ def audits() -> dict[str, Any]:
     late["received"] = [one for one in late["received"] if one["from"] == "a"]
     told["b"]["rounds"].append(late)
     return told
+
+
+def privacy(views: Views, told: dict[str, Any], promise: PrivacyDeclaration) -> Privacy:
+    return proof_of.privacy(views, as_read(told), promise)
 
 
 def reasons(told: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from launcher.reports import summary_json
 from launcher.reports import summary_text as recap
-from launcher.reports.peer_files import audits
+from launcher.reports.peer_files import AuditedRound, audits
 from launcher.reports.summary import TimeSpent, summarise
 from peer.errors import FailedError
 from peer.learning.export import save_model
@@ -202,7 +202,9 @@ def test_audits_as_lines_count_each_round_once(tmp_path: Path) -> None:
     ]
     lines = [first | {"sent": []}, second, first, *spoilt]
     (tmp_path / "peer0" / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert audits({id: tmp_path / id for id in ("peer0", "peer1")}) == {"peer0": {"rounds": [first, second]}}
+    assert audits({id: tmp_path / id for id in ("peer0", "peer1")}) == {
+        "peer0": [AuditedRound.model_validate(one) for one in (first, second)]
+    }
 
 
 def test_missing_result_is_named(tmp_path: Path, spec: Spec) -> None:
