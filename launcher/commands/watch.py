@@ -10,51 +10,35 @@ import time
 from collections.abc import Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.dashboard.server import Dashboard
+from launcher.certificates import Credentials
+from launcher.command_spec import resolved
+from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.headline import Headline
 from launcher.monitor.live_table import Display, display, render
 from launcher.monitor.polled_federation import PolledFederation, in_trouble
 from launcher.output import Output
 from launcher.supervision.supervisor import Stop
 from launcher.table import HEAD, quantity
-from peer.errors import InputError
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
-from peer.network.transport.tls import CertificateBundle, CertificatePaths
+from peer.network.transport.tls import CertificateBundle
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import MAX_NAMED
 from peer.text import duration, number, printable
 
-
-def any_certificate(directory: Path) -> CertificatePaths:
-    """One that lies there as `make_certificates` writes them, whosever it is; InputError if there is none."""
-    base = directory.resolve()
-    for key in sorted(base.glob("*.key")):
-        if (cert := key.with_suffix(".pem")).exists():
-            return CertificatePaths.of_anybody(base / "ca.pem", cert, key)
-    raise InputError(f"{directory}: holds no certificate; give the directory of ca.pem, and one <id>.pem with <id>.key")
-
-
 LONG_ID = 32
 """Characters of an id that are kept together, whatever the width of the screen."""
 
 
-def certificates(directory: Path | None, files: tuple[Path, Path, Path] | None) -> CertificateBundle | None:
-    """Those with which peers are asked: any of a directory, or the CA's, a certificate and its key. InputError."""
-    if files:
-        return CertificatePaths.of_anybody(*files).read()
-    return any_certificate(directory).read() if directory else None
-
-
-def status(spec: Spec, chain: CertificateBundle | None, output: Output) -> int:
-    """Asks every peer that can be asked once; 1 if one of them does not answer."""
+def status_command(arguments: argparse.Namespace, output: Output) -> int:
+    """Ask every peer that can be asked once; 1 if one of them does not answer."""
+    spec, chain = resolved(arguments), Credentials(arguments.certs, arguments.tls).any()
     answers = asyncio.run(ask(spec, chain))
     if output.as_json:
         output.document(status_document(spec, answers))
@@ -199,24 +183,12 @@ async def _follow(federation: PolledFederation, peers: StatusClient, screen: Dis
     return None
 
 
-def status_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.command_spec import resolved
-
-    spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
-    return status(spec, chain, output)
+def watch_command(arguments: argparse.Namespace, output: Output) -> int:
+    return watch(resolved(arguments), Credentials(arguments.certs, arguments.tls).any(), output)
 
 
-def watch_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.command_spec import resolved
-
-    return watch(resolved(arguments), certificates(arguments.certs, arguments.tls), output)
-
-
-def dashboard_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.command_spec import resolved
-    from launcher.dashboard.server import Address, opened
-
+def dashboard_command(arguments: argparse.Namespace, output: Output) -> int:
     at = Address.read(arguments.at)
-    spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
+    spec, chain = resolved(arguments), Credentials(arguments.certs, arguments.tls).any()
     with opened(at) as dashboard:
         return watch(spec, chain, output, dashboard)

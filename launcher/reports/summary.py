@@ -1,26 +1,31 @@
 """What a run came to, from the files its peers left."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
 from pydantic import FiniteFloat, TypeAdapter
+from safetensors import SafetensorError
 
 from launcher.headline import Headline, mean
 from launcher.reports.peer_files import audits, decided_views
 from launcher.reports.privacy import privacy, privacy_declaration
 from launcher.reports.summary_json import AcrossPeers, DecidedView, PeerSummary, Summary
 from launcher.views import Views
-from peer.errors import FailedError
-from peer.files import MAX_SETTINGS_BYTES, read_plain, write_atomically
+from peer.errors import FailedError, InputError
+from peer.files import MAX_SETTINGS_BYTES, open_plain, read_plain, write_atomically
 from peer.learning.tasks import Task
 from peer.learning.training import metrics
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.telemetry.events import RoundDone
-from peer.telemetry.results import Result, read_result
+from peer.telemetry.results import MODEL, Result, read_result
 from peer.views.view import View
 
 TESTS = ("matched", "global", "paper")
@@ -197,3 +202,29 @@ def course(rounds: Sequence[dict[str, float | None]], headline: Headline) -> dic
         "plateau_sigma": metrics.plateau_sigma(known) if whole else None,
         "history": tuple(rounds),
     }
+
+
+def weight_divergence(run: Path, ids: Sequence[str]) -> float | None:
+    """The mean over all weights of Eq. 11 of FedISP; None for one peer, or where models differ in shape or have stayed
+    where their peers ran."""
+    models = [run / id / MODEL for id in ids]
+    if not all(map(os.path.lexists, models)):
+        return None
+    vectors = [*map(_weights, models)]
+    if len({len(vector) for vector in vectors}) > 1 or len(vectors) < 2 or not len(vectors[0]):
+        return None
+    return float(metrics.weight_divergence(vectors).mean())
+
+
+def _weights(path: Path) -> NDArray[np.floating[Any]]:
+    """Every floating-point number of a model, parameters and buffers, in the order of their names."""
+    try:
+        open_plain(path).close()
+        with safetensors.safe_open(path, "pt") as file:  # its header first: a file may claim any size
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError, KeyError) as error:
+        raise InputError(f"{path} cannot be read ({error})") from None
+    floats = [tensors[name].flatten() for name in sorted(tensors) if tensors[name].is_floating_point()]
+    # numpy has no types of fewer bits but float16.
+    wide = [one.numpy() if one.itemsize > 2 else one.float().numpy() for one in floats]
+    return np.concatenate([np.empty(0, np.float32), *wide])

@@ -16,14 +16,13 @@ from pathlib import Path
 from socket import AF_INET, SO_REUSEADDR, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET, socket
 from typing import Any
 
-from launcher.commands.compare import weight_divergence
 from launcher.commands.run import RunOptions, run
 from launcher.output import Output
 from launcher.page.learning_curves import round_rows
 from launcher.page.ring import mixes, orders
 from launcher.page.run_data import RunData
 from launcher.reports import summary_json
-from launcher.reports.summary import TimeSpent, summarise
+from launcher.reports.summary import TimeSpent, summarise, weight_divergence
 from launcher.reports.summary_json import Summary
 from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
