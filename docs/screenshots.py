@@ -46,7 +46,7 @@ def live_view(run: Path, spec: Spec) -> None:
     for id, line in sorted(heard, key=lambda one: one[1]["time"]):
         event = read_event(line)
         if event:
-            federation.take_in([(id, event)])
+            federation.apply([(id, event)])
         if isinstance(event, RoundDone) and event.round == SHOWN_ROUND:
             break
     console = Console(record=True, width=100, height=24, file=io.StringIO(), force_terminal=True)

@@ -1,5 +1,10 @@
-"""`dfl-launch certs`: a CA for the federation and one certificate a peer, made out to its id."""
+"""Certificates of a federation: how `dfl-launch certs` makes them, and with which of them peers are asked.
 
+There is a CA for the federation, and one certificate for each peer, made out to its id.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -10,15 +15,59 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from launcher.run_files import certificate_files
 from peer.errors import InputError
 from peer.files import others_may_write, unwritable, write_atomically
-from peer.network.transport.tls import fingerprint
+from peer.network.transport.tls import CertificateBundle, CertificatePaths, fingerprint
 from peer.spec.federation import Spec
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What `--certs DIR` or `--tls CA CERT KEY` say, if anything. InputError where that is not there, or no good."""
+
+    directory: Path | None = None
+    files: tuple[Path, Path, Path] | None = None
+
+    def any(self) -> CertificateBundle | None:
+        """Those with which any peer can be asked, whosever they are."""
+        if self.files:
+            return CertificatePaths.of_anybody(*self.files).read()
+        if not self.directory:
+            return None
+        base = self.directory.resolve()
+        for key in sorted(base.glob("*.key")):
+            if (cert := key.with_suffix(".pem")).exists():
+                return CertificatePaths.of_anybody(base / "ca.pem", cert, key).read()
+        what = "give the directory of ca.pem, and one <id>.pem with <id>.key"
+        raise InputError(f"{self.directory}: holds no certificate; {what}")
+
+    def of(self, id: str) -> CertificatePaths | None:
+        """That member's own: it obeys no other. None where there are no certificates."""
+        if self.files:
+            found = CertificatePaths.of_anybody(*self.files)
+            if found.id != id:
+                cert, holder = self.files[1], found.id or "nobody"
+                raise InputError(f"{cert}: is made out to {holder}; {id} obeys its own certificate only")
+        elif self.directory:
+            found = CertificatePaths(id, **certificate_files(self.directory, id))
+        else:
+            return None
+        found.read()
+        return found
+
+    def holders(self, ids: Sequence[str]) -> Sequence[str]:
+        """Those of whom there is a certificate; all where there are none."""
+        if self.files:
+            return [CertificatePaths.of_anybody(*self.files).id]
+        if self.directory:
+            return [id for id in ids if certificate_files(self.directory, id)["key"].exists()]
+        return ids
 
 
 @unwritable()
 def make_certificates(spec: Spec, directory: Path, days: int) -> str:
-    """Write ca.pem, and <id>.pem with <id>.key for every peer; the fingerprint of the CA.
+    """Write ca.pem, and <id>.pem with <id>.key for every peer; return the fingerprint of the CA.
 
     The CA's key is used once and kept nowhere. So the only way to admit another certificate is a new CA: run this
     again and copy the new files over the old ones, peer by peer; running peers take them up and from then on refuse

@@ -230,7 +230,7 @@ def certificate_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
-def run_command(arguments: argparse.Namespace, output: "Output") -> int:
+def run_command(arguments: argparse.Namespace, output: Output) -> int:
     from launcher.command_spec import header, resolved
     from peer.spec.document import Document
 
@@ -257,10 +257,10 @@ def run_command(arguments: argparse.Namespace, output: "Output") -> int:
         dashboard=dashboard_address(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet),
         beside=arguments.beside is not None,
     )
-    return run(options, output).told(output)
+    return run(options, output).report(output)
 
 
-def attach_command(arguments: argparse.Namespace, output: "Output") -> int:
+def attach_command(arguments: argparse.Namespace, output: Output) -> int:
     from launcher.command_spec import header
     from launcher.run_files import RunFiles
     from peer.spec.document import Document
@@ -272,10 +272,10 @@ def attach_command(arguments: argparse.Namespace, output: "Output") -> int:
     from launcher.dashboard.server import dashboard_address
 
     at = dashboard_address(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet)
-    return attach(arguments.run, output, at).told(output)
+    return attach(arguments.run, output, at).report(output)
 
 
-def study_command(arguments: argparse.Namespace, output: "Output") -> int:
+def study_command(arguments: argparse.Namespace, output: Output) -> int:
     from launcher.study.command import StudyOptions, study
     from peer.spec.loading import FIRST_PORT
 
@@ -283,8 +283,7 @@ def study_command(arguments: argparse.Namespace, output: "Output") -> int:
     return study(StudyOptions(arguments.file, arguments.out, arguments.at_once, port, arguments.dask), output)
 
 
-def completion_command(arguments: argparse.Namespace, output: "Output") -> int:
-
+def completion_command(arguments: argparse.Namespace, output: Output) -> int:
     output.text(completion_script(arguments.shell))
     return 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.reports import summary_json
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise
 from peer.runtime.in_process import run_in_process
 from peer.spec.loading import load_spec
 
@@ -25,7 +25,7 @@ def federate(directory: Path, protocol: Any = QUICK, peers: int = 4, **more: Any
     (directory / "federation.yaml").write_text(json.dumps(content))
     spec = load_spec(directory / "federation.yaml", peers=peers)
     asyncio.run(run_in_process(spec, directory))
-    summary_json.write(directory / "summary.json", summarise(spec, directory, wall_seconds=7.25, restarts=1))
+    summary_json.write(directory / "summary.json", summarise(spec, directory, TimeSpent(7.25, 1)))
     return directory
 
 

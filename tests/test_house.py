@@ -30,7 +30,7 @@ LAUNCHER = (
     {"launcher.engines", "launcher.monitor", "launcher.reports"},
     {"launcher.plan", "launcher.recorded_spec"},
     {"launcher.certificates", "launcher.command_spec", "launcher.headline", "launcher.table", "launcher.views"},
-    {"launcher.run_files"},
+    {"launcher.history", "launcher.run_files"},
     {"launcher.output"},
 )
 NETWORK = (

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
+from launcher.command_spec import resolved
 from launcher.engines.preflight import check_resources
 from launcher.output import Output
 from launcher.plan import Plan, plan
@@ -28,14 +29,16 @@ SHOWN = 16
 """Peers whose traffic is counted and shown; the others of a larger federation are like them."""
 
 
-def check(spec: Spec, output: Output) -> None:
-    """Tells shapes, and each peer's samples, bytes and disk. InputError if the federation cannot run."""
+def check_command(arguments: argparse.Namespace, output: Output) -> int:
+    """Show shapes, and each peer's samples, bytes and disk. InputError if the federation cannot run."""
+    spec = resolved(arguments)
     made = plan(spec)
     needs = ResourceEstimate(made, asyncio.run(traffic(made, spec.ids[:SHOWN])), lacking(spec))
     if output.as_json:
         output.document(needs.plain())
     else:
         resource_estimate.show(needs, output.console)
+    return 0
 
 
 def lacking(spec: Spec) -> list[str]:
@@ -124,10 +127,3 @@ def _check_alike(protocol: str, calls: Mapping[str, Calls]) -> None:
 
 def _call(call: tuple[int | str, ...] | None) -> str:
     return "nothing more" if call is None else f"{call[1]}({', '.join(map(repr, call[2:]))}) in round {call[0]}"
-
-
-def check_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.command_spec import resolved
-
-    check(resolved(arguments), output)
-    return 0

@@ -1,38 +1,32 @@
 """`dfl-launch compare`: what a run gained over the same peers training alone (MCG and CGS: CYCle's)."""
 
 import argparse
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import safetensors
-from numpy.typing import NDArray
 from pydantic import ValidationError
-from safetensors import SafetensorError
 
 from launcher.headline import Headline
 from launcher.output import Output
 from launcher.recorded_spec import RecordedSpec
 from launcher.reports import summary_json
+from launcher.reports.summary import weight_divergence
 from launcher.reports.summary_json import Summary
 from launcher.reports.worth import collaboration_gains, signed
 from peer.errors import InputError
-from peer.files import open_plain
 from peer.learning.tasks import Figure
-from peer.learning.training import metrics
 from peer.learning.training.phase import Phase
 from peer.protocols.registry import PROTOCOLS, protocol_class
-from peer.telemetry.results import MODEL
 from peer.text import number, printable
 
 COMPARED = ("data", "model", "task", "training", "seed", "init", "ring", "rounds")
 """Keys in which the two runs must be alike."""
 
 
-def compare(run: Path, alone: Path, output: Output) -> None:
-    """Print what the run in `run` gained over the one in `alone`; InputError if they do not go together."""
+def compare_command(arguments: argparse.Namespace, output: Output) -> int:
+    """Print what one run gained over the other; InputError if they do not go together."""
+    run, alone = arguments.run, arguments.alone
     ours, theirs = _spec(run), _spec(alone)
     if theirs.keys.protocol.name != "solo":
         raise InputError(f"{alone} is a run of `{theirs.keys.protocol.name}`; give one of `solo` in second place")
@@ -54,6 +48,7 @@ def compare(run: Path, alone: Path, output: Output) -> None:
         output.document({"test": headline.test, "figure": headline.name} | gains)
     else:
         output.say(*map(printable, comparison_lines(gains, headline)))
+    return 0
 
 
 def comparison_lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
@@ -118,35 +113,3 @@ def _figures(directory: Path, summary: Summary, headline: Headline) -> dict[str,
         lacking = f"accuracy on the `{headline.test}` test" if headline.test else headline.name
         raise InputError(f"{directory}: {', '.join(missing)} have no {lacking}")
     return {id: value for id, value in found.items() if value is not None}
-
-
-def weight_divergence(run: Path, ids: Sequence[str]) -> float | None:
-    """The mean over all weights of Eq. 11 of FedISP; None for one peer, or where models differ in shape or have stayed
-    where their peers ran."""
-    models = [run / id / MODEL for id in ids]
-    if not all(map(os.path.lexists, models)):
-        return None
-    vectors = [*map(_weights, models)]
-    if len({len(vector) for vector in vectors}) > 1 or len(vectors) < 2 or not len(vectors[0]):
-        return None
-    return float(metrics.weight_divergence(vectors).mean())
-
-
-def _weights(path: Path) -> NDArray[np.floating[Any]]:
-    """Every floating-point number of a model, parameters and buffers, in the order of their names."""
-    try:
-        open_plain(path).close()
-        with safetensors.safe_open(path, "pt") as file:  # its header first: a file may claim any size
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError, KeyError) as error:
-        raise InputError(f"{path} cannot be read ({error})") from None
-    floats = [tensors[name].flatten() for name in sorted(tensors) if tensors[name].is_floating_point()]
-    # numpy has no types of fewer bits but float16.
-    wide = [one.numpy() if one.itemsize > 2 else one.float().numpy() for one in floats]
-    return np.concatenate([np.empty(0, np.float32), *wide])
-
-
-def compare_command(arguments: argparse.Namespace, output: "Output") -> int:
-
-    compare(arguments.run, arguments.alone, output)
-    return 0

@@ -5,7 +5,6 @@ import ast
 import keyword
 from importlib.resources import files
 from importlib.util import find_spec
-from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,9 @@ WRITTEN = {"code.py": "{}.py", "test.py": "test_{}.py", "federation.yaml": "{}.y
 PEERS = 4
 
 
-def new(kind: str, name: str, out: Path) -> list[str]:
-    """Writes the files; lines that say which, and what to type next. InputError where one of them cannot be."""
+def new_command(arguments: argparse.Namespace, output: "Output") -> int:
+    """Write the files, and say which, and what to type next. InputError where one of them cannot be written."""
+    kind, name, out = arguments.kind, arguments.name, arguments.out
     check_name(name)
     paths = {template: out / written.format(name) for template, written in WRITTEN.items()}
     if there := next((path for path in paths.values() if path.exists()), None):
@@ -38,12 +38,13 @@ def new(kind: str, name: str, out: Path) -> list[str]:
         with path.open("x", encoding="utf-8") as file:  # nothing is written through a link, or over what has come since
             file.write(filled(kind, template, name, class_name))
     code, test, federation = paths.values()
-    return [
+    output.say(
         f"{code}, {test}, {federation}: change the first one, then",
         f"  dfl-launch check {federation} --peers {PEERS}",
         f"  python -m pytest {test}",
         f"  dfl-launch run {federation} --peers {PEERS}",
-    ]
+    )
+    return 0
 
 
 def filled(kind: str, template: str, name: str, class_name: str) -> str:
@@ -79,9 +80,3 @@ def check_unused(kind: str, defined: str) -> None:
     used = {getattr(node, field, None) for node in nodes for field in ("id", "arg", "name", "asname")}
     if defined in used or keyword.iskeyword(defined):
         raise InputError(f"`{defined}` stands for something else in what is written; choose another name")
-
-
-def new_command(arguments: argparse.Namespace, output: "Output") -> int:
-
-    output.say(*new(arguments.kind, arguments.name, arguments.out))
-    return 0

@@ -14,12 +14,13 @@ from peer.settings import field_docs
 NOTHING = "nothing"
 
 
-def show(output: Output) -> None:
+def protocols_command(_arguments: argparse.Namespace, output: Output) -> int:
     entries = [describe(name, protocol_class(name)) for name in PROTOCOLS]
     if output.as_json:
         output.document(entries)
     else:
         output.console.print(table(entries))
+    return 0
 
 
 def describe(name: str, protocol: type[Protocol]) -> dict[str, Any]:
@@ -74,9 +75,3 @@ def table(entries: list[dict[str, Any]]) -> Table:
 def leaving(entry: dict[str, Any]) -> str:
     """Vectors and records by their names."""
     return ", ".join(entry[key] for key in ("shares", "records") if entry[key] != NOTHING) or NOTHING
-
-
-def protocols_command(arguments: argparse.Namespace, output: "Output") -> int:
-
-    show(output)
-    return 0

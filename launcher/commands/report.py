@@ -21,23 +21,16 @@ from launcher.reports.collected import Collected
 from launcher.reports.summary import TimeSpent
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
-from launcher.supervision.run_directory import Totals
 from peer.errors import FailedError, InputError
 from peer.files import unwritable_reason, write_atomically
 from peer.spec.federation import Spec
+from peer.telemetry.results import AUDIT
 
 
 def summarise(directories: Sequence[Path], code: Path | None) -> tuple[Collected, Summary]:
     """The run of which these are the peers, and its summary. InputError, or FailedError if nobody has finished."""
     collected = Collected.find(directories, code)
     return collected, collected.summarise(_spent(directories))
-
-
-def show_summary(collected: Collected, summary: Summary, output: Output) -> None:
-    if output.as_json:
-        output.text(summary_json.dump(summary))
-    else:
-        recap.report(summary, collected.spec, output.console)
 
 
 def check_out(out: Path) -> None:
@@ -50,18 +43,11 @@ def check_out(out: Path) -> None:
         raise InputError(f"--out {out}: there is no directory {out.parent}; make it, or give another place")
 
 
-def write_summary(summary: Summary, out: Path) -> None:
-    summary_json.write(out, summary)
-
-
 def _spent(directories: Sequence[Path]) -> TimeSpent | None:
     """As a launcher has counted it, of a run's directory; None where only the peers have."""
     (first, *others) = directories
     counted = RunFiles(first.absolute()).totals
-    if others or not counted.exists():
-        return None
-    totals = Totals.read(counted)
-    return TimeSpent(totals.wall_seconds, totals.restarts)
+    return None if others or not counted.exists() else TimeSpent.read(counted)
 
 
 PRIVATE = 0o600
@@ -184,16 +170,16 @@ def _make(folder: Path) -> None:
         raise FailedError(f"cannot make {folder}: {error.strerror}; choose another page with --out") from None
 
 
-def summary_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from peer.telemetry.results import AUDIT
-
+def summary_command(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.out:
         check_out(arguments.out)
     collected, made = summarise(arguments.directories, arguments.code)
     if arguments.out:
-        write_summary(made, arguments.out)
-    if arguments.json or not arguments.out:
-        show_summary(collected, made, output)
+        summary_json.write(arguments.out, made)
+    if arguments.json:
+        output.text(summary_json.dump(made))
+    elif not arguments.out:
+        recap.report(made, collected.spec, output.console)
     if made.missing:
         named = ", ".join(f"{id} ({why})" for id, why in made.missing.items())
         raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")
@@ -202,7 +188,7 @@ def summary_command(arguments: argparse.Namespace, output: "Output") -> int:
     return 0
 
 
-def report_command(arguments: argparse.Namespace, output: "Output") -> int:
+def report_command(arguments: argparse.Namespace, output: Output) -> int:
 
     wanted = frozenset(name for name in ("csv", "png", "svg") if getattr(arguments, name))
     written = report(ReportOptions(arguments.directories, arguments.out, wanted, arguments.code))

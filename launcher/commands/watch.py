@@ -6,59 +6,39 @@
 
 import argparse
 import asyncio
-import signal
 import time
 from collections.abc import Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.dashboard.server import Dashboard
+from launcher.certificates import Credentials
+from launcher.command_spec import resolved
+from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.headline import Headline
 from launcher.monitor.live_table import Display, display, render
 from launcher.monitor.polled_federation import PolledFederation, in_trouble
 from launcher.output import Output
+from launcher.supervision.supervisor import Stop
 from launcher.table import HEAD, quantity
-from peer.errors import InputError
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
-from peer.network.transport.tls import CertificateBundle, CertificatePaths
+from peer.network.transport.tls import CertificateBundle
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import MAX_NAMED
 from peer.text import duration, number, printable
 
-
-def any_certificate(directory: Path) -> CertificatePaths:
-    """One that lies there as `make_certificates` writes them, whosever it is; InputError if there is none."""
-    base = directory.resolve()
-    for key in sorted(base.glob("*.key")):
-        if (cert := key.with_suffix(".pem")).exists():
-            return CertificatePaths.of_anybody(base / "ca.pem", cert, key)
-    raise InputError(f"{directory}: holds no certificate; give the directory of ca.pem, and one <id>.pem with <id>.key")
-
-
 LONG_ID = 32
 """Characters of an id that are kept together, whatever the width of the screen."""
 
 
-def certificates(directory: Path | None, files: tuple[Path, Path, Path] | None) -> CertificateBundle | None:
-    """Those with which peers are asked: any of a directory, or the CA's, a certificate and its key. InputError."""
-    if files:
-        return CertificatePaths.of_anybody(*files).read()
-    return any_certificate(directory).read() if directory else None
-
-
-def client(spec: Spec, chain: CertificateBundle | None) -> StatusClient:
-    return StatusClient(spec.name, spec.addresses, chain)
-
-
-def status(spec: Spec, chain: CertificateBundle | None, output: Output) -> int:
-    """Asks every peer that can be asked once; 1 if one of them does not answer."""
+def status_command(arguments: argparse.Namespace, output: Output) -> int:
+    """Ask every peer that can be asked once; 1 if one of them does not answer."""
+    spec, chain = resolved(arguments), Credentials(arguments.certs, arguments.tls).any()
     answers = asyncio.run(ask(spec, chain))
     if output.as_json:
         output.document(status_document(spec, answers))
@@ -70,7 +50,7 @@ def status(spec: Spec, chain: CertificateBundle | None, output: Output) -> int:
 
 
 async def ask(spec: Spec, chain: CertificateBundle | None) -> dict[str, StatusAnswer]:
-    async with aclosing(client(spec, chain)) as peers:
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
         return await peers.ask_all()
 
 
@@ -125,8 +105,6 @@ def too_few(answer: PeerStatus) -> str:
 
 POLL_SECONDS = 0.25
 """Seconds between an answer and the next question, and between two pictures."""
-STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-"""The exit code after each signal that ends the view; the peers go on."""
 
 
 def watch(spec: Spec, chain: CertificateBundle | None, output: Output, dashboard: Dashboard | None = None) -> int:
@@ -169,20 +147,15 @@ async def _watch(
     federation: PolledFederation, spec: Spec, chain: CertificateBundle | None, console: Console
 ) -> int | None:
     """The exit code that a signal asks for; None when there is nothing more to see."""
-    stop: asyncio.Queue[int] = asyncio.Queue()
-    for caught, code in STOPS.items():
-        asyncio.get_running_loop().add_signal_handler(caught, stop.put_nowait, code)
-    async with aclosing(client(spec, chain)) as peers:
-        with display(console) as screen:
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
+        with Stop().listening() as stop, display(console) as screen:
             screen.say(f"{spec.protocol.name}, {len(spec.ids)} peers, asked at their addresses")
             for id in federation.unasked:
                 screen.say(f"{id} only dials out and cannot be asked: its neighbours tell which round is on its disk")
             return await _follow(federation, peers, screen, stop)
 
 
-async def _follow(
-    federation: PolledFederation, peers: StatusClient, screen: Display, stop: asyncio.Queue[int]
-) -> int | None:
+async def _follow(federation: PolledFederation, peers: StatusClient, screen: Display, stop: Stop) -> int | None:
     news: dict[str, StatusAnswer] = {}
 
     async def ask_again_and_again(id: str) -> None:
@@ -195,40 +168,27 @@ async def _follow(
     async with background() as tasks:
         for id in federation.peers.keys() - federation.unasked:
             tasks.create_task(ask_again_and_again(id))
-        while not federation.gone(time.time()):
+        while not federation.all_unreachable(time.time()):
             heard = dict(news)
             news.clear()
-            for line in federation.hear(heard, time.time()):
+            for line in federation.record(heard, time.time()):
                 screen.say(line)
-            if not (hinted or peers.secure or federation.met) and (hint := encrypted(heard)):
+            if not (hinted or peers.secure or federation.any_answered) and (hint := encrypted(heard)):
                 hinted = True
                 screen.say(hint)
             screen.show(federation)
-            try:
-                return await asyncio.wait_for(stop.get(), POLL_SECONDS)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.asked.wait(), POLL_SECONDS)
+                return stop.code
     return None
 
 
-def status_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.command_spec import resolved
-
-    spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
-    return status(spec, chain, output)
+def watch_command(arguments: argparse.Namespace, output: Output) -> int:
+    return watch(resolved(arguments), Credentials(arguments.certs, arguments.tls).any(), output)
 
 
-def watch_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.command_spec import resolved
-
-    return watch(resolved(arguments), certificates(arguments.certs, arguments.tls), output)
-
-
-def dashboard_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.command_spec import resolved
-    from launcher.dashboard.server import Address, opened
-
+def dashboard_command(arguments: argparse.Namespace, output: Output) -> int:
     at = Address.read(arguments.at)
-    spec, chain = resolved(arguments), certificates(arguments.certs, arguments.tls)
+    spec, chain = resolved(arguments), Credentials(arguments.certs, arguments.tls).any()
     with opened(at) as dashboard:
         return watch(spec, chain, output, dashboard)

@@ -13,15 +13,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, Self
 
-from launcher.monitor.federation import ENDED, OUTSIDE, SILENT, FederationView, News
+from launcher.history import SILENT_LINKS, PeerHistory
+from launcher.monitor.federation import ENDED, OUTSIDE, FederationView
 from launcher.page.build import document_of
 from launcher.page.document import PrivacyWords, ReportDocument, as_text
 from launcher.page.html import figures_for_page
-from launcher.page.peer_history import PeerHistory
 from launcher.page.ring import neighbours
 from launcher.page.run_data import RunData
 from launcher.reports.summary_json import Summary
@@ -57,7 +55,7 @@ MAX_NAMED = 3
 
 def status_icon(federation: FederationView, id: str, doubters: Collection[str]) -> StatusIcon:
     """doubters: the neighbours that do not hear it now."""
-    doing, waiting = federation.doing(id), federation.peers[id].waiting
+    doing, waiting = federation.status_of(id), federation.peers[id].waiting
     if doing not in (*ENDED, *OUTSIDE):
         if doubters:
             return "?", "bad", f"is not heard by {named_briefly(doubters)}"
@@ -95,7 +93,7 @@ class LiveSnapshot:
         doubters = defaultdict[str, list[str]](list)
         for peer in federation.peers.values():
             for other, state in peer.links.items() if peer.state not in ENDED else ():
-                if state in SILENT:
+                if state in SILENT_LINKS:
                     doubters[other].append(peer.id)
         rows = {id: _row(federation, id, doubters[id]) for id in order}
         pairs = neighbours(order)
@@ -145,25 +143,9 @@ PRIVACY_OPEN = PrivacyWords(
 )
 
 
-@dataclass(frozen=True)
-class LiveRun(RunData):
-    """decided: the views so far."""
-
-    decided: Views
-
-    @cached_property
-    def views(self) -> Views:
-        return self.decided
-
-    @property
-    def proof(self) -> None:
-        return None
-
-
-def live_document(spec: Spec, views: Views, chronicles: Mapping[str, PeerHistory]) -> ReportDocument:
+def live_document(spec: Spec, views: Views, histories: Mapping[str, PeerHistory]) -> ReportDocument:
     """Its tables lack what stands in audits alone: the bytes along each edge."""
-    nowhere = dict.fromkeys(spec.ids, Path())
-    document = document_of(LiveRun(spec, nowhere, None, chronicles, {}, views), spec.name)
+    document = document_of(RunData(spec, views, histories, goes_on=True), spec.name)
     [run] = document.runs
     goes_on = f"Goes on: {run.completed} of {views.rounds} rounds. The figures are those of the rounds so far."
     changes = [f"From round {round} on: {words}" for round, words in views.changes()]
@@ -201,10 +183,9 @@ class Feed:
         self.written = ""
         self.following = asyncio.Event()
         self._watchers = 0
-        self._chronicles = {id: PeerHistory(id) for id in spec.ids}
-        self._news: list[News] = []
-        self._fresh, self._due, self._trouble = True, 0.0, ""
-        federation.listeners.append(self._news.extend)
+        self._drawn_to = -1
+        """How many events the federation had taken in when the last document was made."""
+        self._due, self._trouble = 0.0, ""
 
     async def run(self) -> None:
         while True:
@@ -215,10 +196,6 @@ class Feed:
 
     def look(self, now: float) -> None:
         """Takes in what is new. `now` in unix seconds."""
-        news, self._news[:] = [*self._news], []
-        for id, event in news:
-            self._chronicles[id].hear(event)
-        self._fresh |= bool(news)
         before, self.now = self.now, self._now(now)
         if self.now != before:
             self._tell()
@@ -226,11 +203,12 @@ class Feed:
     async def draw(self, clock: float) -> None:
         """Makes a document if there is anything new, and it is time for one; where that cannot be, the one before stays
         and it is said why. clock: a monotonic one, in seconds."""
-        if self._fresh and clock >= self._due:
-            self._fresh, begun = False, time.monotonic()
+        if self._drawn_to != self.federation.applied and clock >= self._due:
+            self._drawn_to, begun = self.federation.applied, time.monotonic()
+            # Copies: the federation goes on hearing of its peers while the thread reads.
+            histories = {id: history.copy() for id, history in self.federation.histories.items()}
             try:
-                # The chronicles are as they are until the next look.
-                written = await asyncio.to_thread(self._write, self.federation.views)
+                written = await asyncio.to_thread(self._write, self.federation.views, histories)
             except FailedError as error:
                 self._trouble = f"The figures are old: {error}"
             else:
@@ -263,20 +241,15 @@ class Feed:
                     self._show(as_json(document))
             self._tell()
 
-    def detach(self) -> None:
-        """Hears nothing any more."""
-        if self._news.extend in self.federation.listeners:
-            self.federation.listeners.remove(self._news.extend)
-
-    def _write(self, views: Views) -> str:
-        return as_json(live_document(self.spec, views, self._chronicles))
+    def _write(self, views: Views, histories: Mapping[str, PeerHistory]) -> str:
+        return as_json(live_document(self.spec, views, histories))
 
     def _now(self, now: float) -> LiveSnapshot:
         seen = LiveSnapshot.of(self.federation, self._order(), now)
         return replace(seen, said=f"{seen.said} {self._trouble}") if self._trouble else seen
 
     def _order(self) -> tuple[str, ...]:
-        orders = [order for one in self._chronicles.values() for order in one.orders]
+        orders = [order for one in self.federation.histories.values() for order in one.orders]
         newest = max(orders, key=lambda order: order.time, default=None)
         known = newest is not None and sorted(newest.order) == sorted(self.spec.ids)
         return tuple(newest.order) if newest and known else self.spec.ids

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from launcher.page.charts import vega_script
 from peer.errors import InputError
-from peer.network.transport.addresses import is_loopback, names_of
+from peer.network.transport.addresses import names_of
 from peer.spec.blocks import MAX_PORT
 from peer.text import one_line
 
@@ -48,11 +48,6 @@ class Address:
         if not found or int(found["port"]) > MAX_PORT:
             raise InputError(f"--at {text}: give HOST:PORT, such as 127.0.0.1:8080, or leave it out")
         return cls((found["host"] or LOOPBACK).strip("[]"), int(found["port"]))
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        return is_loopback(str(self))
 
     def taken(self) -> socket.socket:
         """A socket that listens there from now on; InputError where that cannot be."""
@@ -125,7 +120,6 @@ class Dashboard:
         finally:
             feeding.cancel()
             feed.end("The launcher has ended.")
-            feed.detach()
             server.should_exit = True
             await asyncio.wait((serving, feeding), timeout=2 * LAST)
             serving.cancel()
@@ -205,6 +199,5 @@ def _account(task: "asyncio.Task[None]", feed: "Feed", say: Callable[[str], None
     """What has gone wrong with the page."""
     if not task.cancelled() and (error := task.exception()):
         said = f"the dashboard has failed, and the run goes on: {one_line(f'{type(error).__name__}: {error}')}"
-        feed.detach()
         feed.end(said)
         say(said)

@@ -10,14 +10,16 @@ Peers that somebody else has started are polled instead: `polled_federation.py`.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from launcher.headline import Headline, mean
+from launcher.history import SILENT_LINKS, PeerHistory
 from launcher.views import Views, describe_change, view_of_event
 from peer.files import lines, open_plain
+from peer.spec.federation import Spec
 from peer.telemetry.events import (
     SCHEMA,
     Awaited,
@@ -48,7 +50,7 @@ from peer.telemetry.events import (
     read_event,
 )
 from peer.telemetry.remaining import Remaining
-from peer.telemetry.results import objects
+from peer.telemetry.results import EVENTS, objects
 from peer.text import printable
 from peer.views.view import View
 
@@ -109,8 +111,6 @@ PATIENCE_SECONDS = 5.0
 """Seconds that a peer may wait for another before a person is told."""
 ENDED = ("done", "left", "failed", "stopped", "restarting", "no answer")
 """States in which there is no process, or none that anybody can ask."""
-SILENT = ("suspected", "down")
-"""States of a link at whose other end nobody is heard."""
 
 
 @dataclass
@@ -140,25 +140,25 @@ class Wait:
 
 @dataclass
 class PeerView:
-    """One peer as its events show it.
+    """One peer as its events show it: its history, and what it does at the moment.
 
     state: what the peer last said it does, or what became of its process: "starting",
     "restarting", "failed", "stopped".
-    history: its `round` events by round; a round that is replayed after a crash replaces itself.
+    restarts: as its supervisor counts them; how often a peer that nobody supervises was restarted, its history says.
     """
 
     id: str
     state: str = field(default="starting", init=False)
     round: int = field(default=0, init=False)
-    history: dict[int, RoundDone] = field(default_factory=dict, init=False)
     waits: dict[Cause, Wait] = field(default_factory=dict, init=False)
     links: dict[str, str] = field(default_factory=dict, init=False)
     failure: str | None = field(default=None, init=False)
+    """Why the process that runs now cannot go on."""
     restarts: int = field(default=0, init=False)
-    view: int = field(default=0, init=False)
-    """The number of the last view of which it has heard."""
-    _moves: bool = field(default=False, init=False)
-    """Whether it is on its way into that view."""
+    history: PeerHistory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.history = PeerHistory(self.id)
 
     def start(self) -> None:
         """Its process is started, perhaps again: of what it does now nothing is known yet."""
@@ -171,12 +171,12 @@ class PeerView:
     @property
     def completed(self) -> int:
         """How many rounds it has behind it."""
-        return max(self.history, default=0)
+        return self.history.completed
 
     @property
     def last(self) -> RoundDone | None:
         """Its newest `round` event."""
-        return self.history.get(self.completed)
+        return self.history.rounds.get(self.completed)
 
     @property
     def waiting(self) -> list[str]:
@@ -192,25 +192,23 @@ class PeerView:
     def figure(self, headline: Headline, round: int | None = None) -> float | None:
         """The one that counts, after `round` (None: the newest); after one without an evaluation, that of before."""
         last = self.completed if round is None else round
-        done = (self.history.get(at) for at in range(last, 0, -1))
+        done = (self.history.rounds.get(at) for at in range(last, 0, -1))
         return next((headline.value(one) for one in done if one and one.evaluated), None)
 
-    def seconds(self, activity: str) -> float:
-        """Seconds spent on "train", "communicate" or "evaluate" in all rounds."""
-        return sum(done.seconds.get(activity, 0.0) for done in self.history.values())
-
-    def hear(self, event: Event) -> str | None:
-        """Takes one event in; what a person should be told of it, if anything."""
+    def apply(self, event: Event) -> str | None:
+        """Take one event in; return what a person should be told of it, if anything."""
+        moved = self.history.moves
+        self.history.apply(event)
+        moves = self.history.moves
+        if moved and not moves:
+            self.links = {}  # that the links of the view before went down is no news
         match event:
             case StateChanged():
                 self.state, self.round = event.state, event.round or self.round
-                if event.state == "joining":  # started by hand, after a life in which it waited
+                if event.state == "joining":  # started by hand, after a process that waited
                     self.waits = {}
-                    self._join_anew()
-            case RoundDone():
-                self.history[event.round] = event
             case ViewDecided():
-                self._hear_view(event)
+                self.waits, self.links = {}, {}  # links are made anew in each view
             case Returning() | Leaving():
                 return f"{self.id}: {event}"
             case Departed():
@@ -219,14 +217,14 @@ class PeerView:
             case Waiting():
                 self.waits[event.cause] = self.waits.get(event.cause, Wait((), event.time)).after(event)
             case LinkChanged():
-                return self._hear_link(event)
+                return self._apply_link(event)
             case Failed():
                 self.end("failed")
                 self.failure = event.message
                 return f"{self.id} failed: {event}"
             case Done():
                 self.end("done")
-            case Resumed() if self._moves:
+            case Resumed() if moves:
                 return None  # as all do: the change of view was told
             case Resumed() | CallerRefused():
                 return f"{self.id} {event}"
@@ -244,10 +242,17 @@ class PeerView:
                 return f"{self.id}: {event}"
         return None
 
-    def overdue(self, now: float, somebody_works: bool = False) -> str | None:
-        """Says once for whom the peer waits, when it has done so for a while (`now` in unix seconds).
+    def _apply_link(self, event: LinkChanged) -> str | None:
+        before, state = self.links.get(event.neighbour), event.state
+        self.links[event.neighbour] = state
+        if self.history.moves or state in (before, "left") or (before in (None, "left") and state == "up"):
+            return None
+        return f"link {self.id} - {event.neighbour} is {state}" + (f" ({event.reason})" if event.reason else "")
 
-        While somebody trains, a neighbour that sends nothing is no trouble: the others wait for the slowest. Where too
+    def overdue(self, now: float, somebody_works: bool = False) -> str | None:
+        """Say once for whom the peer waits, when it has done so for a while (`now` in unix seconds).
+
+        While another trains, a neighbour that sends nothing is no trouble: the others wait for the slowest. Where too
         few members are here to decide, that is told of all who wait for them together.
         """
         if self.shortage:
@@ -255,24 +260,6 @@ class PeerView:
         due = {cause: wait for cause, wait in self.waits.items() if cause != "stalled" or not somebody_works}
         named = [str(one) for wait in due.values() for one in wait.tell(now)]
         return f"{self.id} waits for {', '.join(named)}" if named else None
-
-    def _hear_view(self, event: ViewDecided) -> None:
-        """What it has done in an earlier view from that round on is void; its links are made anew."""
-        self.view = max(self.view, event.number)
-        self.history = {round: done for round, done in self.history.items() if round < event.first}
-        self.waits, self.links, self._moves = {}, {}, True
-
-    def _join_anew(self) -> None:
-        """In the next view: that the links of the one before went down is no news."""
-        if self._moves:
-            self.links, self._moves = {}, False
-
-    def _hear_link(self, event: LinkChanged) -> str | None:
-        before, state = self.links.get(event.neighbour), event.state
-        self.links[event.neighbour] = state
-        if self._moves or state in (before, "left") or (before in (None, "left") and state == "up"):
-            return None
-        return f"link {self.id} - {event.neighbour} is {state}" + (f" ({event.reason})" if event.reason else "")
 
 
 OUTSIDE = ("lost", "expelled", "returning")
@@ -284,14 +271,14 @@ News = tuple[str, Event]
 
 
 class FederationView:
-    """All peers of a run by what `take` is told of them."""
+    """All peers of a run by what `update` is told of them."""
 
     def __init__(self, ids: Sequence[str], rounds: int, headline: Headline):
         self.rounds, self.headline, self.ending = rounds, headline, False
         self._most = rounds
         self.peers = {id: PeerView(id) for id in ids}
-        self.listeners: list[Callable[[Sequence[News]], None]] = []
-        """Who else is told of the news."""
+        self.applied = 0
+        """How many events were taken in so far: who draws something sees by it whether anything is new."""
         self._later: list[View] = []
         """The views after the first of which somebody has told."""
         self._remaining = Remaining()
@@ -299,26 +286,29 @@ class FederationView:
         """The members of whom was told that a decision waits for them."""
         self._remind_at = REMIND_SECONDS
 
-    def take(self, news: Iterable[News], now: float) -> list[str]:
+    def update(self, news: Iterable[News], now: float) -> list[str]:
         """Takes in what is new of all; what a person should be told of it, and of waits. `now` in unix seconds."""
-        told = self.take_in(news)
+        told = self.apply(news)
         self._remaining.see(self.round, now)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
         overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.present]
         return told + [printable(line) for line in overdue if line]
 
-    def take_in(self, news: Iterable[News]) -> list[str]:
+    def apply(self, news: Iterable[News]) -> list[str]:
         """Takes in some news; what a person should be told of them."""
         news = [(id, event) for id, event in news if self._is_possible(event)]
-        for listener in self.listeners:
-            listener(news)
+        self.applied += len(news)
         changes = self._take_views([event for _, event in news if isinstance(event, ViewDecided)])
         # All are heard before any line is chosen: who has finished may be told later.
-        heard = [(id, event, line) for id, event in news if (line := self.peers[id].hear(event))]
+        heard = [(id, event, line) for id, event in news if (line := self.peers[id].apply(event))]
         # A refused caller chooses its own words.
         told = [printable(line) for id, event, line in heard if not self._expected(id, event)]
         ends = self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
         return changes + told + self._take_shortages(news) + ends
+
+    @property
+    def histories(self) -> Mapping[str, PeerHistory]:
+        return {id: peer.history for id, peer in self.peers.items()}
 
     @property
     def views(self) -> Views:
@@ -334,7 +324,7 @@ class FederationView:
         """The members of the view."""
         return [self.peers[id] for id in self.view.members if id in self.peers]
 
-    def doing(self, id: str) -> str:
+    def status_of(self, id: str) -> str:
         """What a peer does: its state, or that it is lost, voted out or on its way back."""
         state = self.peers[id].state
         if id in self.view.members or state in ("done", "left"):
@@ -397,7 +387,7 @@ class FederationView:
         if not isinstance(event, LinkChanged):
             return False
         ends = (self.peers[id], self.peers.get(event.neighbour))
-        if any(end is None or end.id not in self.view.members or end.view < self.view.number for end in ends):
+        if any(end is None or end.id not in self.view.members or end.history.view < self.view.number for end in ends):
             return True
         return self.ending or any(end is None or end.state in ("serving", "done") for end in ends)
 
@@ -415,11 +405,16 @@ class FederationView:
         return mean(peer.figure(self.headline, round) for peer in self.present)
 
     def mean_loss(self, round: int) -> float | None:
-        return mean(peer.history[round].loss for peer in self.present if round in peer.history)
+        known = [peer.history.rounds.get(round) for peer in self.present]
+        return mean(done.loss for done in known if done)
 
-    def doubted(self, id: str) -> list[str]:
+    def suspected_by(self, id: str) -> list[str]:
         """The neighbours that do not hear the peer now."""
-        return [other.id for other in self.peers.values() if other.links.get(id) in SILENT and other.state not in ENDED]
+        return [
+            other.id
+            for other in self.peers.values()
+            if other.links.get(id) in SILENT_LINKS and other.state not in ENDED
+        ]
 
     def seconds_left(self, now: float) -> float | None:
         """An estimate from the last rounds that were seen to end; None before there are two. `now` in unix seconds."""
@@ -431,15 +426,19 @@ class Federation(FederationView):
 
     def __init__(self, directory: Path, ids: Sequence[str], rounds: int, headline: Headline):
         super().__init__(ids, rounds, headline)
-        self._tails = {id: Tail(directory / id / "events.jsonl") for id in ids}
+        self._tails = {id: Tail(directory / id / EVENTS) for id in ids}
+
+    @classmethod
+    def from_spec(cls, spec: Spec, directory: Path) -> Self:
+        return cls(directory, spec.ids, spec.rounds, Headline.of(spec))
 
     def look(self, now: float) -> list[str]:
         """Reads what is new; what a person should be told of it. `now` in unix seconds."""
-        return self.take([one for id in self.peers for one in self._news(id)], now)
+        return self.update([one for id in self.peers for one in self._news(id)], now)
 
     def look_at(self, id: str) -> list[str]:
         """Reads what is new of one peer."""
-        return self.take_in(self._news(id))
+        return self.apply(self._news(id))
 
     def _news(self, id: str) -> list[News]:
         events = map(read_event, objects(self._tails[id].lines()))

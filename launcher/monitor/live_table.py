@@ -36,7 +36,7 @@ def render(federation: FederationView, console: Console) -> RenderableType:
     expendable = ("train/comm/eval", "sent", "loss", "restarts", "round", federation.headline.name, "waits for")
     lines: list[RenderableType] = [fitting(rows, expendable, console, elastic="waits for")]
     if hidden:
-        states = Counter(federation.doing(peer.id) for peer in hidden)
+        states = Counter(federation.status_of(peer.id) for peer in hidden)
         counted = printable(", ".join(f"{count} {state}" for state, count in states.most_common()))
         lines.append(Text(f"and {plural(len(hidden), 'more peer')}: {counted}", style="dim"))
     lines += [progress(federation), Text(federation_line(federation), style="bold")]
@@ -65,7 +65,7 @@ def progress(federation: FederationView) -> Table:
 def federation_line(federation: FederationView) -> str:
     """How many there are, how good, and what has happened to them."""
     done = federation.round
-    lost = sum(federation.doing(id) in OUTSIDE for id in federation.peers)
+    lost = sum(federation.status_of(id) in OUTSIDE for id in federation.peers)
     restarts = sum(peer.restarts for peer in federation.peers.values())
     words = [
         plural(len(federation.peers), "peer") + (f", {lost} lost" if lost else ""),
@@ -83,10 +83,12 @@ def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Seque
         return peers, []
 
     def interest(peer: PeerView) -> tuple[bool, bool, bool, int, float]:
-        trouble = (peer.state in ENDED and peer.state not in ("done", "left")) or federation.doing(peer.id) in OUTSIDE
+        trouble = (peer.state in ENDED and peer.state not in ("done", "left")) or federation.status_of(
+            peer.id
+        ) in OUTSIDE
         figure = peer.figure(federation.headline)
         goodness = inf if figure is None else figure if federation.headline.figure.better == "up" else -figure
-        doubted, waits = bool(federation.doubted(peer.id)), bool(peer.waiting)
+        doubted, waits = bool(federation.suspected_by(peer.id)), bool(peer.waiting)
         return (not trouble, not doubted, not waits, peer.completed, goodness)
 
     peers.sort(key=interest)
@@ -94,13 +96,13 @@ def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Seque
 
 
 def row(federation: FederationView, peer: PeerView) -> Row:
-    doubted = federation.doubted(peer.id)
-    doing = federation.doing(peer.id)
+    doubted = federation.suspected_by(peer.id)
+    doing = federation.status_of(peer.id)
     named = "silent" if doubted and doing not in (*ENDED, *OUTSIDE) else doing
     style = STYLES.get(named, "")
     state = Text(named.ljust(LONGEST_STATE), style=style)
     restarted = any(one.restarts for one in federation.peers.values())
-    spent = [peer.seconds(activity) for activity in ("train", "communicate", "evaluate")]
+    spent = [peer.history.seconds(activity) for activity in ("train", "communicate", "evaluate")]
     split = "/".join(f"{100 * one / sum(spent):.0f}" for one in spent) + " %" if sum(spent) else ""
     return {
         "peer": peer.id,

@@ -70,7 +70,7 @@ def _rounds(status: PeerStatus, before: PeerView, headline: Headline, now: float
     if not (done := completed(status)):
         return []
     told = RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent, time=now)
-    known = before.history.get(done)
+    known = before.history.rounds.get(done)
     return [] if known and replace(known, time=now) == told else [told]
 
 
@@ -101,7 +101,7 @@ class PolledFederation(FederationView):
         self._heard: float | None = None
         """When somebody answered last, in unix seconds."""
 
-    def hear(self, answers: Mapping[str, StatusAnswer], now: float) -> list[str]:
+    def record(self, answers: Mapping[str, StatusAnswer], now: float) -> list[str]:
         """Takes in some peers' answers; what a person should be told of them. `now` in unix seconds."""
         said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
         lines = [self._met(id) for id in said if self._silent.pop(id, None)]
@@ -111,10 +111,10 @@ class PolledFederation(FederationView):
             self._remember(status)
             self.rounds = min(self.rounds, max(status.rounds, 1))  # fewer once they have agreed to end early
         for id in self.unasked:
-            self._hear_of(id)
+            self._apply_durable(id)
         news = [(id, one) for id, status in said.items() for one in self._events(id, status, now)]
         unmet = any(peer.state == "starting" for peer in self.present)
-        lines += self.take(news, now)
+        lines += self.update(news, now)
         if unmet:  # how far all are was not known before, and says nothing of when their last round ended
             self._remaining.begin(self.round)
         for id, answer in answers.items():
@@ -126,13 +126,13 @@ class PolledFederation(FederationView):
         """Whether a peer has ended for good, as far as anybody can tell."""
         return self.peers[id].state in OVER
 
-    def gone(self, now: float) -> bool:
+    def all_unreachable(self, now: float) -> bool:
         """Whether everybody has ended, or nobody has answered for a while."""
         silent = self._heard is not None and now - self._heard > SILENCE_SECONDS
         return silent or all(self.is_over(peer.id) for peer in self.present)
 
     @property
-    def met(self) -> bool:
+    def any_answered(self) -> bool:
         """Whether anybody has ever answered."""
         return self._heard is not None
 
@@ -168,7 +168,7 @@ class PolledFederation(FederationView):
 
     def _events(self, id: str, status: PeerStatus, now: float) -> Sequence[Event]:
         """Of a view it is told who is not in it; whether it was planned, and why, nobody says here."""
-        if status.view <= self.peers[id].view:
+        if status.view <= self.peers[id].history.view:
             return events(status, self.peers[id], self.headline, now)
         told = events(status, PeerView(id), self.headline, now)
         members = tuple(id for id in self.peers if id not in status.outside)
@@ -187,7 +187,7 @@ class PolledFederation(FederationView):
             *there,
         ]
 
-    def _hear_of(self, id: str) -> None:
+    def _apply_durable(self, id: str) -> None:
         """What the neighbours of a peer that nobody can ask tell of it."""
         peer = self.peers[id]
         peer.round = max(0, self._durable[id])

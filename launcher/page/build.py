@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 
 from launcher.headline import Headline
+from launcher.history import EventKind
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
 from launcher.page.learning_curves import peer_round_rows, round_rows
-from launcher.page.peer_history import EventKind
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
 from launcher.page.run_data import RunData
 from launcher.page.timeline import activity_rows, event_rows, peer_rows
@@ -162,13 +162,13 @@ def _build(told: RunData, label: str) -> ReportDocument:
     tables: dict[str, Iterable[Row]] = {
         "rounds": (
             {"protocol": told.spec.protocol.name, "seed": told.spec.seed, **row}
-            for row in round_rows(told.chronicles, told.views, told.judged, told.headline)
+            for row in round_rows(told.histories, told.views, told.judged, told.headline)
         ),
-        "peer_rounds": peer_round_rows(told.chronicles, told.headline),
+        "peer_rounds": peer_round_rows(told.histories, told.headline),
         "peers": peer_rows(told),
         "seconds": activity_rows(told),
         "edges": edge_rows(told),
-        "moments": event_rows(told.chronicles, told.views),
+        "moments": event_rows(told.histories, told.views),
         "ring": sector_rows(told),
         "neighbours": line_rows(told),
     }
@@ -225,7 +225,7 @@ def _privacy(told: RunData, found: list[Row]) -> PrivacyWords | None:
 
 def _state(told: RunData) -> tuple[State, str]:
     """What became of the run, for programs and in a sentence."""
-    failed = [f"{id}: {one.failure}" for id, one in told.chronicles.items() if one.failure]
+    failed = [f"{id}: {one.failure}" for id, one in told.histories.items() if one.failure]
     if told.whole:
         early = ", ended early as all peers agreed" if told.summary and told.summary.stopped_early else ""
         return "finished", f"Finished: {plural(told.completed, 'round')}{early}."
@@ -245,7 +245,7 @@ def _notes(told: RunData) -> Iterator[str]:
         yield from (f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items())
         if differing := [name for name, same in summary.replicated.items() if not same]:
             yield f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal"
-    if absent := [id for id in told.spec.ids if id not in told.places]:
+    if absent := [id for id in told.spec.ids if id not in told.histories]:
         yield f"nothing is known of {', '.join(absent)}: no directory of theirs was given"
 
 

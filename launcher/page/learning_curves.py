@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from launcher.headline import Headline, mean
+from launcher.history import PeerHistory
 from launcher.page.charts import MAX_NAMED_PEERS, Chart, ReportFigure, nominal, quantitative, rounds_axis, tip, titled
 from launcher.page.document import ReportDocument, Row
-from launcher.page.peer_history import PeerHistory
 from launcher.reports.summary import TESTS
 from launcher.views import Views
 from peer.learning.training import metrics
@@ -20,12 +20,12 @@ ACTIVITIES = ("train", "communicate", "evaluate")
 
 
 def round_rows(
-    chronicles: Mapping[str, PeerHistory], views: Views, judged: Collection[str], headline: Headline
+    histories: Mapping[str, PeerHistory], views: Views, judged: Collection[str], headline: Headline
 ) -> Iterator[Row]:
     """A row for every round after which all its members among `judged` were evaluated, as in summary.json."""
     evaluated = {
-        id: {number: one for number, one in chronicle.history.items() if one.evaluated}
-        for id, chronicle in chronicles.items()
+        id: {number: one for number, one in history.rounds.items() if one.evaluated}
+        for id, history in histories.items()
         if id in judged
     }
     for number in sorted(set().union(*evaluated.values())):
@@ -58,15 +58,15 @@ def spread(values: list[float], headline: Headline) -> Row:
     }
 
 
-def peer_round_rows(chronicles: Mapping[str, PeerHistory], headline: Headline) -> Iterator[Row]:
+def peer_round_rows(histories: Mapping[str, PeerHistory], headline: Headline) -> Iterator[Row]:
     """A row a peer and round. Seconds are of the round, bytes of all rounds so far.
 
     A figure of the task is in a column of its name, unless that is taken. stretch: counts up where rounds of a peer
     are missing, so that no line is drawn across them.
     """
-    for id, chronicle in chronicles.items():
+    for id, history in histories.items():
         stretch, before = 0, 0
-        for number, done in sorted(chronicle.history.items()):
+        for number, done in sorted(history.rounds.items()):
             stretch, before = stretch + (number > before + 1), number
             yield {
                 **done.figures,

@@ -93,7 +93,7 @@ def line_rows(told: RunData) -> Iterator[Row]:
 
 def mixes(told: RunData) -> dict[str, Mapping[str, float]]:
     """Each peer's classes as it first held them, in the same order everywhere; of very many, neighbours together."""
-    held = {id: one.data[0].classes for id, one in told.chronicles.items() if one.data}
+    held = {id: one.data[0].classes for id, one in told.histories.items() if one.data}
     names = list(dict.fromkeys(name for classes in held.values() for name in classes))
     every = ceil(len(names) / MOST_CLASSES) or 1
     groups = {f"{one[0]} to {one[-1]}" if every > 1 else one[0]: one for one in _groups(names, every)}

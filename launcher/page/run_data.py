@@ -5,16 +5,16 @@ who sent to whom, and the proof of privacy. A run that still goes on is one with
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 from launcher.headline import Headline
-from launcher.page.peer_history import PeerHistory
+from launcher.history import PeerHistory
 from launcher.reports.peer_files import audits, decided_views
 from launcher.reports.privacy import (
-    Audit,
+    Audits,
     Edge,
     SentVector,
     earlier_edges,
@@ -31,27 +31,26 @@ from peer.telemetry.events import RingOrdered
 
 @dataclass(frozen=True)
 class RunData:
-    """What there is of a run. places: the peers' directories by id; summary: None before anybody has finished."""
+    """What there is of a run. summary: None before any peer has finished."""
 
     spec: Spec
-    places: Mapping[str, Path]
-    summary: Summary | None
-    chronicles: Mapping[str, PeerHistory]
-    audits: Mapping[str, Audit]
+    views: Views
+    histories: Mapping[str, PeerHistory]
+    summary: Summary | None = None
+    audits: Audits = field(default_factory=dict)
+    goes_on: bool = False
+    """Whether the run still goes on: nothing is proven then."""
 
     @classmethod
     def read(cls, spec: Spec, places: Mapping[str, Path], summary: Summary | None) -> Self:
         """By the peers' own files."""
-        found = {id: PeerHistory.read(id, places[id]) for id in spec.ids if id in places}
-        return cls(spec, places, summary, found, audits(places))
+        histories = {id: PeerHistory.read(id, places[id]) for id in spec.ids if id in places}
+        views = decided_views(spec, places, summary.rounds if summary else spec.rounds)
+        return cls(spec, views, histories, summary, audits(places))
 
     @cached_property
     def headline(self) -> Headline:
         return Headline.of(self.spec)
-
-    @cached_property
-    def views(self) -> Views:
-        return decided_views(self.spec, self.places, self.summary.rounds if self.summary else self.spec.rounds)
 
     @cached_property
     def sent(self) -> list[SentVector]:
@@ -77,13 +76,13 @@ class RunData:
     def completed(self) -> int:
         """The last round that all present members have behind them."""
         members = self.views.spans[-1].view.members if self.views.spans else self.spec.ids
-        told = [self.chronicles[id].completed for id in members if id in self.chronicles]
+        told = [self.histories[id].completed for id in members if id in self.histories]
         return self.summary.rounds if self.summary else min(told, default=0)
 
     @property
     def orders(self) -> list[RingOrdered]:
         """Each time that the ring was ordered, as one peer after the other tells of it."""
-        return [one for chronicle in self.chronicles.values() for one in chronicle.orders]
+        return [one for history in self.histories.values() for one in history.orders]
 
     @property
     def ring_cost(self) -> tuple[float | None, float | None]:
@@ -99,6 +98,8 @@ class RunData:
     @property
     def proof(self) -> Privacy | None:
         """None while nothing is proven."""
+        if self.goes_on:
+            return None
         if self.summary:
             return self.summary.privacy
         return privacy(self.views, self.audits, privacy_declaration(self.spec, self.audits), self.spec.ids)

@@ -7,6 +7,7 @@ without the times in which no peer ran, as a run may pause for days.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
+from launcher.history import PeerHistory, TimelineEvent
 from launcher.page.charts import (
     ACTIVITY_COLOURS,
     EVENT_COLOURS,
@@ -20,7 +21,6 @@ from launcher.page.charts import (
 )
 from launcher.page.document import ReportDocument, Row
 from launcher.page.learning_curves import ACTIVITIES
-from launcher.page.peer_history import PeerHistory, TimelineEvent
 from launcher.page.run_data import RunData
 from launcher.views import Views, describe_change
 from peer.text import printable
@@ -65,22 +65,20 @@ MIN_SILENCE_S = 0.5
 MAX_TEXT = 300
 
 
-def clock_of(chronicles: Mapping[str, PeerHistory]) -> Clock:
-    return Clock(
-        (life.start, life.end or life.start) for one in chronicles.values() for life in one.lives if life.start > 0
-    )
+def clock_of(histories: Mapping[str, PeerHistory]) -> Clock:
+    return Clock((run.start, run.end or run.start) for one in histories.values() for run in one.runs if run.start > 0)
 
 
-def event_rows(chronicles: Mapping[str, PeerHistory], views: Views) -> list[Row]:
+def event_rows(histories: Mapping[str, PeerHistory], views: Views) -> list[Row]:
     """A row each, in order of time. peer: whose events tell of it, or `EVERYBODY`. begin, end: seconds of the run."""
-    clock = clock_of(chronicles)
+    clock = clock_of(histories)
     rows = [
         _event_row(id, moment, clock)
-        for id, chronicle in chronicles.items()
-        for moment in [*chronicle.lives, *chronicle.all_moments]
-        if moment.kind != "not heard" or _matters(moment, chronicles)
+        for id, history in histories.items()
+        for moment in [*history.runs, *history.timeline]
+        if moment.kind != "not heard" or _matters(moment, histories)
     ]
-    rows += [_event_row(ALL_PEERS, moment, clock) for moment in _changes(chronicles, views)]
+    rows += [_event_row(ALL_PEERS, moment, clock) for moment in _changes(histories, views)]
     for at in clock.pauses:
         rows.append({"peer": ALL_PEERS, "kind": "note", "begin": at, "end": at, "text": "the run was started again"})
     return sorted(rows, key=lambda row: row["begin"])
@@ -93,19 +91,19 @@ def _event_row(id: str, moment: TimelineEvent, clock: Clock) -> Row:
     return {"peer": id, "kind": moment.kind, "begin": begin, "end": end, "text": text}
 
 
-def _matters(silence: TimelineEvent, chronicles: Mapping[str, PeerHistory]) -> bool:
+def _matters(silence: TimelineEvent, histories: Mapping[str, PeerHistory]) -> bool:
     """Whether it is more than a blink, a neighbour that has finished, or one that is no neighbour any more."""
-    other = chronicles.get(silence.about)
+    other = histories.get(silence.about)
     ended = other.ended if other else None
     forgotten = ended is not None and (not silence.over or ended <= silence.start + 1)
-    return not forgotten and (silence.end or silence.start) - silence.start >= MIN_SILENCE_S
+    return not forgotten and silence.seconds >= MIN_SILENCE_S
 
 
-def _changes(chronicles: Mapping[str, PeerHistory], views: Views) -> Iterator[TimelineEvent]:
+def _changes(histories: Mapping[str, PeerHistory], views: Views) -> Iterator[TimelineEvent]:
     """Each change of view once, when the first peer told of it."""
     before = View(0, views.ids, first=0)
     for view in views.later:
-        times = [one.views[view.number].time for one in chronicles.values() if view.number in one.views]
+        times = [one.views[view.number].time for one in histories.values() if view.number in one.views]
         if times:
             said = describe_change(before, view) or "what was played of some rounds is void"
             why = f" ({view.reason})" if view.reason else ""
@@ -118,18 +116,18 @@ def _changes(chronicles: Mapping[str, PeerHistory], views: Views) -> Iterator[Ti
 def peer_rows(told: RunData) -> Iterator[Row]:
     """A row a peer: its figures at the end, or after the last round of which it tells."""
     results = {one.id: one for one in told.summary.per_peer} if told.summary else {}
-    for id, chronicle in told.chronicles.items():
-        result, last = results.get(id), chronicle.history.get(chronicle.completed)
-        held, judged = chronicle.data[-1] if chronicle.data else None, result or last
+    for id, history in told.histories.items():
+        result, last = results.get(id), history.rounds.get(history.completed)
+        held, judged = history.data[-1] if history.data else None, result or last
         yield {
             "peer": id,
             "samples": result.samples if result else held and held.samples,
             "value": told.headline.value(judged) if judged else None,
-            "rounds": chronicle.completed,
+            "rounds": history.completed,
             "bytes_sent": judged.bytes_sent if judged else 0,
             "bytes_received": judged.bytes_received if judged else 0,
-            **{f"{name}_seconds": round(_spent(chronicle, name), 3) for name in ACTIVITIES},
-            "starts": len(chronicle.lives),
+            **{f"{name}_seconds": round(history.seconds(name), 3) for name in ACTIVITIES},
+            "starts": len(history.runs),
             "model_sha256": result.model_sha256 if result else None,
             "classes": held.classes if held else {},
         }
@@ -137,16 +135,12 @@ def peer_rows(told: RunData) -> Iterator[Row]:
 
 def activity_rows(told: RunData) -> Iterator[Row]:
     """A row a peer and activity; `other` is what its processes took besides: starting, waiting for a round, saving."""
-    clock = clock_of(told.chronicles)
-    for id, chronicle in told.chronicles.items():
-        spent = {name: _spent(chronicle, name) for name in ACTIVITIES}
-        alive = sum(clock.seconds(life.end or life.start) - clock.seconds(life.start) for life in chronicle.lives)
+    clock = clock_of(told.histories)
+    for id, history in told.histories.items():
+        spent = {name: history.seconds(name) for name in ACTIVITIES}
+        alive = sum(clock.seconds(run.end or run.start) - clock.seconds(run.start) for run in history.runs)
         spent["other"] = max(0.0, alive - sum(spent.values()))
         yield from ({"peer": id, "activity": name, "seconds": round(value, 3)} for name, value in spent.items())
-
-
-def _spent(chronicle: PeerHistory, activity: str) -> float:
-    return sum(done.seconds.get(activity, 0.0) for done in chronicle.history.values())
 
 
 def time_figure(document: ReportDocument) -> ReportFigure:

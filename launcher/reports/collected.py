@@ -7,13 +7,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from launcher.history import PeerHistory
 from launcher.recorded_spec import Keys
-from launcher.reports.peer_files import decided_views, peer_activity
+from launcher.reports.peer_files import decided_views
 from launcher.reports.summary import PeerResults, Places, TimeSpent, is_of_the_end, longest, summary_of
 from launcher.reports.summary_json import Summary
 from peer.errors import FailedError, InputError
@@ -70,14 +72,19 @@ class Collected:
     def _why(self, id: str) -> str:
         if id not in self.places:
             return "its directory is not among those given"
-        if os.path.lexists(self.places[id] / RESULT) and peer_activity(self.places[id]).rounds >= self.spec.rounds:
+        rounds = self._histories[id].last_round
+        if os.path.lexists(self.places[id] / RESULT) and rounds >= self.spec.rounds:
             return f"its {RESULT} is damaged"
-        return f"it has not finished: {peer_activity(self.places[id]).rounds} of {self.spec.rounds} rounds"
+        return f"it has not finished: {rounds} of {self.spec.rounds} rounds"
 
     def _spent(self) -> TimeSpent:
-        """By each peer's own clock, from each start to the last event before the next; and how often they started."""
-        all = [peer_activity(place) for place in self.places.values()]
-        return TimeSpent(max(one.seconds for one in all), sum(one.again for one in all))
+        """By each peer's own clock, from each start to the last event before the next; and how often they restarted."""
+        all = self._histories.values()
+        return TimeSpent(max(one.alive_seconds for one in all), sum(one.restarts for one in all))
+
+    @cached_property
+    def _histories(self) -> dict[str, PeerHistory]:
+        return {id: PeerHistory.read(id, place) for id, place in self.places.items()}
 
 
 def _once(directories: Sequence[Path]) -> list[Path]:

@@ -1,26 +1,26 @@
-"""What the peers of a run left in their directories, read again: audits, decided views, and how long each peer ran.
+"""What the peers of a run left in their directories, read again: audits and decided views.
 
 The files come from other machines and may be damaged or forged. A spoilt line is left out: what it told of is then
 missing, or stands in another peer's file. A view counts only once: two peers that tell of different views of one number
 are of two runs, and a views.json must prove the views in it by certificates of CAs that more peers name than may lie.
 """
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
+from launcher.history import read_events
 from launcher.views import Views, sorted_views, view_of_event
 from peer.errors import FailedError
 from peer.files import lines, open_plain
 from peer.spec.federation import Spec
 from peer.spec.recordings import VIEWS, OldVersionError, read_proved_views, read_views
-from peer.telemetry.events import Event, RoundDone, Started, StateChanged, ViewDecided, read_event
-from peer.telemetry.results import AUDIT, EVENTS, objects
+from peer.telemetry.events import ViewDecided
+from peer.telemetry.results import AUDIT, objects
 from peer.views.statements import InvalidError
 from peer.views.view import View
 
@@ -34,6 +34,10 @@ class AuditEntry(BaseModel):
     bytes: Count
     head_bytes: Count = 0
     scalar_bytes: Count = 0
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.bytes, self.scalar_bytes
 
 
 class SentEntry(AuditEntry):
@@ -60,31 +64,27 @@ class AuditedRound(BaseModel):
     noted: dict[str, Count] = {}
     own_code: list[str] = []
 
+    @property
+    def at(self) -> tuple[int, int]:
+        """The view and the round."""
+        return self.view, self.round
 
-def audits(places: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Every peer's audit from its directory, by id: {"rounds": [...]}, each round of a view once, as last written.
+
+def audits(places: Mapping[str, Path]) -> dict[str, list[AuditedRound]]:
+    """Every peer's audit from its directory, by id: each round of a view once, as last written.
 
     A line that is spoilt is left out; the round that it told of is then missing.
     """
     found = {}
     for id, place in places.items():
         with suppress(OSError), open_plain(place / AUDIT) as file:
-            records = {
-                (one.get("view", 0), one["round"]): one
-                for line in lines(file)
-                for one in objects([line])
-                if _is_valid(one)
-            }
-            found[id] = {"rounds": list(records.values())}
+            rounds: dict[tuple[int, int], AuditedRound] = {}
+            for one in (one for line in lines(file) for one in objects([line])):
+                with suppress(ValidationError):
+                    record = AuditedRound.model_validate(one)
+                    rounds[record.at] = record
+            found[id] = [*rounds.values()]
     return found
-
-
-def _is_valid(record: dict[str, Any]) -> bool:
-    try:
-        AuditedRound.model_validate(record)
-    except ValidationError:
-        return False
-    return True
 
 
 def decided_views(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:
@@ -135,47 +135,6 @@ def _proved_views(place: Path, spec: Spec, trusted: Collection[str]) -> Iterator
 
 
 def _views_in_events(place: Path) -> Iterator[View]:
-    with suppress(OSError), open_plain(place / EVENTS) as file:
-        for line in lines(file):
-            for one in objects([line]) if b'"view"' in line else ():
-                if isinstance(event := read_event(one), ViewDecided) and event.number > 0 <= event.first:
-                    yield view_of_event(event)
-
-
-MAX_SECONDS = 1e12
-"""Seconds that can be believed."""
-
-
-class PeerActivity(NamedTuple):
-    """rounds: the last that was completed. again: starts after the first. seconds: of all lives, pauses left out."""
-
-    rounds: int
-    again: int
-    seconds: float
-
-
-def peer_activity(directory: Path) -> PeerActivity:
-    """Of one peer, from its directory; nothing of one whose events cannot be read."""
-    rounds, starts, first, last, spent = 0, 0, math.nan, math.nan, 0.0
-    moved = False
-    with suppress(OSError), open_plain(directory / EVENTS) as file:
-        for line in lines(file):
-            event = _event_in(line)
-            if event is None:
-                continue
-            if math.isnan(first):
-                first = event.time
-            elif isinstance(event, Started):
-                spent, first = spent + last - first, event.time
-            last = event.time
-            if isinstance(event, StateChanged) and event.state == "joining":
-                starts += not moved
-                moved = False
-            moved = moved or isinstance(event, ViewDecided)  # then it joins once more, and is not started again
-            rounds = max(rounds, event.round) if isinstance(event, RoundDone) else rounds
-    spent += last - first
-    return PeerActivity(rounds, max(0, starts - 1), spent if 0 <= spent <= MAX_SECONDS else 0.0)
-
-
-def _event_in(line: bytes) -> Event | None:
-    return next((event for one in objects([line]) if (event := read_event(one))), None)
+    for event in read_events(place, holding=b'"view"'):
+        if isinstance(event, ViewDecided) and event.number > 0 <= event.first:
+            yield view_of_event(event)

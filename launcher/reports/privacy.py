@@ -39,8 +39,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
+from launcher.reports.peer_files import AuditedRound, ReceivedEntry, SentEntry
 from launcher.reports.summary_json import Privacy, UnverifiedBytes, Violation
 from launcher.table import quantity
 from launcher.views import Views
@@ -48,11 +49,14 @@ from peer.protocols.declarations import Declarations, Share
 from peer.spec.federation import MEANS, VARIANCES, Spec
 from peer.text import plural
 
-Audit = Mapping[str, Any]
+Audits = Mapping[str, Sequence[AuditedRound]]
+"""By id, what each peer wrote down of its rounds."""
 Edge = tuple[str, str]
 """Sender and receiver."""
 Flow = tuple[int, int, str, str, str]
 """Number of the view, round, sender, receiver, name of the vector."""
+SizeKind = Literal["bytes", "scalar_bytes"]
+"""Bytes of tensors, or of the numbers beside a tensor or in a record."""
 AuditedRoundKey = tuple[str, int, int]
 """Whose audit, number of the view, round."""
 
@@ -78,38 +82,33 @@ class SentVector(NamedTuple):
         return self.source, self.target
 
 
-def sent_vectors(views: Views, audits: Mapping[str, Audit]) -> list[SentVector]:
+def sent_vectors(views: Views, audits: Audits) -> list[SentVector]:
     """All that was sent but the empty messages: one says that nothing is sent, and uses no edge.
 
     By the senders' audits, and by the receivers' where a sender was lost before it could write its round down.
     """
     orders = RingOrders(audits)
     found = []
-    for source, record, entry in entries(audits, "sent"):
-        view, round = at = record.get("view", 0), record["round"]
-        order = orders.before(*at) + entry.get("order", 0)
-        sizes = entry["bytes"], entry.get("scalar_bytes", 0)
-        found.append(SentVector(view, order, round, source, entry["to"], entry["vector"], *sizes))
+    for source, record, entry in sent_entries(audits):
+        order = orders.before(*record.at) + entry.order
+        found.append(SentVector(record.view, order, record.round, source, entry.to, entry.vector, *entry.sizes))
     whole = records(audits, whole=True)
-    for target, record, entry in entries(audits, "received") if views.later else ():
-        source, at = entry["from"], (record.get("view", 0), record["round"])
-        if source in audits and (source, *at) not in whole:
-            order = orders.of(views.members_of(at[0]), *at, (source, target))
-            sizes = entry["bytes"], entry.get("scalar_bytes", 0)
-            found.append(SentVector(at[0], order, at[1], source, target, entry["vector"], *sizes, unwritten=True))
+    for target, record, got in received_entries(audits) if views.later else ():
+        if got.sender in audits and (got.sender, *record.at) not in whole:
+            order = orders.of(views.members_of(record.view), *record.at, (got.sender, target))
+            ends = got.sender, target
+            found.append(SentVector(record.view, order, record.round, *ends, got.vector, *got.sizes, unwritten=True))
     return [one for one in found if one.bytes or one.number_bytes]
 
 
 class RingOrders:
     """Into which orders the ring was put, by all peers' audits."""
 
-    def __init__(self, audits: Mapping[str, Audit]) -> None:
+    def __init__(self, audits: Audits) -> None:
         longest: dict[tuple[int, int], Sequence[Sequence[str]]] = {}
-        for audit in audits.values():
-            for record in audit["rounds"]:
-                at, orders = (record.get("view", 0), record["round"]), record.get("orders", ())
-                if len(orders) > len(longest.get(at, ())):
-                    longest[at] = orders
+        for _, record in all_rounds(audits):
+            if len(record.orders) > len(longest.get(record.at, ())):
+                longest[record.at] = record.orders
         self._announced: dict[int, list[tuple[int, Sequence[str]]]] = {}
         """By view, each with its round."""
         for (view, round), orders in sorted(longest.items()):
@@ -130,34 +129,33 @@ def _are_neighbours(ring: Sequence[str], edge: Edge) -> bool:
     return {*edge} <= {*ring} and (ring.index(edge[0]) - ring.index(edge[1])) % len(ring) in (1, len(ring) - 1)
 
 
-def entries(audits: Mapping[str, Audit], direction: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """(whose audit, the round's record, one line of it) for every line of "sent" or "received"."""
-    for id, audit in audits.items():
-        for record in audit["rounds"]:
-            for entry in record[direction]:
-                yield id, record, entry
+def all_rounds(audits: Audits) -> Iterator[tuple[str, AuditedRound]]:
+    """Each with the id of the peer that wrote it down."""
+    return ((id, record) for id, audit in audits.items() for record in audit)
 
 
-def records(audits: Mapping[str, Audit], *, whole: bool) -> set[AuditedRoundKey]:
+def sent_entries(audits: Audits) -> Iterator[tuple[str, AuditedRound, SentEntry]]:
+    return ((id, record, entry) for id, record in all_rounds(audits) for entry in record.sent)
+
+
+def received_entries(audits: Audits) -> Iterator[tuple[str, AuditedRound, ReceivedEntry]]:
+    return ((id, record, entry) for id, record in all_rounds(audits) for entry in record.received)
+
+
+def records(audits: Audits, *, whole: bool) -> set[AuditedRoundKey]:
     """The rounds that are written down; whole: without those that were cut off."""
-    return {
-        (id, record.get("view", 0), record["round"])
-        for id, audit in audits.items()
-        for record in audit["rounds"]
-        if not (whole and record.get("interrupted"))
-    }
+    return {(id, *record.at) for id, record in all_rounds(audits) if not (whole and record.interrupted)}
 
 
-def sum_flows(audits: Mapping[str, Audit], direction: str, kind: str = "bytes") -> Counter[Flow]:
-    """Bytes by round, sender, receiver and vector, as the senders or as the receivers counted them.
-
-    kind: "bytes" of tensors, or "scalar_bytes", those of the numbers beside a tensor or in a record.
-    """
-    flows: Counter[Flow] = Counter()
-    for id, record, entry in entries(audits, direction):
-        source, target = (id, entry["to"]) if direction == "sent" else (entry["from"], id)
-        flows[record.get("view", 0), record["round"], source, target, entry["vector"]] += entry.get(kind, 0)
-    return flows
+def sum_flows(audits: Audits, kind: SizeKind) -> tuple[Counter[Flow], Counter[Flow]]:
+    """Bytes of that kind by view, round, sender, receiver and vector: as the senders counted them, and the
+    receivers."""
+    sent, received = Counter[Flow](), Counter[Flow]()
+    for id, record, entry in sent_entries(audits):
+        sent[*record.at, id, entry.to, entry.vector] += getattr(entry, kind)
+    for id, record, got in received_entries(audits):
+        received[*record.at, got.sender, id, got.vector] += getattr(got, kind)
+    return sent, received
 
 
 K = TypeVar("K")
@@ -368,7 +366,7 @@ MAX_ROUNDS_AHEAD = 5
 """Rounds by which a neighbour may be further than what a peer has on disk, and the one that it is in."""
 
 
-def missing_rounds(views: Views, audits: Mapping[str, Audit]) -> Iterator[Violation]:
+def missing_rounds(views: Views, audits: Audits) -> Iterator[Violation]:
     """Members with an audit that lacks rounds of a view; round 0 is the set-up and always written down."""
     whole, lacking = records(audits, whole=True), dict[str, list[int]]()
     for span in views.spans:
@@ -391,52 +389,47 @@ def without_the_last(absent: list[int], last: int, most: int) -> list[int]:
     return absent[: len(absent) - row] if row <= most else absent
 
 
-def disagreed(audits: Mapping[str, Audit]) -> Iterator[Violation]:
+def disagreed(audits: Audits) -> Iterator[Violation]:
     """Orders of the ring that one peer says to have been announced in a round, and another one does not."""
-    said: dict[tuple[int, int], tuple[str, Any]] = {}
-    for id, audit in audits.items():
-        for record in (record for record in audit["rounds"] if not record.get("interrupted")):
-            at = record.get("view", 0), record["round"]
-            first, orders = said.setdefault(at, (id, record.get("orders", [])))
-            if orders != record.get("orders", []):
-                reason = f"{first} and {id} do not say alike into which order the ring was put in round {at[1]}"
-                yield violation((None, id), 0, reason)
+    said: dict[tuple[int, int], tuple[str, list[list[str]]]] = {}
+    for id, record in all_rounds(audits):
+        first, orders = (id, record.orders) if record.interrupted else said.setdefault(record.at, (id, record.orders))
+        if orders != record.orders:
+            reason = f"{first} and {id} do not say alike into which order the ring was put in round {record.round}"
+            yield violation((None, id), 0, reason)
 
 
-def undeclared(views: Views, audits: Mapping[str, Audit], private: Callable[[int], bool]) -> Iterator[Violation]:
+def undeclared(views: Views, audits: Audits, private: Callable[[int], bool]) -> Iterator[Violation]:
     """Lines of an audit against what the protocol declared for that round."""
-    for id, record, entry in entries(audits, "sent"):
-        flow = (record.get("view", 0), record["round"], id, entry["to"], entry["vector"])
+    for id, record, entry in sent_entries(audits):
+        flow = (*record.at, id, entry.to, entry.vector)
         for reason in undeclared_reasons(views, id, record, entry):
-            yield violation(flow, entry["bytes"], reason)
-        if entry.get("head_bytes", 0) and private(record["round"]):
-            yield violation(flow, entry["bytes"], f"{entry['head_bytes']} bytes of a private head")
-    for id, record, entry in entries(audits, "received"):
-        if "receive" not in record["edges"].get(entry["from"], ()):
-            flow = (record.get("view", 0), record["round"], entry["from"], id, entry["vector"])
-            yield violation(flow, entry["bytes"], f"{id} was not to receive from {entry['from']} in this round")
+            yield violation(flow, entry.bytes, reason)
+        if entry.head_bytes and private(record.round):
+            yield violation(flow, entry.bytes, f"{entry.head_bytes} bytes of a private head")
+    for id, record, got in received_entries(audits):
+        if "receive" not in record.edges.get(got.sender, ()):
+            flow = (*record.at, got.sender, id, got.vector)
+            yield violation(flow, got.bytes, f"{id} was not to receive from {got.sender} in this round")
 
 
-def undeclared_reasons(views: Views, sender: str, record: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[str]:
-    number = record.get("view", 0)
-    members = views.members_of(number)
-    if entry["to"] not in members:
-        yield f"the receiver is not a member of {f'view {number}' if number else 'the federation'}"
-    if sender not in members:
-        yield f"the sender is not a member of {f'view {number}' if number else 'the federation'}"
-    if "send" not in record["edges"].get(entry["to"], ()):
+def undeclared_reasons(views: Views, sender: str, record: AuditedRound, entry: SentEntry) -> Iterator[str]:
+    members = views.members_of(record.view)
+    for end, id in (("receiver", entry.to), ("sender", sender)):
+        if id not in members:
+            yield f"the {end} is not a member of {f'view {record.view}' if record.view else 'the federation'}"
+    if "send" not in record.edges.get(entry.to, ()):
         yield "the edge was not authorised in this round"
 
 
-def mismatches(audits: Mapping[str, Audit], kind: str) -> Iterator[Violation]:
+def mismatches(audits: Audits, kind: SizeKind) -> Iterator[Violation]:
     """Flows whose two ends counted differently; where one end left no record there is nothing to compare.
 
     Of an interrupted round not all that was sent had arrived; and its sender, if it was started again meanwhile, has
     not counted what it had sent before.
     """
-    sent, received = sum_flows(audits, "sent", kind), sum_flows(audits, "received", kind)
-    recorded = records(audits, whole=False)
-    whole = records(audits, whole=True)
+    sent, received = sum_flows(audits, kind)
+    recorded, whole = records(audits, whole=False), records(audits, whole=True)
     for flow in sorted(set(sent) | set(received)):
         view, round, source, target, _ = flow
         ends = (source, view, round), (target, view, round)
@@ -473,15 +466,13 @@ class PrivacyDeclaration:
     declared: Declarations
     own_code: Sequence[str] = ()
 
-    def on_trust(self, audits: Mapping[str, Audit]) -> list[UnverifiedBytes]:
+    def on_trust(self, audits: Audits) -> list[UnverifiedBytes]:
         """{vector, why, bytes} of each vector whose content nobody can check, by name; bytes of all peers."""
         sent: Counter[tuple[str, str]] = Counter()
-        for audit in audits.values():
-            for record in audit["rounds"]:
-                for entry in record["sent"]:
-                    share = self._share(entry["vector"], record["round"])
-                    if entry["bytes"] and share and (why := self._why(share)):
-                        sent[entry["vector"], why] += entry["bytes"]
+        for _, record, entry in sent_entries(audits):
+            share = self._share(entry.vector, record.round)
+            if entry.bytes and share and (why := self._why(share)):
+                sent[entry.vector, why] += entry.bytes
         found: list[UnverifiedBytes] = [
             {"vector": name, "why": why, "bytes": size} for (name, why), size in sorted(sent.items())
         ]
@@ -515,25 +506,23 @@ class PrivacyDeclaration:
         own = self.declared.protocol in self.own_code
         return "declared like the extractor by code of your own, which nobody can check" if own else None
 
-    def _numbers(self, audits: Mapping[str, Audit], kind: str, why: str) -> list[UnverifiedBytes]:
+    def _numbers(self, audits: Audits, kind: Literal["told", "noted"], why: str) -> list[UnverifiedBytes]:
         """By name, where code of a user's own took part; each counts once, however many peers get it."""
         counts: Counter[str] = Counter()
-        for record in (record for audit in audits.values() for record in audit["rounds"] if self.own_code):
-            counts.update(record.get(kind, {}))
+        for _, record in all_rounds(audits) if self.own_code else ():
+            counts.update(getattr(record, kind))
         return [{"vector": name, "why": why, "bytes": DOUBLE_BYTES * count} for name, count in sorted(counts.items())]
 
 
-def privacy_declaration(spec: Spec, audits: Mapping[str, Audit]) -> PrivacyDeclaration:
+def privacy_declaration(spec: Spec, audits: Audits) -> PrivacyDeclaration:
     """What the run's protocol promises of heads, and whose code took part, by the spec and by each peer's audit."""
-    told = (name for audit in audits.values() for record in audit["rounds"] for name in record.get("own_code", ()))
+    told = (name for _, record in all_rounds(audits) for name in record.own_code)
     return PrivacyDeclaration(
         spec.protocol.declarations(spec.rounds), tuple(dict.fromkeys([*spec.computing_code, *told]))
     )
 
 
-def privacy(
-    views: Views, audits: Mapping[str, Audit], promise: PrivacyDeclaration, unfinished: Collection[str] = ()
-) -> Privacy:
+def privacy(views: Views, audits: Audits, promise: PrivacyDeclaration, unfinished: Collection[str] = ()) -> Privacy:
     """The `privacy` block of summary.json from every peer's audit of a run.
 
     unfinished: members whose audits may lack rounds; nothing is said against them, nor against those without an audit.
@@ -558,8 +547,8 @@ def privacy(
         *mismatches(audits, "scalar_bytes"),
     ]
     heads = Counter[str]()
-    for _, _, entry in entries(audits, "sent"):
-        heads[entry["vector"]] += entry.get("head_bytes", 0)
+    for _, _, entry in sent_entries(audits):
+        heads[entry.vector] += entry.head_bytes
     place = {id: position for position, id in enumerate(views.ids)}
     edges_used = sorted(
         {one.edge for one in sent},
@@ -592,10 +581,10 @@ def privacy(
     return {**proof, "unknown": unknown} if unknown else proof
 
 
-def sent_of_data(audits: Mapping[str, Audit]) -> dict[str, int]:
+def sent_of_data(audits: Audits) -> dict[str, int]:
     """Bytes by vector of what peers found of their columns: sums over samples, made into means on their way."""
     sent = Counter[str]()
-    for _, _, entry in entries(audits, "sent"):
-        if entry["vector"] in (MEANS, VARIANCES):
-            sent[entry["vector"]] += entry["bytes"]
+    for _, _, entry in sent_entries(audits):
+        if entry.vector in (MEANS, VARIANCES):
+            sent[entry.vector] += entry.bytes
     return dict(sorted(sent.items()))

@@ -1,31 +1,56 @@
 """What a run came to, from the files its peers left."""
 
+import json
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+from pydantic import FiniteFloat, TypeAdapter
+from safetensors import SafetensorError
 
 from launcher.headline import Headline, mean
 from launcher.reports.peer_files import audits, decided_views
 from launcher.reports.privacy import privacy, privacy_declaration
 from launcher.reports.summary_json import AcrossPeers, DecidedView, PeerSummary, Summary
 from launcher.views import Views
-from peer.errors import FailedError
+from peer.errors import FailedError, InputError
+from peer.files import MAX_SETTINGS_BYTES, open_plain, read_plain, write_atomically
 from peer.learning.tasks import Task
 from peer.learning.training import metrics
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.telemetry.events import RoundDone
-from peer.telemetry.results import Result, read_result
+from peer.telemetry.results import MODEL, Result, read_result
 from peer.views.view import View
 
 TESTS = ("matched", "global", "paper")
 
 
-class TimeSpent(NamedTuple):
-    """What a run took."""
+@dataclass(frozen=True)
+class TimeSpent:
+    """What a run took over all its launches; of a launch that was killed, up to when it saved this last."""
 
-    wall_seconds: float
-    restarts: int
+    wall_seconds: FiniteFloat = 0.0
+    restarts: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """From the file, or nothing spent if there is none, or none that can be read."""
+        try:
+            return TypeAdapter(cls).validate_json(read_plain(path, MAX_SETTINGS_BYTES))
+        except (OSError, ValueError):
+            return cls()
+
+    def plus(self, wall_seconds: float, restarts: int) -> "TimeSpent":
+        return TimeSpent(self.wall_seconds + wall_seconds, self.restarts + restarts)
+
+    def write(self, path: Path) -> None:
+        write_atomically(path, json.dumps(asdict(self)).encode())
 
 
 Places = Mapping[str, Path]
@@ -38,7 +63,7 @@ def results(places: Places, rounds: int) -> dict[str, Result]:
     return {id: result for id, result in read.items() if result and result.is_of(rounds)}
 
 
-def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int) -> Summary:
+def summarise(spec: Spec, directory: Path, spent: TimeSpent) -> Summary:
     """The summary of a run that all peers have finished; FailedError names those without a result."""
     places = {id: directory / id for id in spec.ids}
     found = results(places, spec.rounds)
@@ -47,7 +72,7 @@ def summarise(spec: Spec, directory: Path, *, wall_seconds: float, restarts: int
     without = [id for id in views.finishers if id not in found]
     if without:
         raise FailedError(f"There is no result of {', '.join(without)}; run again to let them finish.")
-    return summary_of(spec, PeerResults(places, found, views), TimeSpent(wall_seconds, restarts))
+    return summary_of(spec, PeerResults(places, found, views), spent)
 
 
 def view_as_json(view: View) -> DecidedView:
@@ -177,3 +202,29 @@ def course(rounds: Sequence[dict[str, float | None]], headline: Headline) -> dic
         "plateau_sigma": metrics.plateau_sigma(known) if whole else None,
         "history": tuple(rounds),
     }
+
+
+def weight_divergence(run: Path, ids: Sequence[str]) -> float | None:
+    """The mean over all weights of Eq. 11 of FedISP; None for one peer, or where models differ in shape or have stayed
+    where their peers ran."""
+    models = [run / id / MODEL for id in ids]
+    if not all(map(os.path.lexists, models)):
+        return None
+    vectors = [*map(_weights, models)]
+    if len({len(vector) for vector in vectors}) > 1 or len(vectors) < 2 or not len(vectors[0]):
+        return None
+    return float(metrics.weight_divergence(vectors).mean())
+
+
+def _weights(path: Path) -> NDArray[np.floating[Any]]:
+    """Every floating-point number of a model, parameters and buffers, in the order of their names."""
+    try:
+        open_plain(path).close()
+        with safetensors.safe_open(path, "pt") as file:  # its header first: a file may claim any size
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError, KeyError) as error:
+        raise InputError(f"{path} cannot be read ({error})") from None
+    floats = [tensors[name].flatten() for name in sorted(tensors) if tensors[name].is_floating_point()]
+    # numpy has no types of fewer bits but float16.
+    wide = [one.numpy() if one.itemsize > 2 else one.float().numpy() for one in floats]
+    return np.concatenate([np.empty(0, np.float32), *wide])

@@ -16,14 +16,13 @@ from pathlib import Path
 from socket import AF_INET, SO_REUSEADDR, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET, socket
 from typing import Any
 
-from launcher.commands.compare import weight_divergence
 from launcher.commands.run import RunOptions, run
 from launcher.output import Output
 from launcher.page.learning_curves import round_rows
 from launcher.page.ring import mixes, orders
 from launcher.page.run_data import RunData
 from launcher.reports import summary_json
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise, weight_divergence
 from launcher.reports.summary_json import Summary
 from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
@@ -107,12 +106,12 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         shutil.rmtree(files.run, ignore_errors=True)
         files.run.mkdir()
         asyncio.run(run_in_process(spec, files.run))
-        summary = summarise(spec, files.run, wall_seconds=time.monotonic() - begun, restarts=0)
+        summary = summarise(spec, files.run, TimeSpent(time.monotonic() - begun, 0))
     else:
         with free_ports(port, len(spec.ids)) as found:
             summary = as_real_peers(with_ports(spec, found), files)
     told = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    rows = [*round_rows(told.chronicles, told.views, told.judged, told.headline)]
+    rows = [*round_rows(told.histories, told.views, told.judged, told.headline)]
     kept = {
         "commit": commit(),
         "weight_divergence": weight_divergence(files.run, spec.ids),

@@ -1,8 +1,9 @@
 """A run's directory: who may use it, what is in it, and when it may be used again.
 
-DIR/.lock            held by the launcher DIR/.peers           held by every peer that is a process of this machine
-DIR/.launcher.json   `Totals`: what the run has taken over all its launches; one that is stopped and resumed adds them
-up DIR/.engine.json     `LaunchRecord`: what started the peers, and how, so that `dfl-launch attach` can take them up
+DIR/.lock            held by the launcher
+DIR/.peers           held by every peer that is a process of this machine
+DIR/.launcher.json   `TimeSpent`: what the run has taken over all its launches
+DIR/.engine.json     `LaunchRecord`: what started the peers, and how, so that `dfl-launch attach` can take them up
 
 What is in <id>/ is for the user who runs the federation alone; the specs and the summary are as the umask has it.
 """
@@ -12,44 +13,21 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from launcher.engines.base import Engine, Run, engine
 from launcher.recorded_spec import RecordedSpec
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
-from launcher.run_files import RunFiles
+from launcher.run_files import RunFiles, default_directory
 from peer.errors import InputError
 from peer.files import MAX_SETTINGS_BYTES, lock, make_private, read_plain, unwritable_reason, write_atomically
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Seconds and restarts of the launches so far; of one that was killed up to when it wrote them down last."""
-
-    wall_seconds: FiniteFloat = 0.0
-    restarts: int = 0
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """From the file, or nothing spent if there is none, or none that can be read."""
-        try:
-            return TypeAdapter(cls).validate_json(read_plain(path, MAX_SETTINGS_BYTES))
-        except (OSError, ValueError):
-            return cls()
-
-    def plus(self, wall_seconds: float, restarts: int) -> "Totals":
-        return Totals(self.wall_seconds + wall_seconds, self.restarts + restarts)
-
-    def write(self, path: Path) -> None:
-        write_atomically(path, json.dumps(asdict(self)).encode())
 
 
 class LaunchRecord(BaseModel):
@@ -61,41 +39,27 @@ class LaunchRecord(BaseModel):
     device: str
     certs: Path | None
 
+    @classmethod
+    def read(cls, files: RunFiles) -> Self:
+        """InputError where no launcher has begun a run, or its record cannot be read."""
+        try:
+            return cls.model_validate(json.loads(read_plain(files.engine, MAX_SETTINGS_BYTES)))
+        except FileNotFoundError:
+            raise InputError(f"{files.path} holds no run that a launcher began; name the directory of one") from None
+        except (OSError, ValueError, ValidationError) as error:
+            raise InputError(
+                f"{files.engine}: cannot be read ({error}); run the federation again by `dfl-launch run`"
+            ) from None
 
-def write_record(engine: Engine[Any], run: Run) -> None:
-    settings = engine.settings.model_dump(mode="json")
-    record = LaunchRecord(
-        on=engine.name, settings=settings, device=run.device, certs=run.certs and run.certs.absolute()
-    )
-    write_atomically(run.files.engine, record.model_dump_json(indent=1).encode())
+    @classmethod
+    def write(cls, engine: Engine[Any], run: Run) -> None:
+        settings = engine.settings.model_dump(mode="json")
+        record = cls(on=engine.name, settings=settings, device=run.device, certs=run.certs and run.certs.absolute())
+        write_atomically(run.files.engine, record.model_dump_json(indent=1).encode())
 
-
-def read_record(files: RunFiles) -> LaunchRecord:
-    """InputError where no launcher has begun a run, or its record cannot be read."""
-    try:
-        return LaunchRecord.model_validate(json.loads(read_plain(files.engine, MAX_SETTINGS_BYTES)))
-    except FileNotFoundError:
-        raise InputError(f"{files.path} holds no run that a launcher began; name the directory of one") from None
-    except (OSError, ValueError, ValidationError) as error:
-        raise InputError(
-            f"{files.engine}: cannot be read ({error}); run the federation again by `dfl-launch run`"
-        ) from None
-
-
-def check_record(files: RunFiles, engine: Engine[Any]) -> None:
-    """InputError where another engine began the run, and its peers may still be at work on it."""
-    if not files.engine.exists() or files.summary.exists():
-        return
-    begun = read_record(files)
-    if begun.on != engine.name and engine_of(begun).outlives_launcher:
-        raise InputError(
-            f"the run in {files.path} was begun by `--on {begun.on}`, whose peers may still run: end them by "
-            f"`dfl-launch attach {files.path}` and Ctrl-C, then remove {files.engine}; or choose another --out"
-        )
-
-
-def engine_of(record: LaunchRecord) -> Engine[Any]:
-    return engine(record.on, record.settings)
+    @property
+    def engine(self) -> Engine[Any]:
+        return engine(self.on, self.settings)
 
 
 class RunDirectory:
@@ -118,6 +82,13 @@ class RunDirectory:
     @property
     def path(self) -> Path:
         return self.files.path
+
+    @classmethod
+    def chosen(cls, spec: Spec, out: Path | None) -> Self:
+        """The one given, or that by the federation's name; InputError where the name cannot name a directory."""
+        if (path := out or default_directory(spec.name)) is None:
+            raise InputError(f"the name `{spec.name}` cannot name a directory; choose another or give --out")
+        return cls(path)
 
     def is_run(self) -> bool:
         """Whether a launcher has been here before."""
@@ -188,6 +159,17 @@ class RunDirectory:
                 os.close(descriptor)
         self._lock = self.peers_lock = -1
 
+    def check_engine(self, engine: Engine[Any]) -> None:
+        """InputError where another engine began the run, and its peers may still be at work on it."""
+        if not self.files.engine.exists() or self.files.summary.exists():
+            return
+        record = LaunchRecord.read(self.files)
+        if record.on != engine.name and record.engine.outlives_launcher:
+            raise InputError(
+                f"the run in {self.path} was begun by `--on {record.on}`, whose peers may still run: end them by "
+                f"`dfl-launch attach {self.path}` and Ctrl-C, then remove {self.files.engine}; or choose another --out"
+            )
+
     def earlier(self) -> RecordedSpec | None:
         """The spec of the run that is already here, if one is; it may be another's."""
         if not self.files.federation.exists():
@@ -222,11 +204,8 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Removes what a run wrote; anything else in the directory stays."""
-        self.files.summary.unlink(missing_ok=True)
-        self.files.report.unlink(missing_ok=True)
-        self.files.totals.unlink(missing_ok=True)
-        self.files.engine.unlink(missing_ok=True)
-        self.files.place.unlink(missing_ok=True)
+        for file in (self.files.summary, self.files.report, self.files.totals, self.files.engine, self.files.place):
+            file.unlink(missing_ok=True)
         shutil.rmtree(self.files.job, ignore_errors=True)
         for config in self.path.glob("*.yaml"):
             if (self.path / config.stem).is_dir():

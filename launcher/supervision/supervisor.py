@@ -1,24 +1,38 @@
-"""Keeps the peers of a run alive: starts them, notices who dies, starts crashed ones again, ends them all.
+"""Keeps the peers of a run alive: starts them, restarts those that crash, shows what they do, and ends them all.
 
-A crash is followed by another start, a decision is not: wrong input, a stop, or a peer that says itself that it cannot
-go on. Which losses a run can bear are those that its peers go on without. A person who stops the launcher ends the
-peers, or leaves them to themselves where they can go on without it; asked a second time, it hurries.
+    supervise       all of it, of one run: what `dfl-launch run` does between its checks and its summary
+    Supervisor      runs every peer to its end
+    RestartPolicy   how often, and after how long; LossTolerance: without which peers the others can go on
+    Stop            Ctrl-C, SIGTERM or a closed terminal
+
+- A crash is followed by another start, a decision is not: wrong input, a stop, or a peer that says itself that it
+  cannot go on. Wrong input after a restart counts as a crash: its cause may be an address that was taken for a moment.
+- A run bears the losses that its peers go on without, and no others.
+- A person who stops the launcher ends the peers, or detaches from them where they outlive it; a second time, they are
+  killed at once.
+- A display that breaks ends the peers: they must not go on unseen.
 """
 
 import asyncio
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Self
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
 
-from launcher.engines.base import Deployment, Process
+from rich.console import Console
+
+from launcher.engines.base import Deployment, Engine, Process, Run
 from launcher.monitor.federation import Federation, last_lines
-from launcher.run_files import RunFiles
+from launcher.monitor.live_table import Display, display
+from launcher.reports.summary import TimeSpent
 from peer.errors import FailedError
+from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
-from peer.tasks import background
+from peer.tasks import background, in_thread
+from peer.telemetry.events import Misbehaving
 from peer.views.view import View
 
 STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -26,23 +40,23 @@ STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
 class Stop:
-    """Ctrl-C, SIGTERM or a closed terminal; asked a second time, in a hurry.
+    """Ctrl-C, SIGTERM or a closed terminal; a second one forces.
 
-    outlived: whether peers can go on without the launcher. Then a closed terminal leaves them to themselves.
+    peers_outlive_launcher: then a closed terminal detaches from them.
     """
 
-    def __init__(self, outlived: bool = False) -> None:
-        self.asked, self.hurry = asyncio.Event(), asyncio.Event()
+    def __init__(self, peers_outlive_launcher: bool = False) -> None:
+        self.asked, self.forced = asyncio.Event(), asyncio.Event()
         self.code = 0
-        self.leaves = False
+        self.detach = False
         """Whether the peers are to go on."""
-        self._outlived = outlived
+        self._peers_outlive_launcher = peers_outlive_launcher
 
     def ask(self, number: signal.Signals) -> None:
         if self.asked.is_set():
-            self.hurry.set()
+            self.forced.set()
         elif number == signal.SIGHUP:
-            self.leaves = self._outlived
+            self.detach = self._peers_outlive_launcher
         self.code = self.code or STOPS[number]
         self.asked.set()
 
@@ -71,17 +85,17 @@ class RestartPolicy:
     """Restarts in a row."""
     first_delay: float = 0.5
     """Before the first restart in a row; each waits twice as long as the one before."""
-    steady: float = 60.0
+    stable_after: float = 60.0
     """A peer that has run for so long does not crash because it was started: a new row begins."""
     grace: float = 20.0
     """Between the first signal and SIGKILL; a peer writes its checkpoint meanwhile."""
-    asks_by: signal.Signals = signal.SIGTERM
+    stop_signal: signal.Signals = signal.SIGTERM
     """That first signal."""
 
     @classmethod
-    def of(cls, spec: Spec, limit: int) -> Self:
+    def from_spec(cls, spec: Spec, limit: int) -> Self:
         """At the end all are to stop, and none of them is to leave the others."""
-        return cls(limit=limit, asks_by=signal.SIGINT if spec.on_stop == "leave" else signal.SIGTERM)
+        return cls(limit=limit, stop_signal=signal.SIGINT if spec.on_stop == "leave" else signal.SIGTERM)
 
 
 @dataclass
@@ -101,12 +115,11 @@ class Restarts:
     def delay(self, code: int, failed: bool, round: int, now: float) -> float | None:
         """Seconds to wait before starting the peer again; None if it is not to be started.
 
-        failed: the peer itself said that it cannot go on (a diverged model, a neighbour that never came). Wrong input
-        is a decision at the first start only: later it may be an address that somebody took for a moment.
+        failed: the peer itself said that it cannot go on (a diverged model, a neighbour that never came).
         """
         if code == 0 or (code == WRONG_INPUT and not self.total) or code in STOPPED or failed:
             return None
-        if round > self._round or now - self._started >= self.policy.steady:
+        if round > self._round or now - self._started >= self.policy.stable_after:
             self.in_row = 0
         if self.in_row == self.policy.limit:
             return None
@@ -123,11 +136,11 @@ class LossTolerance:
     faulty: int = 0
 
     @classmethod
-    def of(cls, spec: Spec, certificates: bool) -> Self:
+    def from_spec(cls, spec: Spec, certificates: bool) -> Self:
         return cls(spec.protocol.min_peers, spec.tolerated(certificates)) if spec.on_loss == "bypass" else cls()
 
-    def without(self, failed: Collection[str], view: View) -> bool:
-        """Whether the rest of the view's members can decide to go on, and are enough."""
+    def allows(self, failed: Collection[str], view: View) -> bool:
+        """Whether the view's other members can decide to go on without these, and are enough."""
         if self.at_least is None:
             return not failed
         left = [id for id in view.members if id not in failed]
@@ -141,22 +154,20 @@ LOG_LINES = 15
 class Supervisor:
     """Runs every peer of a federation to its end.
 
-    say: told, in one line or several, what a person should know at once.
     codes: the exit code of each peer that will not be started again.
     """
 
     deployment: Deployment
-    files: RunFiles
+    run: Run
     federation: Federation
-    say: Callable[[str], None]
     policy: RestartPolicy = field(default_factory=RestartPolicy)
-    bearable: LossTolerance = field(default_factory=LossTolerance)
+    tolerance: LossTolerance = field(default_factory=LossTolerance)
     codes: dict[str, int] = field(default_factory=dict, init=False)
     restarts: int = field(default=0, init=False)
     _failures: list[str] = field(default_factory=list, init=False)
     _running: dict[str, Process] = field(default_factory=dict, init=False)
 
-    async def run(self, ids: Sequence[str], stop: Stop) -> None:
+    async def until_end(self, ids: Sequence[str], stop: Stop) -> None:
         """Returns when no peer runs any more, or when they are to go on without the launcher.
 
         That is when all have ended, so many have failed for good that the others cannot finish, or have finished
@@ -170,8 +181,8 @@ class Supervisor:
                     done, _ = await asyncio.wait({*keepers, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     keepers = {keeper for keeper in keepers if keeper not in done}
         finally:
-            if not stop.leaves:
-                await self._end(stop.hurry)
+            if not stop.detach:
+                await self._end(stop.forced)
 
     def _over(self) -> bool:
         """Whether there is nothing left to wait for: too few are left, or the members of the view have finished."""
@@ -189,7 +200,12 @@ class Supervisor:
         """
         failed = [id for id, code in self.codes.items() if code != 0 and code not in STOPPED]
         wrong = any(self.codes[id] == WRONG_INPUT and not self.federation.peers[id].restarts for id in failed)
-        return not wrong and self.bearable.without(failed, self.federation.view)
+        return not wrong and self.tolerance.allows(failed, self.federation.view)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a peer has ended with anything but success or a stop."""
+        return any(code not in (0, *STOPPED) for code in self.codes.values())
 
     @property
     def why(self) -> str:
@@ -208,7 +224,7 @@ class Supervisor:
             del self._running[id]
             self.restarts += process.restarts
             for line in self.federation.look_at(id):
-                self.say(line)
+                self.run.say(line)
             delay = restarts.delay(code, view.failure is not None, view.completed, time.monotonic())
             if delay is None:
                 self._ended(id, code)
@@ -216,7 +232,7 @@ class Supervisor:
             view.end("restarting")
             view.restarts = restarts.total
             self.restarts += 1
-            self.say(f"{self._obituary(id, code)}\n{id} starts again in {delay:g} s")
+            self.run.say(f"{self._exit_message(id, code)}\n{id} starts again in {delay:g} s")
             await asyncio.sleep(delay)
 
     def _ended(self, id: str, code: int) -> None:
@@ -226,28 +242,28 @@ class Supervisor:
             view.end("left" if view.state == "left" else "done")
         elif code in STOPPED:
             view.end("stopped")
-            self.say(f"{id} was stopped; to go on: dfl-peer --config {self.files.config(id)}")
+            self.run.say(f"{id} was stopped; to go on: dfl-peer --config {self.run.files.config(id)}")
         else:
             view.end("failed")
             so = "; the others go on without it" if self._goes_on() else ", so the run ends"
-            self.say(f"{self._obituary(id, code)}\n{id} is not started again{so}")
-            last = view.failure or " ".join(last_lines(self.files.log(id), 1))
-            self._failures.append(f"{id} {exit_words(code)}" + (f": {last}" if last else ""))
+            self.run.say(f"{self._exit_message(id, code)}\n{id} is not started again{so}")
+            last = view.failure or " ".join(last_lines(self.run.files.log(id), 1))
+            self._failures.append(f"{id} {describe_exit(code)}" + (f": {last}" if last else ""))
 
-    def _obituary(self, id: str, code: int) -> str:
-        last = "".join(f"\n    {line}" for line in last_lines(self.files.log(id), LOG_LINES))
+    def _exit_message(self, id: str, code: int) -> str:
+        last = "".join(f"\n    {line}" for line in last_lines(self.run.files.log(id), LOG_LINES))
         refused = code == WRONG_INPUT and not self.restarts  # then nothing is left of a run that has just begun
-        where = "its last words" if refused else f"the end of {self.files.log(id)}"
-        return f"{id} {exit_words(code)}; {where}:{last or ' (empty)'}"
+        where = "its last words" if refused else f"the end of {self.run.files.log(id)}"
+        return f"{id} {describe_exit(code)}; {where}:{last or ' (empty)'}"
 
-    async def _end(self, hurry: asyncio.Event) -> None:
-        """Ends whoever still runs: asks them to, and after the grace or in a hurry SIGKILL."""
+    async def _end(self, forced: asyncio.Event) -> None:
+        """End all that still run: ask them to, and send SIGKILL after the grace, or at once if forced."""
         self.federation.ending = True
         for process in self._running.values():
-            process.signal(self.policy.asks_by)
+            process.signal(self.policy.stop_signal)
         async with asyncio.TaskGroup() as tasks:
             everyone = tasks.create_task(self._everyone())
-            hurried = tasks.create_task(hurry.wait())
+            hurried = tasks.create_task(forced.wait())
             await asyncio.wait((everyone, hurried), timeout=self.policy.grace, return_when=asyncio.FIRST_COMPLETED)
             hurried.cancel()
             for process in self._running.values():
@@ -264,7 +280,7 @@ class Supervisor:
                 self.codes[id] = await process.wait()
 
 
-def exit_words(code: int) -> str:
+def describe_exit(code: int) -> str:
     """What became of a process, by its exit code."""
     return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
 
@@ -272,3 +288,83 @@ def exit_words(code: int) -> str:
 def signal_name(number: int) -> str:
     """Such as SIGKILL; real-time signals have numbers only."""
     return signal.Signals(number).name if number in [*signal.Signals] else f"signal {number}"
+
+
+POLL_SECONDS = 0.25
+"""Seconds between two looks at the peers' files."""
+SAVE_SECONDS = 2.0
+"""Seconds of a launch that are forgotten at most when it is killed."""
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """How the supervision of a run ended. why: of the peers that failed, in one sentence."""
+
+    stop: Stop
+    finished: bool
+    """Whether all have who take part in the last round."""
+    failed: bool
+    """Whether a peer ended with anything but success or a stop."""
+    refused: bool
+    """Whether a peer found wrong input before anything else had happened: nothing is to be left of the run."""
+    why: str
+    spent: TimeSpent
+    """With all earlier launches; the caller saves it, unless nothing is to be left."""
+
+
+async def supervise(engine: Engine[Any], run: Run, federation: Federation, console: Console) -> Supervised:
+    """Start the peers, or take up those that run, and watch over them to the end.
+
+    federation: one that has heard of the past already.
+    """
+    begun, spec, saved = time.monotonic(), run.spec, run.files.totals
+    earlier = TimeSpent.read(saved)
+    stop = Stop(engine.outlives_launcher)
+    with closing(federation), stop.listening(), display(console) as screen:
+        introduce(spec, screen)
+        run = replace(run, say=screen.say)
+        async with engine.deploy(run) as deployment:
+            policy = RestartPolicy.from_spec(spec, limit=0 if engine.restarts_peers else RestartPolicy.limit)
+            tolerance = LossTolerance.from_spec(spec, run.certs is not None)
+            supervisor = Supervisor(deployment, run, federation, policy, tolerance)
+
+            def spent() -> TimeSpent:
+                return earlier.plus(time.monotonic() - begun, supervisor.restarts)
+
+            async with background() as tasks:
+                tasks.create_task(watch(federation, screen))
+                tasks.create_task(keep(spent, saved))
+                await supervisor.until_end(spec.ids, stop)
+            stopped = stop.asked.is_set()
+            if not stop.detach:
+                await deployment.collect()
+        show(federation, screen)
+    refused = WRONG_INPUT in supervisor.codes.values() and not supervisor.restarts and not stopped
+    return Supervised(stop, supervisor.finished, supervisor.failed, refused, supervisor.why, spent())
+
+
+def introduce(spec: Spec, screen: Display) -> None:
+    for drift in spec.data.drift:
+        screen.say(f"the data drift: {drift}")
+    if spec.behaviour:
+        screen.say(str(Misbehaving(peers=describe_behaviours(spec.behaviour))))
+
+
+async def watch(federation: Federation, screen: Display) -> None:
+    while True:
+        show(federation, screen)
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def show(federation: Federation, screen: Display) -> None:
+    for line in federation.look(time.time()):
+        screen.say(line)
+    screen.show(federation)
+
+
+async def keep(spent: Callable[[], TimeSpent], path: Path) -> None:
+    """Save it every few seconds, for a launcher that is killed at some time."""
+    while True:
+        await asyncio.sleep(SAVE_SECONDS)
+        with suppress(OSError):  # on a full disk the peers go on, and so does their supervision
+            await in_thread(spent().write, path)

@@ -71,10 +71,10 @@ async def test_the_federations_values_are_found_together_whoever_is_killed(feder
         assert np.allclose(model.standard.means, together.mean(0), rtol=1e-6)
         assert np.allclose(model.standard.deviations, [*together.std(0)[:2], 1], rtol=1e-5)
         assert model.names.columns == (*COLUMNS,)
-    rounds = audits({id: made.directory / id for id in made.ids})["peer0"]["rounds"]
-    sent = {entry["vector"]: entry["bytes"] for entry in rounds[0]["sent"]}
+    rounds = audits({id: made.directory / id for id in made.ids})["peer0"]
+    sent = {entry.vector: entry.bytes for entry in rounds[0].sent}
     assert sent["column means"] == sent["column variances"] == 4 * 6 * 4 // 3
-    assert not any("column" in entry["vector"] for one in rounds[1:] for entry in one["sent"])
+    assert not any("column" in entry.vector for one in rounds[1:] for entry in one.sent)
 
 
 def test_each_peers_own_values_stay_its_own(federation: Build) -> None:

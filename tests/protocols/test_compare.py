@@ -11,7 +11,7 @@ import safetensors.numpy
 from federations import federate
 
 from launcher.cli import main
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise
 from launcher.reports.summary_json import write
 from peer.spec.loading import load_spec
 
@@ -22,7 +22,7 @@ def finished(directory: Path, protocol: str | dict[str, str], peers: int = 3, **
     ring = [{"id": f"peer{i}", "address": f"127.0.0.1:{7700 + i}"} for i in range(peers)]
     federate(directory, {"name": protocol} if isinstance(protocol, str) else protocol, peers, ring=ring, **spec)
     spec = load_spec(directory / "federation.yaml")
-    write(directory / "summary.json", summarise(spec, directory, wall_seconds=1.0, restarts=0))
+    write(directory / "summary.json", summarise(spec, directory, TimeSpent(1.0, 0)))
     return directory
 
 

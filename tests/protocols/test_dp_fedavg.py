@@ -17,7 +17,7 @@ from scipy import stats
 from torch import nn
 
 from launcher.cli import main
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise
 from peer.errors import InputError
 from peer.network.transport.memory import MemoryPipe
 from peer.protocols.blocks.privacy import as_secret, gaussian_epsilon, sampled_epsilon, stream, uniform
@@ -282,7 +282,7 @@ def test_a_flipped_sign_reverses_the_update(updates: dict[str, Vector], tmp_path
 def test_epsilon_of_every_round_is_in_trace_and_summary(secret: tuple[Run, bytes]) -> None:
     run, _ = secret
     spec = run.runtimes["peer0"].setup.spec
-    summary = summarise(spec, run.out, wall_seconds=1.0, restarts=0)
+    summary = summarise(spec, run.out, TimeSpent(1.0, 0))
     exposure = dict.fromkeys(run.ids, 0)
     for round in (1, 2, 3):
         drawn = sampled(run, round)

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from launcher.commands.check import traffic
 from launcher.plan import plan
 from launcher.reports import summary_json
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise
 from peer.errors import InputError
 from peer.telemetry.results import history
 
@@ -48,9 +48,7 @@ def test_what_is_not_asked_for_is_not_written(plain: Run) -> None:
         assert all("validation" not in one for one in result["history"])
         assert not (plain.out / peer / "model.best.safetensors").exists()
     assert "hold_back" not in plain.runtimes["peer0"].setup.spec.dump()
-    content = json.loads(
-        summary_json.dump(summarise(plain.runtimes["peer0"].setup.spec, plain.out, wall_seconds=1, restarts=0))
-    )
+    content = json.loads(summary_json.dump(summarise(plain.runtimes["peer0"].setup.spec, plain.out, TimeSpent(1, 0))))
     assert not NEW & content.keys()
     assert not NEW & content["per_peer"][0].keys()
 
@@ -64,7 +62,7 @@ def test_rounds_without_an_evaluation_have_no_figures_and_change_nothing(plain: 
         assert [at for at, one in rounds.items() if one.accuracy or one.test_loss is not None] == [3, 4]
         assert all(one.loss is not None for one in rounds.values())
         assert seldom.result(peer)["figures"] == plain.result(peer)["figures"]
-    summary = summarise(seldom.runtimes["peer0"].setup.spec, tmp_path, wall_seconds=1, restarts=0)
+    summary = summarise(seldom.runtimes["peer0"].setup.spec, tmp_path, TimeSpent(1, 0))
     assert [one["round"] for one in summary.history] == [3, 4]
     assert summary.r50 in (None, 3, 4)
     assert summary.plateau_sigma is not None
@@ -96,7 +94,7 @@ def test_a_number_a_round_leaves_each_peer_for_it_and_is_in_the_audit(stopped: R
     for line in stopped.audit("peer1")[1:]:
         (sent,) = [entry for entry in line["sent"] if entry["vector"] == "stop_early"]
         assert (sent["bytes"], sent["scalar_bytes"], line["told"]["stop_early"]) == (0, 16, 1)
-    summary = summarise(stopped.runtimes["peer0"].setup.spec, stopped.out, wall_seconds=1, restarts=0)
+    summary = summarise(stopped.runtimes["peer0"].setup.spec, stopped.out, TimeSpent(1, 0))
     assert summary.privacy["violations"] == []
     assert summary.stopped_early
     assert summary.rounds == stopped.result("peer0")["rounds"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from federations import federate
 
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise
 from launcher.reports.summary_json import Privacy
 from launcher.reports.summary_text import privacy_lines
 
@@ -121,7 +121,7 @@ def test_the_proof_is_not_fooled(
     monkeypatch.syspath_prepend(tmp_path)
     run = federate(tmp_path / "run", {"name": f"lies:{name}"}, 4, trace=False)
     spec = run.runtimes["peer0"].setup.spec
-    proof: dict[str, Any] = summarise(spec, run.out, wall_seconds=1.0, restarts=0).privacy
+    proof: dict[str, Any] = summarise(spec, run.out, TimeSpent(1.0, 0)).privacy
     assert proof["violations"] == []
     assert proof["head_bytes_sent"] == head_bytes
     assert proof["definitions"]["3.1"] is met
@@ -136,14 +136,14 @@ def test_numbers_under_several_names_count_together(tmp_path: Path, monkeypatch:
     (tmp_path / "lies.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     run = federate(tmp_path / "run", {"name": "lies:TwoNames"}, 4, trace=False)
-    proof = summarise(run.runtimes["peer0"].setup.spec, run.out, wall_seconds=1.0, restarts=0).privacy
+    proof = summarise(run.runtimes["peer0"].setup.spec, run.out, TimeSpent(1.0, 0)).privacy
     assert proof["definitions"]["3.1"] is None
     assert [one["vector"] for one in proof["on_trust"]] == ["a", "b"]
 
 
 def proof_of(directory: Path, protocol: str, rounds: int, **spec: Any) -> Privacy:
     run = federate(directory / "run", {"name": protocol}, 4, rounds=rounds, trace=False, **spec)
-    return summarise(run.runtimes["peer0"].setup.spec, run.out, wall_seconds=1.0, restarts=0).privacy
+    return summarise(run.runtimes["peer0"].setup.spec, run.out, TimeSpent(1.0, 0)).privacy
 
 
 def test_another_partner_each_round_is_counted_over_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

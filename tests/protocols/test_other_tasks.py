@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from launcher.cli import main
 from launcher.plan import plan
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise
 from launcher.reports.summary_json import write
 from peer.errors import InputError
 from peer.learning.data.samples import InMemory
@@ -204,7 +204,7 @@ def test_compared_with_training_alone_less_error_is_a_gain(tmp_path: Path, capsy
     for name, protocol in runs.items():
         federate(tmp_path / name, protocol, 2, ring=ring, task={"name": "regression"})
         spec = load_spec(tmp_path / name / "federation.yaml")
-        write(tmp_path / name / "summary.json", summarise(spec, tmp_path / name, wall_seconds=1.0, restarts=0))
+        write(tmp_path / name / "summary.json", summarise(spec, tmp_path / name, TimeSpent(1.0, 0)))
     assert main(["compare", str(tmp_path / "run"), str(tmp_path / "alone"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     ours, theirs = (

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
+from audits_written import as_read
 from federations import Run, federate, resolve
 from numpy.typing import NDArray
 
@@ -138,7 +139,7 @@ def test_the_audit_counts_what_travels_and_a_head_s_bytes_in_it(runs: dict[str, 
             assert sent == [(other, size, head) for other in neighbours]
             assert [(entry["from"], entry["bytes"]) for entry in line["received"]] == [(n, size) for n in neighbours]
     spec = next(iter(run.runtimes.values())).setup.spec
-    audits = {peer: {"rounds": run.audit(peer)} for peer in run.ids}
+    audits = as_read({peer: {"rounds": run.audit(peer)} for peer in run.ids})
     promise = PrivacyDeclaration(spec.protocol.declarations(ROUNDS))
     proof = privacy(Views(tuple(run.ids), ROUNDS), audits, promise)
     assert proof["head_bytes_sent"] == 4 * 2 * ROUNDS * head

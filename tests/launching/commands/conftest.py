@@ -27,7 +27,7 @@ def run(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs three fake peers in tmp_path/out; returns the exit code and what was printed."""
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
     quick = RestartPolicy(limit=2, first_delay=0.01, grace=1.0)
-    monkeypatch.setattr(RestartPolicy, "of", lambda *_, **__: quick)
+    monkeypatch.setattr(RestartPolicy, "from_spec", lambda *_, **__: quick)
 
     def run(
         fresh: bool = False, seed: int = 42, port: int = 7700, beside: bool = False, **behaviours: str

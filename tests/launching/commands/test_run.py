@@ -17,8 +17,9 @@ from launcher.commands import run as local
 from launcher.engines import local as preflight
 from launcher.monitor.federation import Federation
 from launcher.output import Output
-from launcher.supervision import run_directory
-from launcher.supervision.run_directory import RunDirectory, Totals
+from launcher.reports.summary import TimeSpent
+from launcher.supervision import run_directory, supervisor
+from launcher.supervision.run_directory import RunDirectory
 from launcher.supervision.supervisor import signal_name
 from peer import files
 from peer.errors import InputError
@@ -148,7 +149,7 @@ def test_a_display_that_breaks_leaves_no_peer_running(
         if federation.round:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(local, "show", broken)
+    monkeypatch.setattr(supervisor, "show", broken)
     with pytest.raises(ZeroDivisionError):
         run(peer0="hangs", peer1="hangs", peer2="hangs")
     for n in range(3):
@@ -157,7 +158,7 @@ def test_a_display_that_breaks_leaves_no_peer_running(
 
 def test_a_resumed_run_counts_its_earlier_launches(run: Run, tmp_path: Path) -> None:
     assert run(peer1="crashes", peer2="hangs")[0] == 1
-    first = Totals.read(tmp_path / "out" / ".launcher.json")
+    first = TimeSpent.read(tmp_path / "out" / ".launcher.json")
     assert (first.wall_seconds > 0, first.restarts) == (True, 2)
     assert run()[0] == 0
     assert summary(tmp_path)["restarts"] == 2
@@ -179,17 +180,17 @@ def test_a_launch_that_is_killed_has_written_down_what_it_took(
         if counted.exists():
             raise Killed
 
-    monkeypatch.setattr(local, "TOTALS_SECONDS", 0.01)
-    monkeypatch.setattr(local, "show", until_counted)
+    monkeypatch.setattr(supervisor, "SAVE_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "show", until_counted)
     with pytest.raises(Killed):
         run(peer0="hangs", peer1="hangs", peer2="hangs")
-    assert Totals.read(counted).wall_seconds > 0
+    assert TimeSpent.read(counted).wall_seconds > 0
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"wall_seconds": null, "restarts": 1}'])
 def test_unreadable_record_of_earlier_launches_counts_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / ".launcher.json").write_text(content)
-    assert Totals.read(tmp_path / ".launcher.json") == Totals()
+    assert TimeSpent.read(tmp_path / ".launcher.json") == TimeSpent()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "3", "{}", '{"rounds": 3}', '{"rounds": "many"}'])

@@ -20,7 +20,9 @@ def launch(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laun
     """Runs three fake peers by the command line; returns its exit code."""
     monkeypatch.setitem(ENGINES, "local", "fake_runs:FakeEngine")
     monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-    monkeypatch.setattr(RestartPolicy, "of", lambda *_, **__: RestartPolicy(limit=1, first_delay=0.01, grace=1.0))
+    monkeypatch.setattr(
+        RestartPolicy, "from_spec", lambda *_, **__: RestartPolicy(limit=1, first_delay=0.01, grace=1.0)
+    )
 
     def launch(*arguments: str, **behaviours: str) -> int:
         monkeypatch.setenv("FAKE_PEERS", json.dumps(behaviours))

@@ -12,8 +12,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.reports import summary_json
-from launcher.reports.summary import summarise
-from launcher.supervision.run_directory import Totals
+from launcher.reports.summary import TimeSpent, summarise
 from peer.runtime.in_process import run_in_process
 from peer.spec.loading import load_spec
 
@@ -60,7 +59,7 @@ def refused(capfd: pytest.CaptureFixture[str], *argv: Path | str) -> str:
 def expected(finished: Path) -> dict[str, Any]:
     """What the launcher itself would have written, but for what only it counts."""
     spec = load_spec(finished / "federation.yaml", peers=3)
-    content: dict[str, Any] = json.loads(summary_json.dump(summarise(spec, finished, wall_seconds=0, restarts=0)))
+    content: dict[str, Any] = json.loads(summary_json.dump(summarise(spec, finished, TimeSpent(0, 0))))
     return {**content, "wall_seconds": None}
 
 
@@ -80,7 +79,7 @@ def test_of_a_launchers_directory_its_own_count_is_taken(
     finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
-    Totals(wall_seconds=75.0, restarts=2).write(run / ".launcher.json")
+    TimeSpent(75.0, 2).write(run / ".launcher.json")
     assert main(["summary", str(run), "--out", str(tmp_path / "sum.json")]) == 0
     assert capfd.readouterr() == ("", "")
     written = summary_json.read(tmp_path / "sum.json")

@@ -38,7 +38,7 @@ def feed(tmp_path: Path) -> Feed:
 @pytest.mark.parametrize("line", LINES)
 async def test_a_line_of_a_peers_leaves_the_view_as_it_was(line: dict[str, object], feed: Feed) -> None:
     if event := read_event(line):
-        feed.federation.take([("peer0", event)], time.time())
+        feed.federation.update([("peer0", event)], time.time())
         feed.look(0.0)
     await feed.draw(0.0)
     assert feed.drawings == 1
@@ -55,7 +55,7 @@ async def test_a_loss_out_of_all_proportion_is_none(loss: float, feed: Feed) -> 
     for id in feed.spec.ids:
         event = read_event(line)
         assert event
-        feed.federation.take([(id, event)], time.time())
+        feed.federation.update([(id, event)], time.time())
     feed.look(0.0)
     await feed.draw(0.0)
     assert (feed.drawings, feed.federation.round, feed.federation.mean_loss(1)) == (1, 1, None)

@@ -125,11 +125,11 @@ async def test_a_browser_is_told_all_and_then_what_changes(serves: Serves, view:
         first = await told_of(lines, "now")
         assert first["order"] == ["peer0", "peer1", "peer2"]
         assert {one["words"] for one in first["peers"]} == {"starts"}
-        view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+        view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
         second = await told_of(lines, "now")
         assert [(one["peer"], one["sign"], one["words"]) for one in second["peers"]] == [("peer1", "▲", "trains")]
         assert "order" not in second
-        view.take([("peer0", LinkChanged(neighbour="peer1", state="down", time=2.0))], 2.0)
+        view.update([("peer0", LinkChanged(neighbour="peer1", state="down", time=2.0))], 2.0)
         third = await told_of(lines, "now")
         assert third["broken"] == [["peer0", "peer1"]]
         assert third["peers"][0]["words"] == "is not heard by peer0"
@@ -140,7 +140,7 @@ async def test_a_document_follows_what_peers_tell(serves: Serves, view: Federati
         lines = answer.aiter_lines()
         await told_of(lines, "now")
         rounds = [(id, RoundDone(round=1, loss=0.5, accuracy={"matched": 0.25}, time=3.0)) for id in spec.ids]
-        view.take(rounds, 3.0)
+        view.update(rounds, 3.0)
         while not (rows := (await told_of(lines, "document"))["document"]["tables"]["rounds"]):
             pass
         assert [(row["round"], row["mean"]) for row in rows] == [(1, 0.25)]
@@ -175,7 +175,7 @@ async def test_a_browser_that_takes_nothing_makes_nobody_wait(
         async with client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
             lines = answer.aiter_lines()
             await told_of(lines, "now")
-            view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+            view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
             assert (await told_of(lines, "now"))["peers"][0]["words"] == "trains"
     for one in stuck:
         one.close()
@@ -199,13 +199,13 @@ async def test_what_goes_wrong_with_the_page_ends_the_page_alone(
         assert made
         async with made.showing(feed, say):
             await feed.following.wait()
-            view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+            view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
     assert said == [feed.ended] == ["the dashboard has failed, and the run goes on: RuntimeError: no more"]
 
 
 async def test_nothing_is_drawn_while_nobody_watches(serves: Serves, feed: Feed, view: FederationView) -> None:
     async with serves():
-        view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+        view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
         while feed.now.peers.get("peer1", {}).get("words") != "trains":
             await feed.following.wait()
         assert feed.drawings == 0
@@ -215,7 +215,7 @@ def test_who_is_lost_is_shown_so(feed: Feed, view: FederationView) -> None:
     decided = ViewDecided(
         number=1, members=("peer0", "peer2"), first=2, planned=False, entrants=(), reason="silence", time=5.0
     )
-    view.take([("peer0", decided)], 5.0)
+    view.update([("peer0", decided)], 5.0)
     feed.look(5.0)
     lost = feed.now.peers["peer1"]
     assert (lost["sign"], lost["tone"]) == ("✗", "bad")
@@ -226,7 +226,7 @@ def test_who_is_lost_is_shown_so(feed: Feed, view: FederationView) -> None:
 async def test_documents_are_rare(feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_room, "SHARE", 0)
     for clock, drawings in ((10.0, 1), (11.0, 1), (12.5, 2), (20.0, 3)):
-        view.take([("peer1", StateChanged(state="training", round=int(clock), time=clock))], clock)
+        view.update([("peer1", StateChanged(state="training", round=int(clock), time=clock))], clock)
         feed.look(clock)
         await feed.draw(clock)
         assert feed.drawings == drawings
@@ -253,11 +253,11 @@ async def test_a_document_that_cannot_be_made_leaves_the_one_before(
     with monkeypatch.context() as patched:
         patched.setattr(feed_room, "SHARE", 0)
         patched.setattr(feed_room, "live_document", impossible)
-        feed._fresh = True
+        feed._drawn_to = -1
         await feed.draw(1e6)
     assert (feed.written, feed.drawings) == (before, 1)
     assert feed.now.said.endswith("The figures are old: a number out of all proportion")
-    feed._fresh = True
+    feed._drawn_to = -1
     await feed.draw(2e6)
     assert feed.drawings == 2
     assert "old" not in feed.now.said
@@ -278,7 +278,7 @@ async def test_without_the_token_no_connection_is_kept(
             async with asyncio.timeout(60):
                 await reader.read()
         writer.close()
-        view.take([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
+        view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
         assert (await told_of(lines, "now"))["peers"][0]["words"] == "trains"
 
 

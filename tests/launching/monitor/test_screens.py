@@ -30,10 +30,10 @@ def busy(directory: Path, ids: list[str]) -> Federation:
     seconds = {"train": 1.0, "communicate": 1.0, "evaluate": 1.0}
     for peer in federation.peers.values():
         peer.restarts = 2
-        peer.hear(RoundDone(round=99, accuracy={"matched": 0.5}, loss=0.5, seconds=seconds, bytes_sent=123_456_000))
-        peer.hear(StateChanged(state="communicating", round=100))
+        peer.apply(RoundDone(round=99, accuracy={"matched": 0.5}, loss=0.5, seconds=seconds, bytes_sent=123_456_000))
+        peer.apply(StateChanged(state="communicating", round=100))
         awaited = tuple(Awaited(id, f"{id}:1", "refused") for id in ids if id != peer.id)
-        peer.hear(Waiting(cause="join", awaited=awaited, sentence=""))
+        peer.apply(Waiting(cause="join", awaited=awaited, sentence=""))
     return federation
 
 

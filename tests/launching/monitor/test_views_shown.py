@@ -39,8 +39,8 @@ def view(number: int, members: str, first: int, **parts: Any) -> ViewDecided:
 def federation() -> FederationView:
     """Everybody has three rounds behind it and is in the fourth; c is silent."""
     seen = FederationView(IDS, 9, MATCHED)
-    seen.take([(id, RoundDone(round=n, accuracy={"matched": n / 10})) for id in IDS for n in (1, 2, 3)], 1.0)
-    seen.take([(id, StateChanged(state="communicating", round=4)) for id in IDS], 1.0)
+    seen.update([(id, RoundDone(round=n, accuracy={"matched": n / 10})) for id in IDS for n in (1, 2, 3)], 1.0)
+    seen.update([(id, StateChanged(state="communicating", round=4)) for id in IDS], 1.0)
     return seen
 
 
@@ -50,12 +50,12 @@ def all_tell(told: Event, *ids: str) -> list[News]:
 
 def test_a_change_is_told_once() -> None:
     seen = federation()
-    assert seen.take(all_tell(view(1, "ab", 3), "a"), 2.0) == ["from round 3 on: c lost (c silent for 3 s); view 1"]
-    assert seen.take(all_tell(view(1, "ab", 3), "b"), 2.5) == []
+    assert seen.update(all_tell(view(1, "ab", 3), "a"), 2.0) == ["from round 3 on: c lost (c silent for 3 s); view 1"]
+    assert seen.update(all_tell(view(1, "ab", 3), "b"), 2.5) == []
     back = view(2, "abc", 6, planned=True, entrants=(("c", 2),), reason="c taken in")
-    assert seen.take(all_tell(back, *IDS), 3.0) == ["from round 6 on: c back (c taken in); view 2"]
+    assert seen.update(all_tell(back, *IDS), 3.0) == ["from round 6 on: c back (c taken in); view 2"]
     again = view(3, "abc", 6, reason="its proposer was lost")
-    assert seen.take(all_tell(again, *IDS), 3.0) == [
+    assert seen.update(all_tell(again, *IDS), 3.0) == [
         "from round 6 on: what was played of them is void (its proposer was lost); view 3"
     ]
 
@@ -63,33 +63,33 @@ def test_a_change_is_told_once() -> None:
 def test_who_leaves_and_who_is_voted_out_are_told_apart_from_the_lost() -> None:
     seen = federation()
     left = view(1, "ab", 5, planned=True, reason="c leaves")
-    assert seen.take(all_tell(left, "a", "b"), 2.0) == ["from round 5 on: c left (c leaves); view 1"]
-    assert seen.take([("c", Departed(sentence="left: view 1 goes on"))], 2.5) == ["c left: view 1 goes on"]
-    assert seen.doing("c") == "left"
+    assert seen.update(all_tell(left, "a", "b"), 2.0) == ["from round 5 on: c left (c leaves); view 1"]
+    assert seen.update([("c", Departed(sentence="left: view 1 goes on"))], 2.5) == ["c left: view 1 goes on"]
+    assert seen.status_of("c") == "left"
     seen = federation()
     out = view(1, "ab", 3, reason="c voted out by a, b", expelled=("c",))
-    assert seen.take(all_tell(out, "a", "b"), 2.0) == ["from round 3 on: c voted out (c voted out by a, b); view 1"]
-    assert seen.doing("c") == "expelled"
+    assert seen.update(all_tell(out, "a", "b"), 2.0) == ["from round 3 on: c voted out (c voted out by a, b); view 1"]
+    assert seen.status_of("c") == "expelled"
 
 
 def test_the_figures_are_those_of_the_members_and_void_rounds_are_gone() -> None:
     seen = federation()
-    seen.take(all_tell(view(1, "ab", 3), "a", "b"), 2.0)
+    seen.update(all_tell(view(1, "ab", 3), "a", "b"), 2.0)
     assert seen.round == 2
     assert [*seen.rounds_after(1)] == [2]
-    seen.take([(id, RoundDone(round=n, accuracy={"matched": 0.5})) for id in "ab" for n in (3, 4, 5)], 3.0)
+    seen.update([(id, RoundDone(round=n, accuracy={"matched": 0.5})) for id in "ab" for n in (3, 4, 5)], 3.0)
     assert (seen.round, seen.mean_figure(5)) == (5, 0.5)
 
 
 def test_who_is_lost_waits_for_nobody_and_is_waited_for_by_nobody() -> None:
     seen = federation()
     waits = Waiting(cause="stalled", awaited=(Awaited("c", "c:1", "no sign of life"),), sentence="")
-    seen.take(all_tell(waits, "a", "b"), 2.0)
-    seen.take([("c", Waiting(cause="stalled", awaited=(Awaited("a", "a:1", ""),), sentence="", time=2.0))], 2.0)
-    seen.take(all_tell(view(1, "ab", 3), "a", "b"), 2.0)
+    seen.update(all_tell(waits, "a", "b"), 2.0)
+    seen.update([("c", Waiting(cause="stalled", awaited=(Awaited("a", "a:1", ""),), sentence="", time=2.0))], 2.0)
+    seen.update(all_tell(view(1, "ab", 3), "a", "b"), 2.0)
     for id in IDS:
-        seen.take([(id, StateChanged(state="ready", round=3))] if id != "c" else [], 3.0)
-    assert seen.take([], 100.0) == []
+        seen.update([(id, StateChanged(state="ready", round=3))] if id != "c" else [], 3.0)
+    assert seen.update([], 100.0) == []
     assert not seen.peers["a"].waiting
     table = drawn(seen)
     assert "lost" in next(line for line in table.splitlines() if line.strip().startswith("c"))
@@ -107,24 +107,24 @@ def drawn(seen: FederationView) -> str:
 
 def test_a_return_is_seen() -> None:
     seen = federation()
-    seen.take(all_tell(view(1, "ab", 3), "a", "b"), 2.0)
-    assert seen.doing("c") == "lost"
-    seen.take([("c", StateChanged(state="joining", round=3))], 3.0)
-    assert seen.doing("c") == "returning"
-    seen.take(all_tell(view(2, "abc", 6), *IDS), 4.0)
-    seen.take([("c", StateChanged(state="training", round=6))], 4.0)
-    assert seen.doing("c") == "training"
+    seen.update(all_tell(view(1, "ab", 3), "a", "b"), 2.0)
+    assert seen.status_of("c") == "lost"
+    seen.update([("c", StateChanged(state="joining", round=3))], 3.0)
+    assert seen.status_of("c") == "returning"
+    seen.update(all_tell(view(2, "abc", 6), *IDS), 4.0)
+    seen.update([("c", StateChanged(state="training", round=6))], 4.0)
+    assert seen.status_of("c") == "training"
 
 
 def test_that_links_go_down_and_all_go_back_is_no_news_of_its_own() -> None:
     seen = federation()
-    seen.take([("a", LinkChanged(neighbour=id, state="up")) for id in ("b", "c")], 1.0)
+    seen.update([("a", LinkChanged(neighbour=id, state="up")) for id in ("b", "c")], 1.0)
     move = [view(1, "ab", 3), LinkChanged(neighbour="b", state="down"), Resumed(round=2)]
     joins = [StateChanged(state="joining", round=3), LinkChanged(neighbour="b", state="up")]
-    told = seen.take([("a", one) for one in (*move, *joins)] + all_tell(view(1, "ab", 3), "b"), 2.0)
+    told = seen.update([("a", one) for one in (*move, *joins)] + all_tell(view(1, "ab", 3), "b"), 2.0)
     assert told == ["from round 3 on: c lost (c silent for 3 s); view 1"]
     down = LinkChanged(neighbour="b", state="down", reason="connection closed")
-    assert seen.take([("a", down)], 3.0) == ["link a - b is down (connection closed)"]
+    assert seen.update([("a", down)], 3.0) == ["link a - b is down (connection closed)"]
 
 
 def short(seconds: float = 1.0, *awaited: str) -> Waiting:
@@ -135,12 +135,12 @@ def short(seconds: float = 1.0, *awaited: str) -> Waiting:
 
 def test_that_too_few_are_left_to_decide_is_told_once_and_then_ever_more_seldom() -> None:
     seen = federation()
-    [line] = seen.take(all_tell(short(1.0, "b", "c"), "a"), 2.0)
+    [line] = seen.update(all_tell(short(1.0, "b", "c"), "a"), 2.0)
     assert line == (
         "a: too few members for a decision: 1 of 3 are here, 2 are needed; waiting for b at b:1 (gone), c at c:1 (gone)"
     )
     told = [
-        seen.take(all_tell(short(at, "b", "c"), "a"), 2.0 + at) for at in (2.0, 59.0, 61.0, 90.0, 119.0, 130.0, 200.0)
+        seen.update(all_tell(short(at, "b", "c"), "a"), 2.0 + at) for at in (2.0, 59.0, 61.0, 90.0, 119.0, 130.0, 200.0)
     ]
     assert [len(lines) for lines in told] == [0, 0, 1, 0, 0, 1, 0]
     table = drawn(seen)
@@ -150,7 +150,7 @@ def test_that_too_few_are_left_to_decide_is_told_once_and_then_ever_more_seldom(
         "Too few members for a decision: 1 of 3 are here, 2 are needed."
     )
     over = Waiting(cause="quorum", awaited=(), sentence="")
-    assert seen.take(all_tell(over, "a"), 300.0) == ["no decision waits for members any more"]
+    assert seen.update(all_tell(over, "a"), 300.0) == ["no decision waits for members any more"]
     assert "too few" not in drawn(seen)
 
 
@@ -163,37 +163,37 @@ def status(id: str, state: str = "training", round: int = 4, **parts: Any) -> Pe
 @pytest.fixture
 def asked() -> PolledFederation:
     seen = PolledFederation(IDS, 9, MATCHED)
-    seen.hear({id: status(id) for id in IDS}, 0.0)
+    seen.record({id: status(id) for id in IDS}, 0.0)
     return seen
 
 
 def test_peers_that_are_asked_tell_who_is_outside(asked: PolledFederation) -> None:
-    asked.hear({"c": "connection refused"}, 1.0)
+    asked.record({"c": "connection refused"}, 1.0)
     lost = {id: status(id, round=3, view=1, first=3, outside=("c",)) for id in ("a", "b")}
-    assert asked.hear(lost, 2.0) == ["from round 3 on: c lost; view 1"]
-    assert (asked.doing("c"), asked.outside, asked.round) == ("lost", ["c"], 2)
-    assert asked.hear(lost, 3.0) == []
-    asked.hear({id: status(id, "serving", 9, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 4.0)
-    asked.hear(dict.fromkeys("ab", "connection refused"), 5.0)
-    assert asked.gone(5.0 + SILENCE_SECONDS / 2)
+    assert asked.record(lost, 2.0) == ["from round 3 on: c lost; view 1"]
+    assert (asked.status_of("c"), asked.outside, asked.round) == ("lost", ["c"], 2)
+    assert asked.record(lost, 3.0) == []
+    asked.record({id: status(id, "serving", 9, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 4.0)
+    asked.record(dict.fromkeys("ab", "connection refused"), 5.0)
+    assert asked.all_unreachable(5.0 + SILENCE_SECONDS / 2)
     assert asked.unfinished == []
 
 
 def test_who_is_asked_is_back_when_the_others_say_so(asked: PolledFederation) -> None:
-    asked.hear({id: status(id, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 2.0)
-    assert asked.hear({"a": status("a", view=3, first=6)}, 3.0) == ["from round 6 on: c back; view 3"]
+    asked.record({id: status(id, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 2.0)
+    assert asked.record({"a": status("a", view=3, first=6)}, 3.0) == ["from round 6 on: c back; view 3"]
     assert asked.outside == []
 
 
 def test_one_that_is_asked_says_for_whom_a_decision_waits(asked: PolledFederation) -> None:
     waits = status("a", shortage=Shortage(1, 3, 2, seconds=90.0), awaited=(Awaited("c", "c:1", "gone"),))
     sentence = "too few members for a decision: 1 of 3 are here, 2 are needed"
-    assert asked.hear({"a": waits}, 2.0) == [f"a: {sentence}; after 90 s still waiting for c at c:1 (gone)"]
+    assert asked.record({"a": waits}, 2.0) == [f"a: {sentence}; after 90 s still waiting for c at c:1 (gone)"]
     assert asked.peers["a"].waiting == ["c"]
     trouble = status_cells("a:1", "a", waits)[-1]
     assert trouble.startswith(f"{sentence}; waiting for c since ")
     assert trouble.endswith(" (1 min 30 s)")
-    assert asked.hear({"a": status("a")}, 3.0) == ["no decision waits for members any more"]
+    assert asked.record({"a": status("a")}, 3.0) == ["no decision waits for members any more"]
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audits_written import as_read
 
 from launcher.commands.membership import last_left
+from launcher.history import PeerHistory
+from launcher.reports import privacy as proof_of
 from launcher.reports import summary_json
-from launcher.reports.peer_files import decided_views, peer_activity
-from launcher.reports.privacy import PrivacyDeclaration, privacy
-from launcher.reports.summary import summarise
+from launcher.reports.peer_files import decided_views
+from launcher.reports.privacy import PrivacyDeclaration
+from launcher.reports.summary import TimeSpent, summarise
+from launcher.reports.summary_json import Privacy
 from launcher.reports.summary_text import view_changes
 from launcher.views import Views, describe_change
 from peer.errors import FailedError
@@ -95,6 +99,10 @@ def audits() -> dict[str, Any]:
     late["received"] = [one for one in late["received"] if one["from"] == "a"]
     told["b"]["rounds"].append(late)
     return told
+
+
+def privacy(views: Views, told: dict[str, Any], promise: PrivacyDeclaration) -> Privacy:
+    return proof_of.privacy(views, as_read(told), promise)
 
 
 def reasons(told: dict[str, Any]) -> list[str]:
@@ -221,7 +229,7 @@ def leave(directory: Path, views: tuple[View, ...], finished: tuple[str, ...] = 
 
 def test_the_summary_says_where_and_whose_data(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path / "run", RUN.later)
-    summary = summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
+    summary = summarise(spec, tmp_path / "run", TimeSpent(1, 0))
     assert view_changes(summary, spec) == [
         "with changes of view at rounds 4 and 7: c lost; c back",
         "  without the data of c: rounds 4 to 6",
@@ -239,7 +247,7 @@ def test_the_summary_says_where_and_whose_data(spec: Spec, tmp_path: Path) -> No
 
 def test_who_was_not_taken_in_again_is_named_and_in_no_figure(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path / "run", (LOST,), finished=("a", "b", "d"))
-    summary = summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
+    summary = summarise(spec, tmp_path / "run", TimeSpent(1, 0))
     assert [peer.id for peer in summary.per_peer] == ["a", "b", "d"]
     assert (summary.outside, summary.missing) == (["c"], {})
     assert "  without the data of c: rounds 4 to 9; it was not taken in again, and is in no figure" in view_changes(
@@ -252,12 +260,12 @@ def test_a_result_from_before_the_last_change_is_none(spec: Spec, tmp_path: Path
     stale = json.loads((tmp_path / "run" / "b" / "result.json").read_text())
     (tmp_path / "run" / "b" / "result.json").write_text(json.dumps({**stale, "ring": ["a", "b", "d"]}))
     with pytest.raises(FailedError, match="no result of b"):
-        summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
+        summarise(spec, tmp_path / "run", TimeSpent(1, 0))
 
 
 def test_without_changes_nothing_is_said_of_views(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path / "run", ())
-    summary = summarise(spec, tmp_path / "run", wall_seconds=1, restarts=0)
+    summary = summarise(spec, tmp_path / "run", TimeSpent(1, 0))
     assert view_changes(summary, spec) == []
     assert not {"views", "exact", "absences"} & json.loads(summary_json.dump(summary)).keys()
 
@@ -287,11 +295,11 @@ def test_pauses_between_the_lives_of_a_peer_are_no_part_of_them(tmp_path: Path) 
         {"event": "done", "time": 1002.0},
     ]
     (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
-    assert peer_activity(tmp_path).seconds == 4.0 + 2.0
+    assert PeerHistory.read("a", tmp_path).alive_seconds == 4.0 + 2.0
 
 
 def test_a_new_life_in_the_next_view_is_no_restart(tmp_path: Path) -> None:
     joining = {"time": 1.0, "event": "state", "state": "joining", "round": 0}
     view = {"time": 1.0, **ViewDecided(**LOST.as_json()).as_json()}
     (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in (joining, view, joining, joining)))
-    assert peer_activity(tmp_path).again == 1
+    assert PeerHistory.read("a", tmp_path).restarts == 1

@@ -14,7 +14,7 @@ from launcher.monitor.federation import FederationView
 from launcher.monitor.live_table import choose, federation_line, row
 from launcher.reports import summary_json
 from launcher.reports import summary_text as recap
-from launcher.reports.summary import summarise
+from launcher.reports.summary import TimeSpent, summarise
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.telemetry.events import RoundDone, read_event
@@ -59,7 +59,7 @@ def write_results(directory: Path) -> None:
 
 def test_the_summary_has_the_tasks_figures(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path)
-    summary = summarise(spec, tmp_path, wall_seconds=1.0, restarts=0)
+    summary = summarise(spec, tmp_path, TimeSpent(1.0, 0))
     assert summary.task == "regression"
     assert [*summary.figures] == ["rmse", "mae", "r2"]
     assert summary.figures["rmse"] == {"mean": pytest.approx(91.7), "worst": 123.4, "better": "down"}
@@ -85,13 +85,13 @@ def test_how_to_load_a_model_is_told_where_it_can_be_loaded_so(
     write_results(tmp_path)
     description = {"model": '"mlp"', "shape": shape, "classes": "1"}
     save_file({"w": torch.zeros(2)}, tmp_path / "peer0" / "model.safetensors", description)
-    said = recap.where_models_are(summarise(spec, tmp_path, wall_seconds=1.0, restarts=0), spec, tmp_path)
+    said = recap.where_models_are(summarise(spec, tmp_path, TimeSpent(1.0, 0)), spec, tmp_path)
     assert any("load_model(" in line for line in said) is told
 
 
 def test_the_live_view_goes_by_the_headline(spec: Spec) -> None:
     view = FederationView(spec.ids, 2, Headline.of(spec))
-    view.take_in([(id, RoundDone(round=1, figures=figures(course[0]))) for id, course in COURSE.items()])
+    view.apply([(id, RoundDone(round=1, figures=figures(course[0]))) for id, course in COURSE.items()])
     assert view.mean_figure(1) == 190
     assert "mean rmse 190.00" in federation_line(view)
     assert row(view, view.peers["peer0"])["rmse"] == "200.00"

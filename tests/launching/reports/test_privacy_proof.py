@@ -4,6 +4,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from audits_written import as_read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ EXTRACTOR, MODEL = Share("extractor"), Share("model")
 def privacy(audits: dict[str, Any], *shares: Share, own_code: bool = False) -> dict[str, Any]:
     declared = Declarations("own:Protocol" if own_code else "fibfl", shares or (EXTRACTOR,), ())
     return proof_of.privacy(
-        Views(MEMBERS, 2), audits, PrivacyDeclaration(declared, ("own:Protocol",) if own_code else ())
+        Views(MEMBERS, 2), as_read(audits), PrivacyDeclaration(declared, ("own:Protocol",) if own_code else ())
     )
 
 
@@ -153,7 +154,7 @@ def test_head_that_may_leave_in_warm_up_only() -> None:
     for record in audits["peer0"]["rounds"][1:]:
         record["sent"][0]["head_bytes"] = 5160
     declared = Declarations("a protocol", (Share("model", rounds=range(1, 2)), Share("extractor")), ())
-    proof = proof_of.privacy(Views(MEMBERS, 3), audits, PrivacyDeclaration(declared))
+    proof = proof_of.privacy(Views(MEMBERS, 3), as_read(audits), PrivacyDeclaration(declared))
     assert [violation["round"] for violation in proof["violations"]] == [2, 3]
     assert proof["head_bytes_sent"] == 3 * 5160
 
@@ -429,10 +430,10 @@ def test_without_everybodys_audit_a_definition_is_denied_or_not_known() -> None:
     audits = ring_audits()
     promise = PrivacyDeclaration(Declarations("a protocol", (EXTRACTOR,), ()))
     del audits[MEMBERS[-1]]["rounds"][2]
-    proof = proof_of.privacy(Views(MEMBERS, 2), audits, promise, unfinished=[MEMBERS[-1]])
+    proof = proof_of.privacy(Views(MEMBERS, 2), as_read(audits), promise, unfinished=[MEMBERS[-1]])
     assert (proof["violations"], proof["definitions"]) == ([], {"3.1": None, "3.2": None, "3.3": None})
     audits[MEMBERS[0]]["rounds"][1]["sent"][0]["head_bytes"] = 8
-    proof = proof_of.privacy(Views(MEMBERS, 2), audits, promise, unfinished=[MEMBERS[-1]])
+    proof = proof_of.privacy(Views(MEMBERS, 2), as_read(audits), promise, unfinished=[MEMBERS[-1]])
     assert proof["definitions"] == {"3.1": False, "3.2": None, "3.3": None}
-    proof = proof_of.privacy(Views(MEMBERS, 2), audits, promise)
+    proof = proof_of.privacy(Views(MEMBERS, 2), as_read(audits), promise)
     assert proof["definitions"] == {"3.1": False, "3.2": False, "3.3": False}

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from launcher.reports import summary_json
 from launcher.reports import summary_text as recap
-from launcher.reports.peer_files import audits
-from launcher.reports.summary import summarise
+from launcher.reports.peer_files import AuditedRound, audits
+from launcher.reports.summary import TimeSpent, summarise
 from peer.errors import FailedError
 from peer.learning.export import save_model
 from peer.learning.model.shape_check import Example
@@ -67,7 +67,7 @@ def write_results(directory: Path, results: Sequence[dict[str, Any]]) -> None:
 
 def test_summary_has_every_name_and_the_right_numbers(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
-    summary = summarise(spec, tmp_path, wall_seconds=12.3456, restarts=2)
+    summary = summarise(spec, tmp_path, TimeSpent(12.3456, 2))
     summary_json.write(tmp_path / "summary.json", summary)
     assert summary_json.read(tmp_path / "summary.json") == summary
     written = json.loads((tmp_path / "summary.json").read_text())
@@ -114,7 +114,7 @@ def test_rounds_without_an_evaluation_are_left_out(tmp_path: Path, spec: Spec) -
     for one in results:
         one["history"][0]["accuracy"] = one["history"][2]["accuracy"] = {}
     write_results(tmp_path, results)
-    summary = summarise(spec, tmp_path, wall_seconds=1.0, restarts=0)
+    summary = summarise(spec, tmp_path, TimeSpent(1.0, 0))
     assert [one["round"] for one in summary.history] == [2, 4]
     assert summary.r50 == 2
     assert summary.plateau_sigma == pytest.approx(0.0, abs=1e-12)
@@ -124,11 +124,11 @@ def test_a_result_of_fewer_rounds_counts_if_all_agreed_to_end_then(tmp_path: Pat
     short = spec.model_copy(update={"rounds": 9})
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
     with pytest.raises(FailedError, match="no result of peer0, peer1, peer2"):
-        summarise(short, tmp_path, wall_seconds=1.0, restarts=0)
+        summarise(short, tmp_path, TimeSpent(1.0, 0))
     for id, course in COURSE.items():
         content = result(id, course) | {"stopped_early": True, "best": {"round": 3, "figure": 0.5, "model_sha256": "0"}}
         (tmp_path / id / "result.json").write_text(json.dumps(content))
-    summary = summarise(short, tmp_path, wall_seconds=1.0, restarts=0)
+    summary = summarise(short, tmp_path, TimeSpent(1.0, 0))
     assert (summary.rounds, summary.stopped_early, summary.privacy["violations"]) == (4, True, [])
     said = recap.summary_lines(summary, short)
     assert said[0].startswith("three: fibfl, 3 peers, 4 rounds of 9, ended early, in")
@@ -138,7 +138,7 @@ def test_a_result_of_fewer_rounds_counts_if_all_agreed_to_end_then(tmp_path: Pat
 def test_headline_metrics_follow_the_specs_test(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
     by_global = spec.model_copy(update={"test": "global"})
-    summary = summarise(by_global, tmp_path, wall_seconds=1, restarts=0)
+    summary = summarise(by_global, tmp_path, TimeSpent(1, 0))
     assert summary.worst_accuracy == pytest.approx(0.1)
     assert summary.r50 is None
 
@@ -150,7 +150,7 @@ def test_own_data_gives_a_local_mean(tmp_path: Path, spec: Spec) -> None:
     for event in results[2]["history"]:
         event["accuracy"] = own
     write_results(tmp_path, results)
-    summary = summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+    summary = summarise(spec, tmp_path, TimeSpent(1, 0))
     assert summary.mean_accuracy["local"] == 0.3
     assert summary.mean_accuracy["matched"] == pytest.approx(0.8)
     assert summary.worst_accuracy == 0.3
@@ -159,7 +159,7 @@ def test_own_data_gives_a_local_mean(tmp_path: Path, spec: Spec) -> None:
 def test_who_misbehaved_by_the_settings_is_said_and_the_others_have_a_mean(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
     experiment = spec.model_copy(update={"behaviour": {"peer2": LabelFlip(kind="label-flip")}})
-    summary = summarise(experiment, tmp_path, wall_seconds=1, restarts=0)
+    summary = summarise(experiment, tmp_path, TimeSpent(1, 0))
     summary_json.write(tmp_path / "summary.json", summary)
     assert summary_json.read(tmp_path / "summary.json") == summary
     assert summary.behaviour == {"peer2": "label-flip, rate 0.5"}
@@ -174,7 +174,7 @@ def test_unknown_accuracies_give_no_numbers(tmp_path: Path, spec: Spec) -> None:
         one["accuracy"] = one["history"][0]["accuracy"] = dict.fromkeys(accuracy(0.5))
     write_results(tmp_path, results)
     once = spec.model_copy(update={"rounds": 1})
-    summary = summarise(once, tmp_path, wall_seconds=1, restarts=0)
+    summary = summarise(once, tmp_path, TimeSpent(1, 0))
     assert [summary.worst_accuracy, summary.gini, summary.r50, summary.plateau_sigma] == [None] * 4
 
 
@@ -202,13 +202,15 @@ def test_audits_as_lines_count_each_round_once(tmp_path: Path) -> None:
     ]
     lines = [first | {"sent": []}, second, first, *spoilt]
     (tmp_path / "peer0" / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert audits({id: tmp_path / id for id in ("peer0", "peer1")}) == {"peer0": {"rounds": [first, second]}}
+    assert audits({id: tmp_path / id for id in ("peer0", "peer1")}) == {
+        "peer0": [AuditedRound.model_validate(one) for one in (first, second)]
+    }
 
 
 def test_missing_result_is_named(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result("peer0", [0.5]), result("peer2", [0.5])])
     with pytest.raises(FailedError, match="peer1"):
-        summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+        summarise(spec, tmp_path, TimeSpent(1, 0))
 
 
 @pytest.mark.parametrize("spoilt", ['{"id": "pee', "[]", "3", "null", "{}"])
@@ -216,7 +218,7 @@ def test_result_that_cannot_be_read_is_no_result(tmp_path: Path, spec: Spec, spo
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
     (tmp_path / "peer1" / "result.json").write_text(spoilt)
     with pytest.raises(FailedError, match="no result of peer1;"):
-        summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+        summarise(spec, tmp_path, TimeSpent(1, 0))
 
 
 def test_result_of_another_length_is_no_result(tmp_path: Path, spec: Spec) -> None:
@@ -224,7 +226,7 @@ def test_result_of_another_length_is_no_result(tmp_path: Path, spec: Spec) -> No
     results[1]["rounds"] = 3
     write_results(tmp_path, results)
     with pytest.raises(FailedError, match="no result of peer1;"):
-        summarise(spec, tmp_path, wall_seconds=1, restarts=0)
+        summarise(spec, tmp_path, TimeSpent(1, 0))
 
 
 def test_what_a_protocol_noted_is_in_the_summary(tmp_path: Path, spec: Spec) -> None:
@@ -232,7 +234,7 @@ def test_what_a_protocol_noted_is_in_the_summary(tmp_path: Path, spec: Spec) -> 
     results[0]["history"][0]["notes"] = {"gamma": 0.5}
     results[0]["history"][2]["notes"] = {"gamma": 0.25, "weights": [0.5, 1.0]}
     write_results(tmp_path, results)
-    summary_json.write(tmp_path / "summary.json", summarise(spec, tmp_path, wall_seconds=1, restarts=0))
+    summary_json.write(tmp_path / "summary.json", summarise(spec, tmp_path, TimeSpent(1, 0)))
     first, second, _ = json.loads((tmp_path / "summary.json").read_text())["per_peer"]
     assert first["notes"] == [{"round": 1, "gamma": 0.5}, {"round": 3, "gamma": 0.25, "weights": [0.5, 1.0]}]
     assert second["notes"] == []
@@ -241,7 +243,7 @@ def test_what_a_protocol_noted_is_in_the_summary(tmp_path: Path, spec: Spec) -> 
 def test_a_summary_leaves_no_draft(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
     (tmp_path / "run").mkdir()
-    summary_json.write(tmp_path / "run" / "summary.json", summarise(spec, tmp_path, wall_seconds=1, restarts=0))
+    summary_json.write(tmp_path / "run" / "summary.json", summarise(spec, tmp_path, TimeSpent(1, 0)))
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["summary.json"]
 
 
@@ -254,7 +256,7 @@ def test_a_summary_that_cannot_be_read_is_none(tmp_path: Path, spoilt: str | byt
 
 def test_what_a_person_reads(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path, [result(id, course) for id, course in COURSE.items()])
-    summary = summarise(spec, tmp_path, wall_seconds=75, restarts=2)
+    summary = summarise(spec, tmp_path, TimeSpent(75, 2))
     save_model(build("mlp", Example.zeros((4,), 3), seed=1), tmp_path / "peer0" / "model.safetensors")
     breach = {
         "round": 2,

@@ -27,12 +27,12 @@ THREE = View(1, ("a", "b", "d"), first=5)
     ],
 )
 def test_the_rest_is_a_quorum_of_the_view_and_enough_for_the_protocol(failed: str, view: View, goes_on: bool) -> None:
-    assert LossTolerance(at_least=2).without(failed, view) is goes_on
+    assert LossTolerance(at_least=2).allows(failed, view) is goes_on
 
 
 def test_only_with_bypass_anybody_can_be_done_without(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text("name: small\nrounds: 3\nprotocol: {name: fibfl}\ndata: {name: digits}\n")
-    assert not LossTolerance.of(load_spec(file, peers=4), certificates=False).without("d", FOUR)
+    assert not LossTolerance.from_spec(load_spec(file, peers=4), certificates=False).allows("d", FOUR)
     file.write_text(file.read_text() + "on_loss: bypass\n")
-    assert LossTolerance.of(load_spec(file, peers=4), certificates=False).without("d", FOUR)
+    assert LossTolerance.from_spec(load_spec(file, peers=4), certificates=False).allows("d", FOUR)

@@ -26,7 +26,7 @@ def test_a_completed_round_begins_a_new_row() -> None:
 
 
 def test_a_steady_peer_begins_a_new_row() -> None:
-    policy = Restarts(RestartPolicy(limit=1, steady=60))
+    policy = Restarts(RestartPolicy(limit=1, stable_after=60))
     assert crash(policy, 0) == 0.5
     policy.started(0, now=10)
     assert policy.delay(-9, failed=False, round=0, now=70) == 0.5

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from unheard import Unheard
 
-from launcher.engines.base import Deployment, Process
+from launcher.engines.base import Deployment, Process, Run
 from launcher.headline import Headline
 from launcher.monitor.federation import Federation
 from launcher.run_files import RunFiles
 from launcher.supervision.supervisor import RestartPolicy, Stop, Supervisor
+from peer.spec.loading import load_spec
 
 MATCHED = Headline.accuracy("matched")
 
@@ -30,8 +31,10 @@ class OutOfReach(Deployment):
 async def test_a_stop_does_not_wait_for_ever_for_peers_that_cannot_be_reached(tmp_path: Path) -> None:
     place, stop = OutOfReach(), Stop()
     federation = Federation(tmp_path, ["peer0"], 3, MATCHED)
-    supervisor = Supervisor(place, RunFiles(tmp_path), federation, lambda _line: None, RestartPolicy(grace=0.05))
-    running = asyncio.create_task(supervisor.run(["peer0"], stop))
+    (tmp_path / "small.yaml").write_text("protocol: {name: fibfl}\n")
+    run = Run(load_spec(tmp_path / "small.yaml", peers=3), RunFiles(tmp_path))
+    supervisor = Supervisor(place, run, federation, RestartPolicy(grace=0.05))
+    running = asyncio.create_task(supervisor.until_end(["peer0"], stop))
     await place.started.wait()
     await asyncio.sleep(0)
     stop.asked.set()

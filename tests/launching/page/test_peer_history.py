@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from launcher.page.peer_history import PeerHistory
+from launcher.history import PeerHistory
 from launcher.page.timeline import Clock, event_rows
 from launcher.views import Views, view_of_event
 from peer.telemetry.events import ViewDecided, read_event
@@ -14,7 +14,7 @@ def heard(*lines: tuple[float, str, dict[str, Any]], id: str = "peer0") -> PeerH
     for time, name, fields in lines:
         event = read_event({"time": time, "event": name, **fields})
         assert event, name
-        found.hear(event)
+        found.apply(event)
     return found
 
 
@@ -36,7 +36,7 @@ VIEW = {"number": 1, "members": ["peer0", "peer1"], "first": 2, "planned": False
 
 def test_a_peer_that_is_killed_and_resumes_has_two_lives() -> None:
     one = heard(joins(10), done(12, 1), (20, "resumed", {"round": 1}), joins(20.1), done(22, 2), (23, "done", {}))
-    assert [(life.start, life.end) for life in one.lives] == [(10, 12), (20, 23)]
+    assert [(life.start, life.end) for life in one.runs] == [(10, 12), (20, 23)]
     assert one.completed == 2
     assert one.ended == 23
 
@@ -45,24 +45,24 @@ def test_a_start_is_told_once() -> None:
     said = {"schema": 1, "version": "1", "id": "peer0", "federation": "f", "protocol": "fibfl", "rounds": 3}
     first, again = (10, "started", said), (20, "started", said)
     one = heard(first, joins(10.1), done(12, 1), again, (20.1, "resumed", {"round": 1}), joins(20.2), done(22, 2))
-    assert [(life.start, life.end) for life in one.lives] == [(10, 12), (20, 22)]
-    assert [moment.text for moment in one.moments if moment.text == "started again"] == ["started again"]
+    assert [(life.start, life.end) for life in one.runs] == [(10, 12), (20, 22)]
+    assert [moment.text for moment in one.timeline if moment.text == "started again"] == ["started again"]
     moved = heard(first, joins(10.1), (13, "view", VIEW), again, joins(20.2))
-    assert len(moved.lives) == 2, "a process that died on its way into the next view"
+    assert len(moved.runs) == 2, "a process that died on its way into the next view"
 
 
 def test_the_next_view_is_no_new_life_and_makes_rounds_void() -> None:
     one = heard(joins(10), done(11, 1), done(12, 2), (13, "view", VIEW), (13.1, "resumed", {"round": 1}), joins(13.2))
-    assert [(life.start, life.end) for life in one.lives] == [(10, 13.2)]
-    assert [*one.history] == [1]
-    assert one.all_moments == []
+    assert [(life.start, life.end) for life in one.runs] == [(10, 13.2)]
+    assert [*one.rounds] == [1]
+    assert one.timeline == []
 
 
 def test_a_wait_lasts_until_nobody_is_waited_for() -> None:
     one = heard(joins(10), waits(11, "peer1"), waits(15, "peer1"), waits(17, "peer2"), waits(18))
-    assert [(wait.start, wait.end) for wait in one.all_moments] == [(11, 17), (17, 18)]
+    assert [(wait.start, wait.end) for wait in one.timeline] == [(11, 17), (17, 18)]
     last = heard(joins(10), waits(11, "peer1"), done(14, 1))
-    assert [(wait.start, wait.end) for wait in last.all_moments] == [(11, 14)]
+    assert [(wait.start, wait.end) for wait in last.timeline] == [(11, 14)]
 
 
 def test_silence_counts_unless_the_other_has_finished() -> None:

@@ -1,0 +1,265 @@
+"""One peer's history, folded from its events: its rounds, its data, when it ran, what went wrong and what recovered.
+
+This is the only fold: the monitor, the live page, the report and the summary all read it. A history grows event by
+event, live or from the peer's events.jsonl, and never looks at anything else. Its rules:
+
+- Events with an impossible time are ignored: clocks of other machines are added up later.
+- A decided view voids the rounds from its first on. Until the peer has joined again, it is moving into that view: that
+  its links go down then, or that it resumes, is neither a failure nor a restart.
+- A run of the process begins at `started`, `resumed` or `joining`, whichever is first. A restart is counted when the
+  peer joins once more without a decided view in between; so a process that dies before it joins is none.
+- What lasts (a wait, a silent link) stays open until an event closes it, and ends with the last event otherwise.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from peer.files import lines, open_plain
+from peer.telemetry.events import (
+    CallerRefused,
+    CheckpointDamaged,
+    Conflict,
+    DataDrifted,
+    DataSummary,
+    Departed,
+    Done,
+    EndedUnacknowledged,
+    Event,
+    Failed,
+    FineTuned,
+    Leaving,
+    LinkChanged,
+    NeighbourLost,
+    PeerRegressed,
+    Resumed,
+    Returning,
+    RingOrdered,
+    RoundDone,
+    Started,
+    StateChanged,
+    Stopped,
+    StoppedEarly,
+    ViewConflict,
+    ViewDecided,
+    Waiting,
+    read_event,
+)
+from peer.telemetry.results import EVENTS, objects
+
+SILENT_LINKS = ("suspected", "down")
+"""States of a link at whose other end no peer is heard."""
+MAX_UNIX_SECONDS = 1e11
+"""Far from now, and clocks can still be added up."""
+MAX_TIMELINE = 100_000
+"""Entries of one peer's timeline: a peer that fails in a loop does not fill the launcher's memory."""
+EventKind = Literal["running", "waits", "not heard", "failure", "recovery", "change of view", "note"]
+
+
+def read_events(place: Path, holding: bytes = b"") -> Iterator[Event]:
+    """The events in a peer's directory, of lines that hold these bytes; none where they cannot be read."""
+    try:
+        with open_plain(place / EVENTS) as file:
+            for line in lines(file):
+                for one in objects([line]) if holding in line else ():
+                    if event := read_event(one):
+                        yield event
+    except OSError:
+        return
+
+
+@dataclass
+class TimelineEvent:
+    """What happened at `start`, in unix seconds, or lasted until `end`."""
+
+    kind: EventKind
+    start: float
+    text: str
+    end: float | None = None
+    about: str = ""
+    """The neighbour that it is about, if it is about one."""
+    over: bool = False
+    """Whether what lasted has come to its end, and not only its teller."""
+
+    @property
+    def seconds(self) -> float:
+        return (self.end or self.start) - self.start
+
+
+@dataclass
+class PeerHistory:
+    """What one peer's events say, `apply`ed one by one."""
+
+    id: str
+    rounds: dict[int, RoundDone] = field(default_factory=dict)
+    """Its `round` events that count; one that is replayed after a crash replaces itself."""
+    last_round: int = 0
+    """The last round that it has ever completed, void since or not."""
+    data: list[DataSummary] = field(default_factory=list)
+    """One a stage; the newest of each round."""
+    orders: list[RingOrdered] = field(default_factory=list)
+    views: dict[int, ViewDecided] = field(default_factory=dict)
+    runs: list[TimelineEvent] = field(default_factory=list)
+    """When its process ran, from the first to the last event of each run."""
+    failure: str | None = None
+    ended: float | None = None
+    """When it was done."""
+    moves: bool = False
+    """Whether it is on its way into the next view."""
+    _closed: list[TimelineEvent] = field(default_factory=list)
+    _open: dict[str, TimelineEvent] = field(default_factory=dict)
+    """What lasts: waits by their causes, links by their neighbours."""
+    _began: bool = False
+    """Whether its process has begun, and has not said yet that it joins."""
+    _joins: int = 0
+    """How often it joined, but for joining the next view."""
+    _view_decided: bool = False
+    """Whether a view was decided since it joined: then it joins once more, and is not restarted."""
+
+    @classmethod
+    def read(cls, id: str, place: Path) -> "PeerHistory":
+        """From a peer's directory; empty where its events cannot be read."""
+        found = cls(id)
+        for event in read_events(place):
+            found.apply(event)
+        return found
+
+    def copy(self) -> "PeerHistory":
+        """As it is now, for a thread that reads it while this one grows."""
+        return replace(
+            self,
+            rounds=dict(self.rounds),
+            orders=[*self.orders],
+            views=dict(self.views),
+            runs=[*self.runs],
+            _closed=[*self._closed],
+            _open=dict(self._open),
+        )
+
+    @property
+    def completed(self) -> int:
+        return max(self.rounds, default=0)
+
+    @property
+    def view(self) -> int:
+        """The number of the last view of which it has heard."""
+        return max(self.views, default=0)
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self._joins - 1)
+
+    @property
+    def alive_seconds(self) -> float:
+        """How long its process ran in all, without the pauses between its runs."""
+        return sum(run.seconds for run in self.runs)
+
+    @property
+    def timeline(self) -> list[TimelineEvent]:
+        """All but the runs; what lasts still, up to the last event."""
+        return self._closed + list(self._open.values())
+
+    def seconds(self, activity: str) -> float:
+        """Seconds spent on "train", "communicate" or "evaluate" in all rounds."""
+        return sum(done.seconds.get(activity, 0.0) for done in self.rounds.values())
+
+    def apply(self, event: Event) -> None:
+        """Take one event in, unless its time is impossible."""
+        if not 0 <= event.time <= MAX_UNIX_SECONDS:
+            return
+        self._follow_process(event)
+        for one in (self.runs[-1], *self._open.values()):
+            one.end = max(event.time, one.start)
+        match event:
+            case RoundDone():
+                self.rounds[event.round] = event
+                self.last_round = max(self.last_round, event.round)
+            case DataSummary():
+                self.data = [one for one in self.data if one.round != event.round] + [event]
+            case RingOrdered():
+                self.orders.append(event)
+            case ViewDecided():
+                self.views[event.number] = event
+                self.rounds = {round: done for round, done in self.rounds.items() if round < event.first}
+                self._close_all(over=True)
+                self.moves = self._view_decided = True
+            case Waiting():
+                self._wait(event)
+            case LinkChanged():
+                self._link(event)
+            case Done() | Departed():
+                self.ended = event.time
+                self._close_all(over=False)
+            case Failed():
+                self.failure = event.message
+        if kind := self._kind(event):
+            self._add(TimelineEvent(kind, event.time, str(event)))
+
+    def _follow_process(self, event: Event) -> None:
+        """Find where a run of the process begins, and count how often it joins."""
+        if isinstance(event, Started):
+            self.moves = False  # also one that was killed on its way into the next view
+            self._begin(event)
+            self._began = True
+        elif isinstance(event, Resumed) and not self.moves:  # it says so before it joins
+            if not self._began:
+                self._begin(event)
+            self._began = True
+        elif isinstance(event, StateChanged) and event.state == "joining":
+            if not self._began and not self.moves:
+                self._begin(event)
+            self._joins += not self._view_decided
+            self.moves = self._began = self._view_decided = False
+        if not self.runs:
+            self.runs.append(TimelineEvent("running", event.time, "", event.time))
+
+    def _begin(self, event: Event) -> None:
+        if self.runs:
+            self._close_all(over=True)
+            self.failure = self.ended = None
+            self._add(TimelineEvent("recovery", event.time, "started again"))
+        self.runs.append(TimelineEvent("running", event.time, f"start {len(self.runs) + 1}", event.time))
+
+    def _kind(self, event: Event) -> EventKind | None:
+        """What an event is that stands on the timeline by itself; None of any other."""
+        match event:
+            case Failed() | NeighbourLost() | Conflict() | PeerRegressed() | CheckpointDamaged() | ViewConflict():
+                return "failure"
+            case Returning():
+                return "recovery"
+            case Resumed():
+                return None if self.moves else "recovery"
+            case Departed() | Leaving() | EndedUnacknowledged() | Stopped():
+                return "note"
+            case CallerRefused() | DataDrifted() | StoppedEarly() | FineTuned():
+                return "note"
+        return None
+
+    def _wait(self, event: Waiting) -> None:
+        """One that goes on is told again every minute."""
+        before, about = self._open.get(event.cause), " ".join(one.id for one in event.awaited)
+        if before and before.about != about:
+            self._add(self._open.pop(event.cause))
+        if about and event.cause not in self._open:
+            named = ", ".join(map(str, event.awaited)) + (f" and {event.others} more" if event.others else "")
+            short = f"{event.shortage}: " if event.shortage else ""
+            self._open[event.cause] = TimelineEvent("waits", event.time, f"{short}waits for {named}", event.time, about)
+
+    def _link(self, event: LinkChanged) -> None:
+        key = f"link {event.neighbour}"
+        if event.state in SILENT_LINKS and not self.moves:
+            self._open.setdefault(key, TimelineEvent("not heard", event.time, str(event), event.time, event.neighbour))
+        elif known := self._open.pop(key, None):
+            known.over = True
+            self._add(known)
+
+    def _close_all(self, *, over: bool) -> None:
+        for one in self._open.values():
+            one.over = over
+            self._add(one)
+        self._open = {}
+
+    def _add(self, event: TimelineEvent) -> None:
+        if len(self._closed) < MAX_TIMELINE:
+            self._closed.append(event)
