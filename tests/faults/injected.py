@@ -22,7 +22,7 @@ from peer.cli import main as peer_main
 from peer.learning.training.trainer import Trainer
 from peer.network.collectives import AllGather, AllReduce, Collectives
 from peer.network.network import Network
-from peer.network.streams import handshake
+from peer.network.streams import state
 from peer.network.streams.heartbeat import Heartbeats
 from peer.network.streams.link import Receiver
 from peer.network.streams.stream import CountedPipe
@@ -174,15 +174,15 @@ def acknowledgement(fault: Fault) -> None:
 
 def greeting(fault: Fault) -> None:
     """When its hello has been sent and not been answered."""
-    introduce = handshake.do_handshake
+    shake_hands = state.do_handshake
 
     async def replacement(pipe: Any, hello: bytes, *rest: Any) -> Any:
         await pipe.send(hello)
         fault.hit()
-        return await introduce(pipe, hello, *rest)
+        return await shake_hands(pipe, hello, *rest)
 
     if fault.left == 1:
-        handshake.do_handshake = replacement  # type: ignore[attr-defined]
+        state.do_handshake = replacement  # type: ignore[attr-defined]
 
 
 def greeted(fault: Fault) -> None:

@@ -104,9 +104,9 @@ class FailureDetector:
     is free.
     """
 
-    def __init__(self, node: NetworkState, now: SetState, catch_up: Callable[[Neighbour], None]) -> None:
-        self._node, self._now, self._catch_up = node, now, catch_up
-        self._edges, self._timeouts = node.edges, node.timeouts
+    def __init__(self, state: NetworkState, now: SetState, catch_up: Callable[[Neighbour], None]) -> None:
+        self._state, self._now, self._catch_up = state, now, catch_up
+        self._edges, self._timeouts = state.edges, state.timeouts
         self._clock = asyncio.get_running_loop().time
         self._tried: set[str] = set()
         """To whom the way is being tried."""
@@ -154,10 +154,10 @@ class FailureDetector:
                 away = away or why != REFUSED  # who refuses is there: gRPC asks it often enough
             elif away or self._clock() - renewed > self._timeouts.renew:
                 away, renewed = False, self._clock()
-                await self._node.transport.renew(address)
+                await self._state.transport.renew(address)
             elif forgotten:
                 # The way is free, and has been: the peer is slow, or what stood was forgotten on the way.
-                await self._node.transport.renew(address, "Tensors" if neighbour.stuck else "Heartbeat")
+                await self._state.transport.renew(address, "Tensors" if neighbour.stuck else "Heartbeat")
             forgotten = False
             await asyncio.sleep(self._timeouts.probe / 2)
         self._tried.discard(neighbour.id)
@@ -166,7 +166,7 @@ class FailureDetector:
         """Why nobody can be reached there; empty if somebody can."""
         try:
             async with asyncio.timeout(self._timeouts.probe):
-                await self._node.transport.reach(address)
+                await self._state.transport.reach(address)
         except TimeoutError:
             return TIMED_OUT
         except DisconnectedError as error:
@@ -181,8 +181,8 @@ FAREWELL = "done"
 class BeatCodec(ABC):
     """Beats over a pipe, which carries them in one form to whom it was opened, and in another back."""
 
-    def __init__(self, pipe: CountedPipe, node: NetworkState) -> None:
-        self.pipe, self._foreign, self._seconds = pipe, node.foreign, node.timeouts.read
+    def __init__(self, pipe: CountedPipe, state: NetworkState) -> None:
+        self.pipe, self._foreign, self._seconds = pipe, state.foreign, state.timeouts.read
 
     @abstractmethod
     async def send(self, beat: Beat) -> None:
@@ -221,13 +221,13 @@ class HeartbeatStream:
 
     def __init__(
         self,
-        node: NetworkState,
+        state: NetworkState,
         callbacks: NetworkCallbacks,
         beats: BeatCodec,
         leaving: asyncio.Event,
         heard: Callable[[Beat], Awaitable[None]],
     ) -> None:
-        self._node, self._durability, self._timeouts = node, node.durability, node.timeouts
+        self._state, self._durability, self._timeouts = state, state.durability, state.timeouts
         self._callbacks = callbacks
         self._beats, self._leaving, self._heard = beats, leaving, heard
         self.farewell_said = False
@@ -252,18 +252,18 @@ class HeartbeatStream:
         while True:
             version, listener = self._durability.version, self._beats.pipe.peer
             last = self._leaving.is_set() and self._is_up_to_date(listener)
-            parted = listener not in self._node.edges.neighbours
+            parted = listener not in self._state.edges.neighbours
             known = self._durability.known(listener)
             state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
-            if self._node.identity.keyring.signs:
+            if self._state.identity.keyring.signs:
                 self._announce(beat, shown)
             else:
                 beat.others.update({peer: at for peer, at in known.items() if told.get(peer) != at})
                 told = known
-            if (neighbour := self._node.edges.neighbours.get(listener)) and neighbour.cannot_be_reached:
+            if (neighbour := self._state.edges.neighbours.get(listener)) and neighbour.cannot_be_reached:
                 beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.obstacle
-            if (taken := self._node.deliveries.taken(listener)) is not None:
+            if (taken := self._state.deliveries.taken(listener)) is not None:
                 beat.taken = taken
             if clock() - advertised > self._timeouts.resources:
                 advertised = clock()
@@ -296,7 +296,7 @@ class HeartbeatStream:
 
         A farewell may be lost with its stream; who had not heard of the last round before would wait to its `patience`.
         """
-        neighbour = self._node.edges.neighbours.get(listener)
+        neighbour = self._state.edges.neighbours.get(listener)
         return neighbour is None or neighbour.state == "left" or neighbour.has_heard >= self._durability.own
 
     async def _until_news(self, version: int) -> None:
@@ -318,13 +318,13 @@ class HeartbeatStream:
 class Heartbeats:
     """Beats towards all neighbours and listens to theirs."""
 
-    def __init__(self, node: NetworkState, callbacks: NetworkCallbacks) -> None:
-        self._node, self._callbacks = node, callbacks
-        self._edges, self._timeouts = node.edges, node.timeouts
+    def __init__(self, state: NetworkState, callbacks: NetworkCallbacks) -> None:
+        self._state, self._callbacks = state, callbacks
+        self._edges, self._timeouts = state.edges, state.timeouts
         self._clock = asyncio.get_running_loop().time
-        self._accepted = StreamTakeover(node.limits, node.timeouts)
-        self._news = LinkReporter(node.limits, node.timeouts, callbacks.report)
-        self._vigil = FailureDetector(node, self._now, self._news.catch_up)
+        self._accepted = StreamTakeover(state.limits, state.timeouts)
+        self._news = LinkReporter(state.limits, state.timeouts, callbacks.report)
+        self._vigil = FailureDetector(state, self._now, self._news.catch_up)
         self._dialled: dict[str, CountedPipe] = {}
         """Streams that this peer has opened, by neighbour."""
         self._leaving = asyncio.Event()
@@ -345,7 +345,7 @@ class Heartbeats:
     async def part(self) -> None:
         """Say farewell to all neighbours and wait for the end of all streams: who hears it ends them."""
         self._leaving.set()
-        self._node.durability.stir()  # each conversation waits there for its next beat
+        self._state.durability.stir()  # each conversation waits there for its next beat
         while self._conversations.total() or not all(map(self._parted, self._edges.neighbours.values())):
             await self._news_of_an_end()
 
@@ -355,7 +355,7 @@ class Heartbeats:
         async with background() as group:
             news = [
                 group.create_task(self._ended.wait()),
-                group.create_task(self._node.durability.beyond(self._node.durability.version)),
+                group.create_task(self._state.durability.beyond(self._state.durability.version)),
             ]
             await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
 
@@ -368,7 +368,7 @@ class Heartbeats:
 
     async def part_with(self, other: str) -> None:
         """Tell a former neighbour the last news, and wait until it has ended its streams: then it knows them."""
-        self._node.durability.stir()  # each conversation waits there for its next beat
+        self._state.durability.stir()  # each conversation waits there for its next beat
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeouts.leave):
                 while self._conversations[other]:
@@ -381,7 +381,7 @@ class Heartbeats:
 
     async def run(self, neighbour: Neighbour) -> None:
         """Keep a heartbeat stream to a neighbour open, as far as that is for this peer to do."""
-        retries, sayings = Backoff(self._timeouts), ThrottledReason(self._node.limits, self._timeouts)
+        retries, sayings = Backoff(self._timeouts), ThrottledReason(self._state.limits, self._timeouts)
         while await self._turn(neighbour):
             try:
                 await self._dial(neighbour, retries)
@@ -418,23 +418,23 @@ class Heartbeats:
         return not self._parted(neighbour)
 
     def _first(self, other: str) -> bool:
-        return self._node.id < other or not self._edges.can_be_dialled(self._node.id)
+        return self._state.id < other or not self._edges.can_be_dialled(self._state.id)
 
     async def _dial(self, neighbour: Neighbour, retries: Backoff) -> None:
-        async with self._node.stream(neighbour, "Heartbeat") as (pipe, _):
+        async with self._state.stream(neighbour, "Heartbeat") as (pipe, _):
             retries.welcomed()
             self._dialled[neighbour.id] = pipe
-            await self._converse(neighbour.id, ClientBeats(pipe, self._node))
+            await self._converse(neighbour.id, ClientBeats(pipe, self._state))
 
     async def accept(self, pipe: CountedPipe) -> None:
         """The accepting end of such a stream, after its hello; beside one in use it counts from its first beat on."""
         caller, counts = pipe.peer, self._accepted.enter(pipe)
-        welcome = Reply(welcome=Welcome(durable=self._node.durability.own))
+        welcome = Reply(welcome=Welcome(durable=self._state.durability.own))
         try:
             await pipe.tell(welcome.SerializeToString(), self._timeouts.read)
             if not counts:
                 await self._succeed(pipe)
-            await self._converse(caller, ServerBeats(pipe, self._node))
+            await self._converse(caller, ServerBeats(pipe, self._state))
         except DisconnectedError as error:
             if self._accepted.present(caller) is pipe:
                 self._broken(caller, str(error))
@@ -456,7 +456,7 @@ class Heartbeats:
         """A stream beside one in use: it takes that one's place when it says something."""
         beat = await pipe.receive()
         try:
-            self._node.foreign.beat(beat)
+            self._state.foreign.beat(beat)
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         pipe.unread(beat)
@@ -465,7 +465,7 @@ class Heartbeats:
     async def _converse(self, other: str, beats: BeatCodec) -> None:
         """One stream to its end."""
         heard = partial(self._heard, other, beats.pipe)
-        conversation = HeartbeatStream(self._node, self._callbacks, beats, self._leaving, heard)
+        conversation = HeartbeatStream(self._state, self._callbacks, beats, self._leaving, heard)
         self._conversations[other] += 1
         self._began[other] = self._clock()
         try:
@@ -493,9 +493,9 @@ class Heartbeats:
                 neighbour.resources = beat.resources
             if beat.HasField("heard") and beat.heard > neighbour.has_heard:
                 neighbour.has_heard = beat.heard
-                self._node.durability.stir()  # a farewell may wait for it
+                self._state.durability.stir()  # a farewell may wait for it
         self._believe(other, beat)
-        if beat.state == FAREWELL and self._node.durability.of(other) < self._last(other):
+        if beat.state == FAREWELL and self._state.durability.of(other) < self._last(other):
             self._now(other, "down", "it says farewell before it can have finished")
         elif beat.state == FAREWELL:
             self._now(other, "left", "finished")
@@ -506,7 +506,7 @@ class Heartbeats:
 
     def _stuck(self, other: str, beat: Beat) -> bool:
         taken = beat.taken if beat.HasField("taken") else None
-        stuck = self._node.deliveries.stuck(other, taken, self._clock())
+        stuck = self._state.deliveries.stuck(other, taken, self._clock())
         if neighbour := self._edges.neighbours.get(other):
             neighbour.stuck = stuck
         return stuck
@@ -519,17 +519,17 @@ class Heartbeats:
             missed = self._clock() - neighbour.heard > 2 * self._timeouts.beat
             old = neighbour.stands is not None and neighbour.stands < neighbour.heard
             if missed and old and neighbour.address and neighbour.state != "joining":
-                await self._node.transport.renew(neighbour.address, "Tensors")
+                await self._state.transport.renew(neighbour.address, "Tensors")
 
     def _last(self, other: str) -> int:
-        return self._edges.last(other, self._node.last_round)
+        return self._edges.last(other, self._state.last_round)
 
     def _believe(self, teller: str, beat: Beat) -> None:
         """What it says of itself counts; of others it may hold this peer back; what cannot be is told once."""
-        durability = self._node.durability
+        durability = self._state.durability
         try:
             durability.said(teller, beat.durable)
-            if not self._node.identity.keyring.signs:
+            if not self._state.identity.keyring.signs:
                 durability.overheard(teller, beat.others)
             for one in beat.announced:
                 signature, certificate = b64encode(one.signature).decode(), b64encode(one.certificate).decode()

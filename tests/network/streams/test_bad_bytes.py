@@ -224,7 +224,7 @@ async def test_a_former_neighbour_that_calls_is_no_news_and_one_that_goes_on_cal
 async def test_who_is_behind_does_not_wait_to_become_a_neighbour() -> None:
     """It knows of no order of the ring that is not known here."""
     door = Door(timeouts=Timeouts(newcomer=1e9))
-    door.node.round = 3
+    door.state.round = 3
     caller, pipe = pipes()
     await caller.send(hello("far", round=2))
     await door.receiver.tensors(pipe)
