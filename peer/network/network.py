@@ -46,8 +46,6 @@ class Network:
         self.transport = state.transport
         self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
         """Those that this peer keeps open, by neighbour."""
-        self.regressed: set[str] = set()
-        """Who has lost rounds, by its last word: with it no link comes about."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """What was wrong with this peer itself when it served an incoming stream."""
         self._receiver = Receiver(state, manifest, self.audit, callbacks.report, callbacks.memory)
@@ -113,7 +111,7 @@ class Network:
     ) -> MessageWriter:
         """Begin a message of `length` bytes, which lie `offset` bytes into the vector that the call names."""
         for peer in to:
-            if not self.edges.allows("send", peer, call.round):
+            if not self.edges.permits("send", peer, call.round):
                 raise NotDeclaredError(f"`{peer}` is no receiver of `{self.identity.id}` in round {call.round}")
         number = self.manifest.number(call.name, call.round)
         self.manifest.check(number, call.round, len(scalars), offset, length)
@@ -250,7 +248,7 @@ class Network:
         """Tell the neighbours the last news, and wait until they have ended their streams of heartbeats."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._state.timeouts.leave):
-                await self._heartbeats.part()
+                await self._heartbeats.close()
 
     async def _accept(self, service: Service, pipe: Pipe) -> None:
         """An incoming stream, in a task of the transport's.
@@ -315,18 +313,19 @@ class Network:
         """
         if not self.edges.has("send", peer):
             raise DisconnectedError("it is no neighbour any more")
+        progress = self.edges.neighbours[peer].progress
         if lost := self.durability.lost(peer, welcome):
-            if peer not in self.regressed:
-                self.regressed.add(peer)
+            if not progress.regressed:
+                progress.regressed = True
                 self._report(PeerRegressed(neighbour=peer, sentence=lost))
             raise DisconnectedError(lost)
-        self.regressed.discard(peer)
+        progress.regressed = False
         try:
             self.durability.said(peer, welcome.durable)
         except ImpossibleError as error:
             raise BreachError(str(error)) from None
         self.links[peer].outbox.release(self.durability.of(peer))
-        self.edges.introduce("send", peer)
+        self.edges.on_handshake("send", peer)
 
     async def _watch_durability(self) -> None:
         """Release what is durable elsewhere (R4) and forget edges that both ends are past (R7): by first-hand words."""
@@ -349,7 +348,7 @@ class Network:
         for service, stream in kept.items():
             if service != "Heartbeat":
                 stream.cancel()
-        await self._heartbeats.part_with(peer)
+        await self._heartbeats.close_with(peer)
         if dialling := kept.get("Heartbeat"):
             dialling.cancel()
         if peer not in self.edges.neighbours:  # it may have become one again

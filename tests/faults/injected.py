@@ -23,7 +23,7 @@ from peer.learning.training.trainer import Trainer
 from peer.network.collectives import AllGather, AllReduce, Collectives
 from peer.network.network import Network
 from peer.network.streams import state
-from peer.network.streams.heartbeat import Heartbeats
+from peer.network.streams.heartbeat import NeighbourHeartbeats
 from peer.network.streams.link import Receiver
 from peer.network.streams.stream import CountedPipe
 from peer.network.transport.grpc import ClientPipe
@@ -107,11 +107,11 @@ def evaluating(fault: Fault) -> None:
 
 def overtaken(fault: Fault) -> None:
     """While it evaluates, when a neighbour has said that it is in the next round already."""
-    hear, judge = Heartbeats._heard, Evaluator.judge
+    hear, judge = NeighbourHeartbeats._on_beat, Evaluator.judge
     rounds, told = [0], asyncio.Event()
 
-    async def heard(self: Heartbeats, other: str, pipe: CountedPipe, beat: Beat) -> None:
-        await hear(self, other, pipe, beat)
+    async def heard(self: NeighbourHeartbeats, pipe: CountedPipe, beat: Beat) -> None:
+        await hear(self, pipe, beat)
         rounds.append(beat.round)
         told.set()
 
@@ -123,7 +123,7 @@ def overtaken(fault: Fault) -> None:
             die()
         return await judge(self)
 
-    Heartbeats._heard = heard  # type: ignore[method-assign]
+    NeighbourHeartbeats._on_beat = heard  # type: ignore[method-assign]
     Evaluator.judge = judge_slowly  # type: ignore[method-assign]
 
 

@@ -71,7 +71,8 @@ async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones()
     transport = Silent()
     one, state = heart(transport)
     left = state.edges.neighbours["left"]
-    left.state, left.heard, left.stands = "up", left.heard - 5, left.heard - 60
+    left.state, last = "up", left.signs.last_heartbeat
+    left.signs.last_heartbeat, left.delivery.connected_since = last - 5, last - 60
     first = asyncio.create_task(one.accept(CountedPipe(pipes()[1], "left", Traffic())))
     await asyncio.sleep(0)
     assert transport.renewed.empty()
@@ -92,12 +93,14 @@ async def test_a_newer_stream_of_tensors_is_kept(stands: float | None) -> None:
     transport = Silent()
     one, state = heart(transport)
     left = state.edges.neighbours["left"]
-    left.state, left.heard, left.stands = "up", left.heard - 5, None if stands is None else left.heard - stands
+    left.state, last = "up", left.signs.last_heartbeat
+    left.signs.last_heartbeat = last - 5
+    left.delivery.connected_since = None if stands is None else last - stands
     theirs, ours = pipes()
     accepting = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
-    before = left.heard
+    before = left.signs.last_heartbeat
     await theirs.send(Beat(state="ready").SerializeToString())
-    while left.heard == before:
+    while left.signs.last_heartbeat == before:
         await theirs.receive()
     assert transport.renewed.empty()
     accepting.cancel()
@@ -159,9 +162,9 @@ async def test_a_former_neighbour_is_told_the_last_news_and_never_dialled_again(
     state.edges.use(0, [], [])
     state.durability.announce(1)
     state.durability.said("left", 1)
-    left.has_heard = 0
+    left.progress.acked_durable = 0
     assert state.edges.retire(state.durability.first_hand, state.durability.own) == ["left"]
-    parting = asyncio.create_task(one.part_with("left"))
+    parting = asyncio.create_task(one.close_with("left"))
     last = Beat.FromString(await asyncio.wait_for(theirs.receive(), 5))
     assert (last.durable, last.heard) == (1, 1)
     assert not parting.done()
@@ -175,10 +178,10 @@ async def test_who_comes_back_beside_one_is_minded_again() -> None:
     edges = Edges({"left": "left:1"})
     edges.use(0, [], ["left"])
     edges.use(1, [], [])
-    edges.neighbours["left"].state, edges.neighbours["left"].heard = "left", -1000.0
+    edges.neighbours["left"].state, edges.neighbours["left"].signs.last_heartbeat = "left", -1000.0
     edges.use(2, [], ["left"])
     assert edges.neighbours["left"].state == "joining"
-    assert edges.neighbours["left"].heard > -1000.0
+    assert edges.neighbours["left"].signs.last_heartbeat > -1000.0
 
 
 async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
@@ -188,7 +191,7 @@ async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
     accepting = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
     assert Reply.FromString(await theirs.receive()).HasField("welcome")
     assert Reply.FromString(await theirs.receive()).beat.state == "training"
-    parting = asyncio.create_task(one.part())
+    parting = asyncio.create_task(one.close())
     assert Reply.FromString(await theirs.receive()).beat.state == "done"
     for _ in range(3):
         await theirs.send(Beat(state="ready").SerializeToString())
@@ -215,7 +218,7 @@ async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
         task = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
         await theirs.send(farewell.SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "left"
-    await asyncio.wait_for(one.part(), 5)  # nobody is left to be told, and no stream to be ended
+    await asyncio.wait_for(one.close(), 5)  # nobody is left to be told, and no stream to be ended
     await asyncio.wait_for(task, 5)
 
 
@@ -237,7 +240,7 @@ async def test_who_is_cut_off_when_a_peer_leaves_is_told_on_the_next_stream() ->
     one, state = heart(transport)
     running = asyncio.create_task(one.run(state.edges.neighbours["left"]))
     (await transport.dialled.get()).abort()
-    parting = asyncio.create_task(one.part())
+    parting = asyncio.create_task(one.close())
     theirs = await asyncio.wait_for(transport.dialled.get(), 5)
     await theirs.receive()
     await theirs.send(Reply(welcome=Welcome()).SerializeToString())
@@ -253,7 +256,7 @@ async def test_a_farewell_waits_until_the_last_round_has_been_heard_of() -> None
     one, state = heart(transport)
     state.durability.announce(1)
     running = asyncio.create_task(one.run(state.edges.neighbours["left"]))
-    parting = asyncio.create_task(one.part())
+    parting = asyncio.create_task(one.close())
     for attempt in range(3):
         theirs = await asyncio.wait_for(transport.dialled.get(), 5)
         await theirs.receive()

@@ -204,11 +204,11 @@ async def test_what_comes_on_the_streams_of_a_retired_edge_changes_nothing(servi
         for pipe in streams:
             assert Reply.FromString(await pipe.receive()).HasField("welcome")
         peer.network.use(1, ["c"], ["c"])
-        peer.state.edges.neighbours["a"].released = True
+        peer.state.edges.neighbours["a"].progress.released = True
         peer.state.durability.announce(2)
         peer.state.durability.said("a", 2)
         while "a" in peer.state.edges.neighbours:
-            await peer.state.edges.change()
+            await peer.state.edges.wait_changed()
         for pipe in streams:
             with pytest.raises(DisconnectedError):
                 await said_to_the_end(pipe, Reply(welcome=Welcome(durable=2, round=3)).SerializeToString())

@@ -57,7 +57,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -67,9 +67,9 @@ from peer.network.limits import Limits
 from peer.network.neighbours import Direction, Neighbour
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import REASON_WITHHELD, Refusals, RefusedError, ThrottledReason, do_handshake
-from peer.network.streams.state import Memory, NetworkState, pageable
-from peer.network.streams.stream import Backoff, CountedPipe, StreamTakeover
-from peer.network.transport import BreachError, DisconnectedError, LocallyClosedError, Pipe
+from peer.network.streams.state import DialledStream, Memory, NetworkState, pageable
+from peer.network.streams.stream import CountedPipe, StreamTakeover
+from peer.network.transport import BreachError, DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count, vector_bytes
 from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec
 from peer.network.wire.messages import Hello, Position, Refusal, Reply, Welcome, sanitise
@@ -178,33 +178,18 @@ class MessageWriter:
             yield data[self._frame * index : self._frame * (index + 1)]
 
 
-class OutgoingLink:
-    """The directed tensor stream to one neighbour."""
+class OutgoingLink(DialledStream):
+    """The directed tensor stream to one neighbour; what the neighbour refuses is told, and sent again ever later."""
+
+    service = "Tensors"
 
     def __init__(self, state: NetworkState, neighbour: Neighbour, welcomed: Callable[[str, Welcome], None]) -> None:
-        self._state, self.neighbour = state, neighbour
+        super().__init__(state, neighbour)
         self.outbox = Outbox()
         self.bytes_per_second = 0.0
         self._welcomed = welcomed
-        self._retries, self._sayings = Backoff(state.timeouts), ThrottledReason(state.limits, state.timeouts)
         self._damaged = 0
         """How often in a row the neighbour has said that what was sent arrived damaged."""
-
-    async def run(self) -> None:
-        """Keep the stream open for ever; what the neighbour refuses is told, and sent again ever more seldom."""
-        while True:
-            try:
-                async with self._state.stream(self.neighbour, "Tensors") as (pipe, welcome):
-                    await self._stream(pipe, welcome)
-            except LocallyClosedError:
-                pause = self._retries.cut()
-            except DisconnectedError as error:
-                self.neighbour.unreachable(self._sayings.hear(str(error)))
-                pause = self._retries.cut()
-            except RefusedError as error:
-                self._refused(error)
-                pause = self._retries.refused(error)
-            await asyncio.sleep(pause)
 
     async def answer(self, pipe: Pipe, enters: Callable[[], Awaitable[None]]) -> None:
         """Send on a stream that the neighbour has opened, to its end; what it refuses is told.
@@ -217,50 +202,51 @@ class OutgoingLink:
         try:
             theirs = await do_handshake(pipe, said, state.timeouts.answer, state.foreign)
             await enters()
-            await self._stream(pipe, theirs)
+            await self.serve(pipe, theirs)
         except RefusedError as error:
-            self._refused(error)
+            self.on_refusal(error, self._reason.hear(str(error)))
 
-    async def _stream(self, pipe: Pipe, welcome: Welcome) -> None:
+    async def serve(self, pipe: Pipe, welcome: Welcome) -> NoReturn:
         """One stream from its welcome to its break."""
         self._state.deliveries.opened(self.neighbour.id)
         self._welcomed(self.neighbour.id, welcome)
-        self._retries.welcomed()
+        self._backoff.welcomed()
         first, has = welcome.round, self._there_already(welcome)
         del welcome  # a neighbour may have filled it with what is of no use
-        self.neighbour.stands = asyncio.get_running_loop().time()
+        self.neighbour.delivery.connected_since = asyncio.get_running_loop().time()
         try:
             async with background() as group:
                 group.create_task(self._send(pipe, first, has))
                 group.create_task(self._settle())
                 await self._until_refused(pipe)
         finally:
-            self.neighbour.stands = None
+            self.neighbour.delivery.connected_since = None
 
     async def _settle(self) -> None:
         """What a neighbour does not refuse for a while, it takes."""
         await asyncio.sleep(self._state.timeouts.settle)
         self._damaged = 0
-        self.neighbour.takes_all()
+        self.neighbour.delivery.accepted()
 
-    def _refused(self, error: RefusedError) -> None:
+    def on_disconnect(self, reason: str) -> None:
+        self.neighbour.mark_unreachable(reason)
+
+    def on_refusal(self, error: RefusedError, reason: str) -> None:
         """Only wrong code or a lie makes a neighbour say that a frame is not declared, or so often that one is damaged.
 
         Which of the two, and whose, is not known here: this peer's own check lets nothing out that it does not declare.
         """
-        reason, why = error.reason, self._sayings.hear(str(error))
-        self.neighbour.refused(why)
-        self._damaged += reason == Refusal.DAMAGED
-        if reason == Refusal.UNDECLARED or self._damaged >= self._state.limits.accidents:
-            self._takes_nothing(f"it does not take what is sent to it: {why}; compare its code with this peer's")
-        elif reason == Refusal.LOST:
-            self.neighbour.ahead = True
-            self._takes_nothing(why)
+        self.neighbour.mark_refused(reason)
+        self._damaged += error.reason == Refusal.DAMAGED
+        if error.reason == Refusal.UNDECLARED or self._damaged >= self._state.limits.accidents:
+            self.neighbour.delivery.rejection.set(
+                f"it does not take what is sent to it: {reason}; compare its code with this peer's"
+            )
+        elif error.reason == Refusal.LOST:
+            self.neighbour.delivery.knows_lost_rounds = True
+            self.neighbour.delivery.rejection.set(reason)
 
-    def _takes_nothing(self, why: str) -> None:
-        self.neighbour.takes_nothing(why, asyncio.get_running_loop().time())
-
-    async def _until_refused(self, pipe: Pipe) -> None:
+    async def _until_refused(self, pipe: Pipe) -> NoReturn:
         """Wait on a welcomed stream for its end, or for RefusedError of what was sent; nothing else comes."""
         try:
             reply = self._state.foreign.reply(await pipe.receive())
@@ -507,14 +493,14 @@ class Receiver:
         Who is in an earlier round than this peer knows of no order of the ring that this peer does not know.
         """
         caller = hello.id
-        becomes = self._edges.knows(caller) and hello.round >= self._state.round
+        becomes = self._edges.is_member(caller) and hello.round >= self._state.round
         with suppress(TimeoutError):
             async with asyncio.timeout(self._state.timeouts.newcomer if becomes else 0):
                 while not any(self._edges.has(direction, caller) for direction in directions):
-                    await self._edges.change()
+                    await self._edges.wait_changed()
                 return None
         refusal = Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
-        if self._edges.knows(caller):
+        if self._edges.is_member(caller):
             refusal.durable = self._state.durability.own
         return refusal
 
@@ -524,9 +510,9 @@ class Receiver:
         why = sanitise(why, self._state.limits.characters)
         known = self._edges.neighbours.get(caller)
         # Of what differs, the one who is refused knows more: both values. This peer may have been refused, too.
-        unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.refusal
+        unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.reach.refusal
         if known and (unsaid or refusal.reason == Refusal.VERSION):
-            known.refused(self._sayings[caller].hear(f"it was refused: {why}"))
+            known.mark_refused(self._sayings[caller].hear(f"it was refused: {why}"))
         # Two that hear of a new view, or of another order of the ring, one after the other: nothing is wrong.
         late = refusal.reason == Refusal.VIEW or (refusal.reason == Refusal.STRANGER and self._is_belated(caller))
         if not late:
@@ -558,7 +544,7 @@ class Receiver:
         sender = pipe.peer
         if self._streams.enter(pipe):
             self._state.deliveries.accepted(sender)
-        self._edges.introduce("receive", sender)
+        self._edges.on_handshake("receive", sender)
         try:
             await pipe.tell(Reply(welcome=self._welcome(sender)).SerializeToString(), self._state.timeouts.read)
             while True:
@@ -633,10 +619,10 @@ class Receiver:
         that is at most W rounds behind them.
         """
         while self.round <= round and not (
-            round <= self.round + STALENESS_BOUND and self._edges.allows("receive", sender, round)
+            round <= self.round + STALENESS_BOUND and self._edges.permits("receive", sender, round)
         ):
-            await self._edges.change()
-        return self._edges.allows("receive", sender, round)
+            await self._edges.wait_changed()
+        return self._edges.permits("receive", sender, round)
 
     def begin(self, round: int) -> None:
         """This peer is in that round now."""
@@ -646,36 +632,26 @@ class Receiver:
             inbox.forget(round)
 
 
-class ReverseLink:
-    """The stream on which one neighbour sends tensors to this peer, for ever opened again."""
+class ReverseLink(DialledStream):
+    """The stream on which a neighbour that cannot dial this peer sends it tensors."""
+
+    service = "Fetch"
 
     def __init__(self, state: NetworkState, neighbour: Neighbour, receiver: Receiver) -> None:
-        self._state, self._neighbour, self._receiver = state, neighbour, receiver
-        self._retries, self._sayings = Backoff(state.timeouts), ThrottledReason(state.limits, state.timeouts)
+        super().__init__(state, neighbour)
+        self._receiver = receiver
 
-    async def run(self) -> None:
-        """Whoever refused the other, the next attempts come ever more seldom."""
-        while True:
-            try:
-                await self._stream()
-                pause = self._retries.refused()
-            except LocallyClosedError:
-                pause = self._retries.cut()
-            except DisconnectedError as error:
-                self._neighbour.unreachable(self._sayings.hear(str(error)))
-                pause = self._retries.cut()
-            except RefusedError as error:
-                self._neighbour.refused(self._sayings.hear(str(error)))
-                pause = self._retries.refused()
-            await asyncio.sleep(pause)
-
-    async def _stream(self) -> None:
+    async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
         """Until the sender has been told what was wrong with a frame."""
-        async with self._state.stream(self._neighbour, "Fetch") as (pipe, welcome):
-            self._retries.welcomed()
-            await self._receiver.fetch(pipe, welcome)
-            try:
-                async with asyncio.timeout(self._state.timeouts.answer):
-                    await pipe.finish()
-            except TimeoutError:
-                return
+        self._backoff.welcomed()
+        await self._receiver.fetch(pipe, welcome)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._state.timeouts.answer):
+                await pipe.finish()
+        return self._backoff.after_refusal()
+
+    def on_disconnect(self, reason: str) -> None:
+        self.neighbour.mark_unreachable(reason)
+
+    def on_refusal(self, error: RefusedError, reason: str) -> None:
+        self.neighbour.mark_refused(reason)

@@ -63,7 +63,7 @@ async def members(
             network.use(0, around.receivers, around.senders)
             network.begin(1)
             made.append(Member(id, network, around, Collectives(network, 1)))
-        await asyncio.gather(*(member.network.edges.complete() for member in made))
+        await asyncio.gather(*(member.network.edges.wait_complete() for member in made))
         yield made
 
 

@@ -209,7 +209,7 @@ async def test_who_is_in_another_view_is_refused_and_nothing_is_wrong() -> None:
 async def test_a_former_neighbour_that_calls_is_no_news_and_one_that_goes_on_calling_is() -> None:
     """It may not have heard yet that it is none any more."""
     door = Door(timeouts=Timeouts(newcomer=0.01))
-    door.edges.neighbours["left"].has_heard = 2
+    door.edges.neighbours["left"].progress.acked_durable = 2
     door.edges.use(2, ["right"], [])
     assert door.edges.retire({"left": 3}, 3) == ["left"]
     for told in [0] * LIMITS.belated + [1] * 3:
