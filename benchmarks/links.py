@@ -66,7 +66,7 @@ class LinkEnd:
         await self._net.listen()
         await self._running.enter_async_context(self._net.running())
         self._net.use(0, self._neighbourhood.receivers, self._neighbourhood.senders)
-        await self._net.edges.complete()
+        await self._net.edges.wait_complete()
 
     async def turn(self) -> None:
         self._round += 1

@@ -61,10 +61,10 @@ class Door:
     def __post_init__(self) -> None:
         addresses = {"me": "m:1", "left": "l:1", "right": "r:1", "far": "f:1"}
         identity = Identity("me", SPEC, MANIFEST.digest)
-        self.node = NetworkState(identity, addresses, MemoryNetwork().transport("m:1"), self.timeouts, self.limits)
-        self.edges = self.node.edges
+        self.state = NetworkState(identity, addresses, MemoryNetwork().transport("m:1"), self.timeouts, self.limits)
+        self.edges = self.state.edges
         self.edges.use(0, ["right"], ["left"])
-        self.receiver = Receiver(self.node, MANIFEST, Audit(), self.report)
+        self.receiver = Receiver(self.state, MANIFEST, Audit(), self.report)
         self.receiver.begin(1)
 
     def report(self, event: Event) -> None:

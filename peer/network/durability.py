@@ -103,7 +103,7 @@ class Durability:
     def overheard(self, teller: str, others: Mapping[str, int]) -> None:
         """What a neighbour says of others; ImpossibleError, and nothing of it is believed, if something cannot be."""
         for peer, round in others.items():
-            if peer in (teller, self._id) or not self._edges.knows(peer):
+            if peer in (teller, self._id) or not self._edges.is_member(peer):
                 raise ImpossibleError(f"it told of `{peer}` what is on whose disk")
             self._check(peer, round)
         news = {peer: at for peer, at in others.items() if at > self._hearsay.get(peer, NOTHING - 1)}
@@ -117,7 +117,7 @@ class Durability:
         certificate: empty where it is the one it has shown before.
         """
         known = self._announced.get(peer)
-        if not self._edges.knows(peer) or not self._keyring.signs:
+        if not self._edges.is_member(peer) or not self._keyring.signs:
             raise ImpossibleError(f"it told of `{peer}` what is on whose disk")
         self._check(peer, round)
         if peer == self._id or (known and known.statement.round >= round):
@@ -171,7 +171,7 @@ class Durability:
     def _has_gone_on(self, peer: str) -> bool:
         """Into a later view: it announces nothing any more in this one. Believed once this peer knows of one."""
         neighbour = self._edges.neighbours.get(peer)
-        return self.ends and neighbour is not None and neighbour.gone_on
+        return self.ends and neighbour is not None and neighbour.progress.in_later_view
 
     @property
     def low_watermark(self) -> int:

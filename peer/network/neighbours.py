@@ -1,8 +1,12 @@
-"""With whom this peer may speak, about which rounds (rule R7), and what is known of each neighbour.
+"""Which peers this one may exchange messages with, in which rounds (`Edges`, rule R7), and what is known of each.
 
 When the ring is reordered, an edge stays open for repeats until both of its ends have a later round on disk than
 the last one in which it was used. Which of the two forgets it first, and how the other learns of it, is told at
-`Edges.retire`. Who is a member at all is decided in `peer/views/`, not here.
+`Edges.retire`. Membership itself is decided in `peer/views/`, not here.
+
+A `Neighbour` has four parts, each changed by other events: whether the two reach each other (`Reach`: dialling,
+handshakes), whether it lives (`SignsOfLife`: heartbeats), whether it takes what is sent to it (`Delivery`: the tensor
+stream), and how far it is with the rounds of this peer (`Progress`).
 """
 
 import asyncio
@@ -14,20 +18,103 @@ from peer.network.transport import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT
 from peer.network.wire.messages import Obstacle, Resources
 
 CLOSED_PORT_REASONS = (REFUSED, TIMED_OUT, NO_ROUTE, FORBIDDEN)
-"""Why nobody can be reached at an address that may be right."""
+"""Why an address that may be right does not answer."""
 Direction = Literal["send", "receive"]
 LinkState = Literal["joining", "up", "suspected", "down", "left"]
 UNTRIED = "not yet connected"
 NOT_CALLED = "nobody can dial it, and it has not called yet"
 ONE_WAY = "it is reached, but has not reached this peer yet"
-CANNOT_REACH = "it reaches this peer, but this peer cannot reach it at {address}: {why}; {way_out}"
-CANNOT_BE_REACHED = "it is reached, but it cannot reach this peer at {address}: {why}; {way_out}"
+CANNOT_REACH = "it reaches this peer, but this peer cannot reach it at {address}: {why}; {hint}"
+CANNOT_BE_REACHED = "it is reached, but it cannot reach this peer at {address}: {why}; {hint}"
 CORRECT_ADDRESS_HINT = "correct that address"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass
+class Problem:
+    """Something wrong with a neighbour; it is false while nothing is."""
+
+    reason: str = ""
+    since: float = 0.0
+    """By the loop's clock; another reason does not change it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.reason)
+
+    def set(self, reason: str) -> None:
+        self.since = self.since if self.reason else _now()
+        self.reason = reason
+
+    def clear(self) -> None:
+        self.reason = ""
+
+
+@dataclass
+class Reach:
+    """Whether this peer and a neighbour reach each other."""
+
+    outbound: Problem = field(default_factory=Problem)
+    """Why this peer's last attempt to reach it failed."""
+    inbound: Problem = field(default_factory=Problem)
+    """Why it cannot reach this peer, as it says itself, in a sentence."""
+    refusal: str | None = None
+    """Why one of the two turned the other away when they last spoke."""
+    handshaken: set[Direction] = field(default_factory=set)
+    """In which directions a handshake has been made."""
+
+
+@dataclass
+class SignsOfLife:
+    """What its heartbeats say."""
+
+    last_heartbeat: float = field(default_factory=_now)
+    """When the last one came, or it became a neighbour, by the loop's clock."""
+    alive: bool = False
+    """They come."""
+    activity: str = ""
+    """What it does, such as "training in round 3"."""
+    resources: Resources | None = None
+
+
+@dataclass
+class Delivery:
+    """Whether it takes what is sent to it."""
+
+    connected_since: float | None = None
+    """Since when a stream of tensors to it stands, by the loop's clock; None while there is none."""
+    is_stalled: bool = False
+    """It gives signs of life, and what is sent to it does not arrive."""
+    rejection: Problem = field(default_factory=Problem)
+    """Why it takes nothing of it."""
+    knows_lost_rounds: bool = False
+    """It knows of rounds on this peer's disk that this peer has not got any more."""
+
+    def accepted(self) -> None:
+        """It takes what is sent to it."""
+        self.rejection.clear()
+        self.knows_lost_rounds = False
+
+
+@dataclass
+class Progress:
+    """How far it is with the rounds that it shares with this peer."""
+
+    acked_durable: int = -1
+    """The last of this peer's durable rounds that it has heard of."""
+    released: bool = False
+    """It has said that this peer is no neighbour of its any more."""
+    in_later_view: bool = False
+    """It has all that it wanted in this view and is in a later one."""
+    regressed: bool = False
+    """It has lost rounds, by its last word: no link with it comes about."""
 
 
 @dataclass
 class Neighbour:
-    """What is known of the peer at the other end of an edge."""
+    """The peer at the other end of an edge."""
 
     id: str
     address: str | None
@@ -35,41 +122,10 @@ class Neighbour:
     state: LinkState = "joining"
     reason: str = ""
     """Why it is in this state."""
-    obstacle: str = ""
-    """Why this peer's last attempt to reach it failed; empty after one that did not."""
-    obstructed: float = 0.0
-    """Since when none has succeeded, by the loop's clock."""
-    complaint: Obstacle | None = None
-    """Why it cannot reach this peer, as it says itself."""
-    complaining: float = 0.0
-    """Since when it has said so, by the loop's clock."""
-    resources: Resources | None = None
-    doing: str = ""
-    """What it last said that it does, such as "training in round 3"."""
-    alive: bool = False
-    """It gives signs of life."""
-    stuck: bool = False
-    """It does, and what is sent to it does not arrive."""
-    heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
-    """When its last sign of life came, or it became a neighbour, by the loop's clock."""
-    stands: float | None = None
-    """Since when a stream of tensors to it stands, by the loop's clock; None while there is none."""
-    has_heard: int = -1
-    """The last of this peer's rounds of which it says to know that it is on disk here."""
-    introduced: set[Direction] = field(default_factory=set)
-    """In which directions a handshake has been made."""
-    refusal: str | None = None
-    """Why the two did not go together when they last spoke."""
-    released: bool = False
-    """It has said that this peer is no neighbour of its any more."""
-    rejects: str = ""
-    """Why it does not take what is sent to it; empty if it does."""
-    rejecting: float = 0.0
-    """Since when, by the loop's clock."""
-    gone_on: bool = False
-    """It lives in a later view, as one that has all that it wanted in this one."""
-    ahead: bool = False
-    """It knows of rounds on this peer's disk that this peer knows nothing of."""
+    reach: Reach = field(default_factory=Reach)
+    signs: SignsOfLife = field(default_factory=SignsOfLife)
+    delivery: Delivery = field(default_factory=Delivery)
+    progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
         self.reason = self.reason or self.untried
@@ -80,87 +136,77 @@ class Neighbour:
 
     @property
     def place(self) -> str:
-        """Who it is, and where, for a sentence."""
+        """Id and address, for a sentence."""
         return f"{self.id} at {self.address}" if self.address else self.id
 
     @property
-    def cannot_be_reached(self) -> bool:
-        """Nobody answered this peer's last attempt."""
-        return bool(self.address and self.obstacle and not self.refusal)
+    def is_unreachable(self) -> bool:
+        """This peer's last attempt to reach it got no answer."""
+        return bool(self.address and self.reach.outbound and not self.reach.refusal)
 
-    def refused(self, why: str) -> None:
+    def mark_refused(self, reason: str) -> None:
         """One of the two has turned the other away."""
-        self.refusal = why
-        self._fail(why)
+        self.reach.refusal = reason
+        self._fail(reason)
 
-    def returned(self) -> None:
+    def mark_unreachable(self, reason: str) -> None:
+        """It does not answer now; what was said before that tells more."""
+        refusal = self.reach.refusal
+        self._fail(reason if refusal in (None, reason) else f"{reason} (before that: {refusal})")
+
+    def mark_reachable(self) -> None:
+        """It has answered, be it with a refusal."""
+        if self.reach.refusal:
+            self.reach.outbound.set(self.reach.refusal)
+        else:
+            self.reach.outbound.clear()
+
+    def reactivate(self) -> None:
         """It is a neighbour, perhaps again."""
-        self.released = False
+        self.progress.released = False
         if self.state == "left":
-            self.state, self.reason, self.heard = "joining", self.untried, asyncio.get_running_loop().time()
+            self.state, self.reason, self.signs.last_heartbeat = "joining", self.untried, _now()
 
-    def reached(self) -> None:
-        """It has answered."""
-        self.obstacle = self.refusal or ""
-
-    def unreachable(self, why: str) -> None:
-        """Nobody answers now; what was said before that tells more."""
-        if not self.obstacle:
-            self.obstructed = asyncio.get_running_loop().time()
-        self._fail(why if self.refusal in (None, why) else f"{why} (before that: {self.refusal})")
-
-    def takes_nothing(self, why: str, now: float) -> None:
-        """It has been reached and has said that what is sent to it is wrong."""
-        self.rejecting = self.rejecting if self.rejects else now
-        self.rejects = why
-
-    def takes_all(self) -> None:
-        """What is sent to it arrives."""
-        self.rejects = ""
-        self.ahead = False
-
-    def _fail(self, why: str) -> None:
-        self.obstacle = why
+    def _fail(self, reason: str) -> None:
+        self.reach.outbound.set(reason)
         if self.state != "up":
-            self.reason = why
+            self.reason = reason
 
-    def absence(self, lacking: Collection[Direction]) -> str:
-        """Why a handshake lacks in these directions."""
-        there = self.alive or "send" in self.introduced
-        if self.refusal or not there:
-            return self.obstacle or self.untried
+    def missing_handshake_reason(self, lacking: Collection[Direction]) -> str:
+        """Why there was no handshake in these directions."""
+        there = self.signs.alive or "send" in self.reach.handshaken
+        if self.reach.refusal or not there:
+            return self.reach.outbound.reason or self.untried
         if "send" in lacking:
             return self._cannot_reach() or self.untried
-        return self._cannot_be_reached() or ONE_WAY
+        return self.reach.inbound.reason or ONE_WAY
 
-    def trouble(self, since: float) -> str:
-        """What is wrong with a neighbour that gives signs of life, if it has been so since before that; else empty."""
-        if self.rejects:
-            return self.rejects
-        if self.cannot_be_reached and self.obstructed < since:
+    def problem(self, before: float) -> str:
+        """What is wrong with a neighbour that gives signs of life, if it began before that time; else empty."""
+        if self.delivery.rejection:
+            return self.delivery.rejection.reason
+        if self.is_unreachable and self.reach.outbound.since < before:
             return self._cannot_reach()
-        return self._cannot_be_reached() if self.complaint and self.complaining < since else ""
+        return self.reach.inbound.reason if self.reach.inbound.since < before else ""
 
-    def hear_complaint(self, complaint: Obstacle | None, now: float) -> None:
-        """Why it cannot reach this peer, or that it can."""
-        self.complaining = self.complaining if self.complaint else now
-        self.complaint = complaint
+    def on_complaint(self, complaint: Obstacle | None) -> None:
+        """It says why it cannot reach this peer, or, with None, that it can."""
+        if complaint is None:
+            self.reach.inbound.clear()
+        else:
+            hint = _address_hint(complaint.address, complaint.reason, "here")
+            self.reach.inbound.set(CANNOT_BE_REACHED.format(address=complaint.address, why=complaint.reason, hint=hint))
 
     def _cannot_reach(self) -> str:
-        if not (self.obstacle and self.address):
+        if not (self.reach.outbound and self.address):
             return ""
-        way_out = _address_hint(self.address, self.obstacle, f"at {self.id}")
-        return CANNOT_REACH.format(address=self.address, why=self.obstacle, way_out=way_out)
-
-    def _cannot_be_reached(self) -> str:
-        if not (said := self.complaint):
-            return ""
-        way_out = _address_hint(said.address, said.reason, "here")
-        return CANNOT_BE_REACHED.format(address=said.address, why=said.reason, way_out=way_out)
+        why = self.reach.outbound.reason
+        hint = _address_hint(self.address, why, f"at {self.id}")
+        return CANNOT_REACH.format(address=self.address, why=why, hint=hint)
 
 
 def _address_hint(address: str, why: str, where: str) -> str:
-    """What to do where nobody answers at an address."""
+    """What to do about an address that does not answer."""
     port = address.rpartition(":")[2]
     return (
         f"open port {port} {where}, or {CORRECT_ADDRESS_HINT}" if why in CLOSED_PORT_REASONS else CORRECT_ADDRESS_HINT
@@ -174,7 +220,7 @@ class EdgeRounds:
     first: int
     last: int | None = None
 
-    def holds(self, round: int) -> bool:
+    def includes(self, round: int) -> bool:
         return self.first <= round and (self.last is None or round <= self.last)
 
 
@@ -186,7 +232,7 @@ class Edges:
         self._spans: dict[tuple[Direction, str], EdgeRounds] = {}
         self.neighbours: dict[str, Neighbour] = {}
         self.former: dict[str, int] = {}
-        """Who was one, and how often it has been told since then that it is none any more."""
+        """Peers that were neighbours, and how often each has been told since then that it is none any more."""
         self.changed = asyncio.Event()
         """Set by every change: of an edge, or of what is known about one."""
 
@@ -196,7 +242,7 @@ class Edges:
         current += [("receive", peer) for peer in senders]
         for edge in current:
             self._spans.setdefault(edge, EdgeRounds(round)).last = None
-            self.neighbours.setdefault(edge[1], Neighbour(edge[1], self._addresses[edge[1]])).returned()
+            self.neighbours.setdefault(edge[1], Neighbour(edge[1], self._addresses[edge[1]])).reactivate()
         for edge in self._spans.keys() - set(current):
             span = self._spans[edge]
             span.last = round if span.last is None else span.last
@@ -214,10 +260,11 @@ class Edges:
         self.changed.set()
 
     def retire(self, durable: Mapping[str, int], own: int) -> list[str]:
-        """Forget edges when both ends have a round after their last on disk; the neighbours with which none is left.
+        """Forget edges of which both ends have a later round on disk (R7); return the neighbours that have none left.
 
-        With the last round itself an edge would go in the moment in which its end has that round's news to pass on;
-        but when the other end has forgotten it, it has heard them.
+        durable: by first-hand words; own: this peer's round. Were an edge forgotten with its last round itself, it
+        would go in the moment in which an end has the news of that round to pass on; but an end that has forgotten it
+        has heard them.
         """
         for edge, span in [*self._spans.items()]:
             if span.last is not None and own > span.last and self._past(edge[1], span.last, durable):
@@ -231,9 +278,10 @@ class Edges:
 
     def _past(self, peer: str, last: int, durable: Mapping[str, int]) -> bool:
         at, neighbour = durable.get(peer, -1), self.neighbours[peer]
-        # Who forgets an edge tells why to who calls; one that nobody can call must have been heard before.
-        knows = neighbour.has_heard >= last or neighbour.state == "left"
-        return (at >= last and neighbour.released) or (at > last and knows)
+        # The end that forgets the edge first tells the other so when that calls. One that cannot be called must have
+        # acknowledged this peer's last round before.
+        knows = neighbour.progress.acked_durable >= last or neighbour.state == "left"
+        return (at >= last and neighbour.progress.released) or (at > last and knows)
 
     def last(self, peer: str, rounds: int) -> int:
         """The last round, of so many, of which that neighbour may still ask for messages."""
@@ -242,20 +290,20 @@ class Edges:
         ]
         return max(lasts, default=-1)
 
-    def allows(self, direction: Direction, peer: str, round: int) -> bool:
+    def permits(self, direction: Direction, peer: str, round: int) -> bool:
         span = self._spans.get((direction, peer))
-        return span is not None and span.holds(round)
+        return span is not None and span.includes(round)
 
     def of(self, direction: Direction, round: int) -> list[str]:
         """With whom messages of that round are exchanged."""
-        return [peer for (way, peer), span in self._spans.items() if way == direction and span.holds(round)]
+        return [peer for (way, peer), span in self._spans.items() if way == direction and span.includes(round)]
 
     @property
     def members(self) -> Collection[str]:
         """Of the federation."""
         return self._addresses.keys()
 
-    def knows(self, peer: str) -> bool:
+    def is_member(self, peer: str) -> bool:
         """Whether that is a member of the federation, neighbour or not."""
         return peer in self._addresses
 
@@ -280,26 +328,27 @@ class Edges:
         """
         lacking: dict[str, list[Direction]] = {}
         for (direction, peer), span in self._spans.items():
-            if span.last is None and direction not in self.neighbours[peer].introduced:
+            if span.last is None and direction not in self.neighbours[peer].reach.handshaken:
                 lacking.setdefault(peer, []).append(direction)
-        return [(one, one.absence(ways)) for one, ways in ((self.neighbours[peer], lacking[peer]) for peer in lacking)]
+        return [(one := self.neighbours[peer], one.missing_handshake_reason(ways)) for peer, ways in lacking.items()]
 
-    def introduce(self, direction: Direction, peer: str) -> None:
+    def on_handshake(self, direction: Direction, peer: str) -> None:
         """A handshake has been made."""
-        self.neighbours[peer].introduced.add(direction)
-        self.neighbours[peer].refusal = None
+        neighbour = self.neighbours[peer]
+        neighbour.reach.handshaken.add(direction)
+        neighbour.reach.refusal = None
         if direction == "send":
-            self.neighbours[peer].reached()
+            neighbour.mark_reachable()
         else:
-            self.neighbours[peer].complaint = None
+            neighbour.reach.inbound.clear()
         self.changed.set()
 
-    async def complete(self) -> None:
-        """Wait until none is missing."""
+    async def wait_complete(self) -> None:
+        """Wait until no handshake is missing."""
         while self.missing():
-            await self.change()
+            await self.wait_changed()
 
-    async def change(self) -> None:
+    async def wait_changed(self) -> None:
         """Wait for the next change."""
         self.changed.clear()
         await self.changed.wait()

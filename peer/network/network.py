@@ -35,24 +35,22 @@ from peer.topology import unreachable_pair_problem
 class Network:
     """What the collectives stand on: frames to neighbours, messages from them, all keyed by round and step."""
 
-    def __init__(self, node: NetworkState, manifest: Manifest, callbacks: NetworkCallbacks) -> None:
-        self._node, self.identity, self.manifest, self.limits = node, node.identity, manifest, node.limits
-        self.audit, self.traffic = Audit(node.identity.view), node.traffic
-        self.edges, self.durability = node.edges, node.durability
+    def __init__(self, state: NetworkState, manifest: Manifest, callbacks: NetworkCallbacks) -> None:
+        self._state, self.identity, self.manifest, self.limits = state, state.identity, manifest, state.limits
+        self.audit, self.traffic = Audit(state.identity.view), state.traffic
+        self.edges, self.durability = state.edges, state.durability
         self.resources = callbacks.resources
         self.links: dict[str, OutgoingLink] = {}
         self.serials = count()
         """Numbers of the frames that are written."""
-        self.transport = node.transport
+        self.transport = state.transport
         self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
         """Those that this peer keeps open, by neighbour."""
-        self.regressed: set[str] = set()
-        """Who has lost rounds, by its last word: with it no link comes about."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """What was wrong with this peer itself when it served an incoming stream."""
-        self._receiver = Receiver(node, manifest, self.audit, callbacks.report, callbacks.memory)
-        self._heartbeats = Heartbeats(node, callbacks)
-        self._fetching = StreamTakeover(node.limits, node.timeouts)
+        self._receiver = Receiver(state, manifest, self.audit, callbacks.report, callbacks.memory)
+        self._heartbeats = Heartbeats(state, callbacks)
+        self._fetching = StreamTakeover(state.limits, state.timeouts)
         """Streams of neighbours that nobody can dial."""
         self._report, self._questions = callbacks.report, callbacks.questions
 
@@ -98,12 +96,12 @@ class Network:
         """A stream of tensors to each receiver; of heartbeats one a pair, whoever opens it."""
         for peer, neighbour in self.edges.neighbours.items():
             if self.edges.has("send", peer) and peer not in self.links:
-                link = self.links[peer] = OutgoingLink(self._node, neighbour, self._welcomed)
+                link = self.links[peer] = OutgoingLink(self._state, neighbour, self._welcomed)
                 if neighbour.address:
                     self._streams[peer, "Tensors"] = self._tasks.create_task(link.run())
             dials = not self.edges.can_be_dialled(self.identity.id)
             if dials and self.edges.has("receive", peer) and (peer, "Fetch") not in self._streams:
-                fetching = ReverseLink(self._node, neighbour, self._receiver)
+                fetching = ReverseLink(self._state, neighbour, self._receiver)
                 self._streams[peer, "Fetch"] = self._tasks.create_task(fetching.run())
             if neighbour.address and (peer, "Heartbeat") not in self._streams:
                 self._streams[peer, "Heartbeat"] = self._tasks.create_task(self._heartbeats.run(neighbour))
@@ -113,7 +111,7 @@ class Network:
     ) -> MessageWriter:
         """Begin a message of `length` bytes, which lie `offset` bytes into the vector that the call names."""
         for peer in to:
-            if not self.edges.allows("send", peer, call.round):
+            if not self.edges.permits("send", peer, call.round):
                 raise NotDeclaredError(f"`{peer}` is no receiver of `{self.identity.id}` in round {call.round}")
         number = self.manifest.number(call.name, call.round)
         self.manifest.check(number, call.round, len(scalars), offset, length)
@@ -125,7 +123,7 @@ class Network:
 
     def begin(self, round: int) -> None:
         """This peer is in that round now."""
-        self._node.round = round
+        self._state.round = round
         self._receiver.begin(round)
 
     def inbox(self, sender: str) -> Inbox:
@@ -235,12 +233,12 @@ class Network:
     @property
     def last_round(self) -> int:
         """After which all peers end, as far as is known."""
-        return self._node.last_round
+        return self._state.last_round
 
     def end_after(self, round: int) -> None:
         """All peers have agreed to end after that round, be it the run or their view."""
         self.durability.ends = True
-        self._node.last_round = round
+        self._state.last_round = round
 
     def announce(self, durable: int) -> None:
         """Rounds up to `durable` are on this peer's disk (rule R3)."""
@@ -249,8 +247,8 @@ class Network:
     async def leave(self) -> None:
         """Tell the neighbours the last news, and wait until they have ended their streams of heartbeats."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._node.timeouts.leave):
-                await self._heartbeats.part()
+            async with asyncio.timeout(self._state.timeouts.leave):
+                await self._heartbeats.close()
 
     async def _accept(self, service: Service, pipe: Pipe) -> None:
         """An incoming stream, in a task of the transport's.
@@ -275,7 +273,7 @@ class Network:
             return
         except Exception as error:  # noqa: BLE001 (see above)
             try:
-                self._closed(service, pipe, self._node.surprises.explain(error))
+                self._closed(service, pipe, self._state.surprises.explain(error))
             except Exception as own:  # noqa: BLE001 (it is raised in `_watch_incoming`)
                 if not self._failed.done():
                     self._failed.set_exception(own)
@@ -315,18 +313,19 @@ class Network:
         """
         if not self.edges.has("send", peer):
             raise DisconnectedError("it is no neighbour any more")
+        progress = self.edges.neighbours[peer].progress
         if lost := self.durability.lost(peer, welcome):
-            if peer not in self.regressed:
-                self.regressed.add(peer)
+            if not progress.regressed:
+                progress.regressed = True
                 self._report(PeerRegressed(neighbour=peer, sentence=lost))
             raise DisconnectedError(lost)
-        self.regressed.discard(peer)
+        progress.regressed = False
         try:
             self.durability.said(peer, welcome.durable)
         except ImpossibleError as error:
             raise BreachError(str(error)) from None
         self.links[peer].outbox.release(self.durability.of(peer))
-        self.edges.introduce("send", peer)
+        self.edges.on_handshake("send", peer)
 
     async def _watch_durability(self) -> None:
         """Release what is durable elsewhere (R4) and forget edges that both ends are past (R7): by first-hand words."""
@@ -336,7 +335,7 @@ class Network:
                 link.outbox.release(self.durability.of(peer))
             for peer in self.edges.retire(self.durability.first_hand, self.durability.own):
                 self.links.pop(peer, None)
-                self._node.deliveries.ended(peer)
+                self._state.deliveries.ended(peer)
                 kept = {name: stream for name in SERVICES if (stream := self._streams.pop((peer, name), None))}
                 self._tasks.create_task(self._part_with(peer, kept))
             await self.durability.beyond(version)
@@ -349,7 +348,7 @@ class Network:
         for service, stream in kept.items():
             if service != "Heartbeat":
                 stream.cancel()
-        await self._heartbeats.part_with(peer)
+        await self._heartbeats.close_with(peer)
         if dialling := kept.get("Heartbeat"):
             dialling.cancel()
         if peer not in self.edges.neighbours:  # it may have become one again

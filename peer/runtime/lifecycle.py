@@ -116,7 +116,7 @@ async def wait_for_neighbours(edges: Edges, report: Report, patience: float) -> 
     try:
         async with asyncio.timeout(None if patience == inf else patience), background() as group:
             group.create_task(_report_missing(edges, report))
-            await edges.complete()
+            await edges.wait_complete()
     except TimeoutError:
         if not (missing := edges.missing()):
             return  # the last one came in the same moment
@@ -170,7 +170,7 @@ async def drain(network: Network, patience: float = inf) -> list[str]:
     clock = asyncio.get_running_loop().time
     began = clock()
     while behind := [n for n in edges.neighbours.values() if durability.of(n.id) < edges.last(n.id, end)]:
-        left = max(began, *(neighbour.heard for neighbour in behind)) + patience - clock()
+        left = max(began, *(neighbour.signs.last_heartbeat for neighbour in behind)) + patience - clock()
         if left < 0.01:
             return [neighbour.id for neighbour in behind]
         with suppress(TimeoutError):
@@ -281,14 +281,14 @@ async def watch_unresponsive(
     while True:
         await asyncio.sleep(reminders.look)
         for neighbour in [*edges.neighbours.values()]:
-            heard = inf if seat.can_be_lost else neighbour.heard
-            rejecting = neighbour.rejecting if neighbour.rejects else inf
+            heard = inf if seat.can_be_lost else neighbour.signs.last_heartbeat
+            rejecting = neighbour.delivery.rejection.since if neighbour.delivery.rejection else inf
             lost = clock() - min(heard, rejecting)
             if not running() or neighbour.state == "left" or lost < spec.patience:
                 said.pop(neighbour.id, None)
                 continue
             how = "so" if rejecting < heard else "silent"
-            why = neighbour.rejects or neighbour.reason
+            why = neighbour.delivery.rejection.reason or neighbour.reason
             who = f"{neighbour.place} ({why}), {how} for {lost:.0f} s"
             if spec.on_loss == "stop":
                 raise FailedError(f"stopped because of {who}; start it again, then this peer")
@@ -309,7 +309,11 @@ async def watch_own_regression(edges: Edges, joining: Callable[[], bool], faulty
     while True:
         await asyncio.sleep(1)
         receivers = [edges.neighbours[id] for id in edges.peers("send")]
-        if joining() and len(receivers) > faulty and all(neighbour.ahead for neighbour in receivers):
+        if (
+            joining()
+            and len(receivers) > faulty
+            and all(neighbour.delivery.knows_lost_rounds for neighbour in receivers)
+        ):
             raise CheckpointLostError(
                 "this peer has lost rounds that it had on its disk, as all neighbours say; when the others have gone "
                 "on without it, it is taken in anew"
@@ -334,7 +338,7 @@ async def watch_stalled(network: Network, report: Report, reminders: ReportInter
             since[id] = seen if seen and seen[:2] == (key, frames) else (key, frames, now)
             waited = now - since[id][2]
             told = now - said.get(id, -reminders.stalled_again) < reminders.stalled_again
-            if (neighbour.state == "up" or neighbour.rejects) and waited >= reminders.stalled and not told:
+            if (neighbour.state == "up" or neighbour.delivery.rejection) and waited >= reminders.stalled and not told:
                 said[id], due = now, True
             stalled[id] = _stalled_neighbour(neighbour, key.round, waited)
         back = [id for id in said if since.get(id) != before.get(id)]
@@ -345,8 +349,10 @@ async def watch_stalled(network: Network, report: Report, reminders: ReportInter
 
 
 def _stalled_neighbour(neighbour: Neighbour, round: int, waited: float) -> Awaited:
-    reason = f"nothing more of round {round} for {waited:.0f} s; it says that it is {neighbour.doing}"
-    return Awaited(neighbour.id, neighbour.address, "; ".join(filter(None, [reason, neighbour.rejects])))
+    reason = f"nothing more of round {round} for {waited:.0f} s; it says that it is {neighbour.signs.activity}"
+    return Awaited(
+        neighbour.id, neighbour.address, "; ".join(filter(None, [reason, neighbour.delivery.rejection.reason]))
+    )
 
 
 def _waiting_for_stalled(stalled: list[Awaited], back: list[str]) -> Waiting:

@@ -341,7 +341,7 @@ def status_reply(
                 state=neighbour.state,
                 reason=neighbour.reason,
                 durable=network.durability.of(neighbour.id),
-                resources=neighbour.resources,
+                resources=neighbour.signs.resources,
             )
             for neighbour in network.edges.neighbours.values()
         ],

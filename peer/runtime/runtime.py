@@ -96,10 +96,10 @@ class Runtime:
             settings=agreement,
             keyring=self._seat.keyring,
         )
-        node = NetworkState(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
+        state = NetworkState(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
         memory = memory_for(setup.model.device)
         callbacks = NetworkCallbacks(telemetry.emit, self._doing, self._resources, memory, self._seat.answer)
-        self.network = Network(node, declared, callbacks)
+        self.network = Network(state, declared, callbacks)
         self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
         self._judge = Evaluator(self.peer, telemetry.emit)
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, self._judge.course, telemetry.emit)

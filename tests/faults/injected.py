@@ -22,8 +22,8 @@ from peer.cli import main as peer_main
 from peer.learning.training.trainer import Trainer
 from peer.network.collectives import AllGather, AllReduce, Collectives
 from peer.network.network import Network
-from peer.network.streams import handshake
-from peer.network.streams.heartbeat import Heartbeats
+from peer.network.streams import state
+from peer.network.streams.heartbeat import NeighbourHeartbeats
 from peer.network.streams.link import Receiver
 from peer.network.streams.stream import CountedPipe
 from peer.network.transport.grpc import ClientPipe
@@ -107,11 +107,11 @@ def evaluating(fault: Fault) -> None:
 
 def overtaken(fault: Fault) -> None:
     """While it evaluates, when a neighbour has said that it is in the next round already."""
-    hear, judge = Heartbeats._heard, Evaluator.judge
+    hear, judge = NeighbourHeartbeats._on_beat, Evaluator.judge
     rounds, told = [0], asyncio.Event()
 
-    async def heard(self: Heartbeats, other: str, pipe: CountedPipe, beat: Beat) -> None:
-        await hear(self, other, pipe, beat)
+    async def heard(self: NeighbourHeartbeats, pipe: CountedPipe, beat: Beat) -> None:
+        await hear(self, pipe, beat)
         rounds.append(beat.round)
         told.set()
 
@@ -123,7 +123,7 @@ def overtaken(fault: Fault) -> None:
             die()
         return await judge(self)
 
-    Heartbeats._heard = heard  # type: ignore[method-assign]
+    NeighbourHeartbeats._on_beat = heard  # type: ignore[method-assign]
     Evaluator.judge = judge_slowly  # type: ignore[method-assign]
 
 
@@ -177,15 +177,15 @@ def acknowledgement(fault: Fault) -> None:
 
 def greeting(fault: Fault) -> None:
     """When its hello has been sent and not been answered."""
-    introduce = handshake.do_handshake
+    shake_hands = state.do_handshake
 
     async def replacement(pipe: Any, hello: bytes, *rest: Any) -> Any:
         await pipe.send(hello)
         fault.hit()
-        return await introduce(pipe, hello, *rest)
+        return await shake_hands(pipe, hello, *rest)
 
     if fault.left == 1:
-        handshake.do_handshake = replacement  # type: ignore[attr-defined]
+        state.do_handshake = replacement  # type: ignore[attr-defined]
 
 
 def greeted(fault: Fault) -> None:

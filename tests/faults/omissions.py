@@ -55,9 +55,9 @@ def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
     """Though it answers from another view, or questions, or would a moment later."""
 
     def released(self: NetworkState, neighbour: Neighbour, refusal: Refusal) -> None:
-        heard = neighbour.heard
+        last = neighbour.signs.last_heartbeat
         told(self, neighbour, refusal)
-        neighbour.heard = heard
+        neighbour.signs.last_heartbeat = last
 
     def silent_in_spite_of_answers(
         self: DynamicMembershipGate, seconds: float, answered: Mapping[str, float]

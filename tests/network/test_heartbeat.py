@@ -62,16 +62,17 @@ TIMEOUTS = Timeouts(answer=0.05, suspect=0.0, probe=0.01, beat=0.05)
 def heart(
     transport: Transport, report: Report = lambda event: None, timeouts: Timeouts = TIMEOUTS
 ) -> tuple[Heartbeats, NetworkState]:
-    node = NetworkState(IDENTITY, {"me": "me:1", "left": "left:1"}, transport, timeouts)
-    node.edges.use(0, [], ["left"])
-    return Heartbeats(node, NetworkCallbacks(report, lambda: ("training", 1), Resources)), node
+    state = NetworkState(IDENTITY, {"me": "me:1", "left": "left:1"}, transport, timeouts)
+    state.edges.use(0, [], ["left"])
+    return Heartbeats(state, NetworkCallbacks(report, lambda: ("training", 1), Resources)), state
 
 
 async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones() -> None:
     transport = Silent()
-    one, node = heart(transport)
-    left = node.edges.neighbours["left"]
-    left.state, left.heard, left.stands = "up", left.heard - 5, left.heard - 60
+    one, state = heart(transport)
+    left = state.edges.neighbours["left"]
+    left.state, last = "up", left.signs.last_heartbeat
+    left.signs.last_heartbeat, left.delivery.connected_since = last - 5, last - 60
     first = asyncio.create_task(one.accept(CountedPipe(pipes()[1], "left", Traffic())))
     await asyncio.sleep(0)
     assert transport.renewed.empty()
@@ -90,14 +91,16 @@ async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones()
 async def test_a_newer_stream_of_tensors_is_kept(stands: float | None) -> None:
     """Made anew since the last sign of life, or being made: it would lose what is on its way."""
     transport = Silent()
-    one, node = heart(transport)
-    left = node.edges.neighbours["left"]
-    left.state, left.heard, left.stands = "up", left.heard - 5, None if stands is None else left.heard - stands
+    one, state = heart(transport)
+    left = state.edges.neighbours["left"]
+    left.state, last = "up", left.signs.last_heartbeat
+    left.signs.last_heartbeat = last - 5
+    left.delivery.connected_since = None if stands is None else last - stands
     theirs, ours = pipes()
     accepting = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
-    before = left.heard
+    before = left.signs.last_heartbeat
     await theirs.send(Beat(state="ready").SerializeToString())
-    while left.heard == before:
+    while left.signs.last_heartbeat == before:
         await theirs.receive()
     assert transport.renewed.empty()
     accepting.cancel()
@@ -107,9 +110,9 @@ async def test_a_newer_stream_of_tensors_is_kept(stands: float | None) -> None:
 @pytest.mark.parametrize("which", ["heartbeat", "tensors"])
 async def test_a_handshake_without_an_answer_renews(which: str) -> None:
     transport = Silent()
-    one, node = heart(transport)
-    left = node.edges.neighbours["left"]
-    link = OutgoingLink(node, left, lambda peer, welcome: None)
+    one, state = heart(transport)
+    left = state.edges.neighbours["left"]
+    link = OutgoingLink(state, left, lambda peer, welcome: None)
     task = asyncio.create_task(one.run(left) if which == "heartbeat" else link.run())
     assert await asyncio.wait_for(transport.renewed.get(), 5) == "left:1"
     task.cancel()
@@ -117,7 +120,7 @@ async def test_a_handshake_without_an_answer_renews(which: str) -> None:
 
 
 async def test_streams_whose_welcome_is_not_read_are_counted_and_end() -> None:
-    one, node = heart(Silent(), timeouts=replace(TIMEOUTS, read=0.5))
+    one, state = heart(Silent(), timeouts=replace(TIMEOUTS, read=0.5))
     accepting = []
     for _ in range(50):
         _, ours = pipes()
@@ -126,42 +129,42 @@ async def test_streams_whose_welcome_is_not_read_are_counted_and_end() -> None:
         accepting.append(asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic()))))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert sum(not task.done() for task in accepting) == 1 + node.limits.candidates
+    assert sum(not task.done() for task in accepting) == 1 + state.limits.candidates
     ended = await asyncio.wait_for(asyncio.gather(*accepting, return_exceptions=True), 5)
     assert len(ended) == 50
 
 
-@pytest.mark.parametrize(("neighbours", "state"), [(["left"], "down"), ([], "left")])
-async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], state: str) -> None:
+@pytest.mark.parametrize(("neighbours", "expected"), [(["left"], "down"), ([], "left")])
+async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], expected: str) -> None:
     """When the ring is ordered anew, the first of two to have no more need of an edge ends its streams."""
     said: asyncio.Queue[str] = asyncio.Queue()
-    one, node = heart(Silent(), lambda event: said.put_nowait(event.state))
+    one, state = heart(Silent(), lambda event: said.put_nowait(event.state))
     theirs, ours = pipes()
     conversation = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
     await theirs.send(Beat(state="ready").SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "up"
-    node.edges.use(1, [], neighbours)
+    state.edges.use(1, [], neighbours)
     theirs.abort()
-    assert await asyncio.wait_for(said.get(), 5) == state
+    assert await asyncio.wait_for(said.get(), 5) == expected
     await conversation
 
 
 async def test_a_former_neighbour_is_told_the_last_news_and_never_dialled_again() -> None:
     """By them it forgets the edge, too; and only then do its streams end."""
     transport = Answering()
-    one, node = heart(transport)
-    left = node.edges.neighbours["left"]
+    one, state = heart(transport)
+    left = state.edges.neighbours["left"]
     running = asyncio.create_task(one.run(left))
     theirs = await asyncio.wait_for(transport.dialled.get(), 5)
     await theirs.receive()
     await theirs.send(Reply(welcome=Welcome()).SerializeToString())
     assert Beat.FromString(await theirs.receive()).durable == -1
-    node.edges.use(0, [], [])
-    node.durability.announce(1)
-    node.durability.said("left", 1)
-    left.has_heard = 0
-    assert node.edges.retire(node.durability.first_hand, node.durability.own) == ["left"]
-    parting = asyncio.create_task(one.part_with("left"))
+    state.edges.use(0, [], [])
+    state.durability.announce(1)
+    state.durability.said("left", 1)
+    left.progress.acked_durable = 0
+    assert state.edges.retire(state.durability.first_hand, state.durability.own) == ["left"]
+    parting = asyncio.create_task(one.close_with("left"))
     last = Beat.FromString(await asyncio.wait_for(theirs.receive(), 5))
     assert (last.durable, last.heard) == (1, 1)
     assert not parting.done()
@@ -175,10 +178,10 @@ async def test_who_comes_back_beside_one_is_minded_again() -> None:
     edges = Edges({"left": "left:1"})
     edges.use(0, [], ["left"])
     edges.use(1, [], [])
-    edges.neighbours["left"].state, edges.neighbours["left"].heard = "left", -1000.0
+    edges.neighbours["left"].state, edges.neighbours["left"].signs.last_heartbeat = "left", -1000.0
     edges.use(2, [], ["left"])
     assert edges.neighbours["left"].state == "joining"
-    assert edges.neighbours["left"].heard > -1000.0
+    assert edges.neighbours["left"].signs.last_heartbeat > -1000.0
 
 
 async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
@@ -188,7 +191,7 @@ async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
     accepting = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
     assert Reply.FromString(await theirs.receive()).HasField("welcome")
     assert Reply.FromString(await theirs.receive()).beat.state == "training"
-    parting = asyncio.create_task(one.part())
+    parting = asyncio.create_task(one.close())
     assert Reply.FromString(await theirs.receive()).beat.state == "done"
     for _ in range(3):
         await theirs.send(Beat(state="ready").SerializeToString())
@@ -202,10 +205,10 @@ async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
 async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
     transport = Answering()
-    one, node = heart(transport, lambda event: said.put_nowait(event.state))
+    one, state = heart(transport, lambda event: said.put_nowait(event.state))
     farewell = Beat(state="done", durable=1)
     if end == "dialling":
-        task = asyncio.create_task(one.run(node.edges.neighbours["left"]))
+        task = asyncio.create_task(one.run(state.edges.neighbours["left"]))
         theirs = await transport.dialled.get()
         await theirs.receive()
         await theirs.send(Reply(welcome=Welcome()).SerializeToString())
@@ -215,7 +218,7 @@ async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
         task = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
         await theirs.send(farewell.SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "left"
-    await asyncio.wait_for(one.part(), 5)  # nobody is left to be told, and no stream to be ended
+    await asyncio.wait_for(one.close(), 5)  # nobody is left to be told, and no stream to be ended
     await asyncio.wait_for(task, 5)
 
 
@@ -234,10 +237,10 @@ async def test_a_farewell_before_the_end_is_none() -> None:
 
 async def test_who_is_cut_off_when_a_peer_leaves_is_told_on_the_next_stream() -> None:
     transport = Answering()
-    one, node = heart(transport)
-    running = asyncio.create_task(one.run(node.edges.neighbours["left"]))
+    one, state = heart(transport)
+    running = asyncio.create_task(one.run(state.edges.neighbours["left"]))
     (await transport.dialled.get()).abort()
-    parting = asyncio.create_task(one.part())
+    parting = asyncio.create_task(one.close())
     theirs = await asyncio.wait_for(transport.dialled.get(), 5)
     await theirs.receive()
     await theirs.send(Reply(welcome=Welcome()).SerializeToString())
@@ -250,10 +253,10 @@ async def test_who_is_cut_off_when_a_peer_leaves_is_told_on_the_next_stream() ->
 async def test_a_farewell_waits_until_the_last_round_has_been_heard_of() -> None:
     """A stream that breaks in that moment takes both with it, and who was told neither would wait to its `patience`."""
     transport = Answering()
-    one, node = heart(transport)
-    node.durability.announce(1)
-    running = asyncio.create_task(one.run(node.edges.neighbours["left"]))
-    parting = asyncio.create_task(one.part())
+    one, state = heart(transport)
+    state.durability.announce(1)
+    running = asyncio.create_task(one.run(state.edges.neighbours["left"]))
+    parting = asyncio.create_task(one.close())
     for attempt in range(3):
         theirs = await asyncio.wait_for(transport.dialled.get(), 5)
         await theirs.receive()

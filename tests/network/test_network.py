@@ -60,9 +60,9 @@ class Peer:
 
     def __post_init__(self) -> None:
         limits = Limits(frame=16)  # half of `v`
-        self.node = NetworkState(identity(self.id), {one: one for one in IDS}, self.transport, limits=limits)
+        self.state = NetworkState(identity(self.id), {one: one for one in IDS}, self.transport, limits=limits)
         callbacks = NetworkCallbacks(self.reported.append, lambda: ("training", 1), self.resources)
-        self.network = Network(self.node, MANIFEST, callbacks)
+        self.network = Network(self.state, MANIFEST, callbacks)
 
     @asynccontextmanager
     async def living(self, *neighbours: str) -> AsyncIterator[None]:
@@ -185,12 +185,12 @@ async def test_a_flaw_that_an_answer_finds_ends_that_stream_alone() -> None:
     """Links, heartbeats and those that fetch take it for a cut: they say why, and call again."""
     memory = MemoryNetwork()
     peer = Peer(memory.transport("a"), "a")
-    peer.node.edges.use(0, ["b"], [])
+    peer.state.edges.use(0, ["b"], [])
     async with background() as group:
         group.create_task(answers(memory))
         await asyncio.sleep(0)
         with pytest.raises(DisconnectedError, match="this peer has closed its stream: KeyError: 'b'; report this"):
-            async with peer.node.stream(peer.node.edges.neighbours["b"], "Tensors"):
+            async with peer.state.stream(peer.state.edges.neighbours["b"], "Tensors"):
                 raise KeyError("b")
 
 
@@ -204,11 +204,11 @@ async def test_what_comes_on_the_streams_of_a_retired_edge_changes_nothing(servi
         for pipe in streams:
             assert Reply.FromString(await pipe.receive()).HasField("welcome")
         peer.network.use(1, ["c"], ["c"])
-        peer.node.edges.neighbours["a"].released = True
-        peer.node.durability.announce(2)
-        peer.node.durability.said("a", 2)
-        while "a" in peer.node.edges.neighbours:
-            await peer.node.edges.change()
+        peer.state.edges.neighbours["a"].progress.released = True
+        peer.state.durability.announce(2)
+        peer.state.durability.said("a", 2)
+        while "a" in peer.state.edges.neighbours:
+            await peer.state.edges.wait_changed()
         for pipe in streams:
             with pytest.raises(DisconnectedError):
                 await said_to_the_end(pipe, Reply(welcome=Welcome(durable=2, round=3)).SerializeToString())
@@ -288,7 +288,7 @@ async def test_whatever_is_answered_no_flaw_is_found(said: list[bytes]) -> None:
         pipe.abort()
 
     peer, there = Peer(memory.transport("a"), "a"), memory.transport("b")
-    peer.node.surprises.explain = unforeseen  # type: ignore[method-assign]
+    peer.state.surprises.explain = unforeseen  # type: ignore[method-assign]
     await there.listen(accept)
     async with background() as group:
         group.create_task(there.run())

@@ -169,7 +169,7 @@ async def test_one_that_may_lie_makes_no_member_believe_that_its_disk_is_lost() 
     """Its only receiver said so, and it waited to be taken in anew, without its private state."""
     edges = Edges({id: f"{id}:1" for id in IDS})
     edges.use(0, ["peer1"], [])
-    edges.neighbours["peer1"].ahead = True
+    edges.neighbours["peer1"].delivery.knows_lost_rounds = True
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(watch_own_regression(edges, lambda: True, faulty=1), 1.2)
     with pytest.raises(CheckpointLostError):

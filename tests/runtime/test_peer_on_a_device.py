@@ -46,7 +46,7 @@ async def peers(name: str, out: Path) -> AsyncIterator[list[LocalPeer]]:
             await running.enter_async_context(runtime.network.running())
             runtime._use_first_edges()
             runtime.peer.begin(1)
-        await asyncio.gather(*(runtime.network.edges.complete() for runtime in made))
+        await asyncio.gather(*(runtime.network.edges.wait_complete() for runtime in made))
         for runtime in made:
             runtime._become("ready")
         yield [runtime.peer for runtime in made]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.network.neighbours import Neighbour
+from peer.network.neighbours import Neighbour, SignsOfLife
 from peer.network.wire.frames import Key
 from peer.runtime import lifecycle
 from peer.runtime.in_process import run_in_process
@@ -63,8 +63,8 @@ class Owing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.said = 0.0, list[tuple[float, str]]()
-        self.neighbour, self.message = Neighbour("b", "b:1", heard=0.0), (Key(0, 3, 1), 0)
-        self.neighbour.state, self.neighbour.doing = "up", "training in round 3"
+        self.neighbour, self.message = Neighbour("b", "b:1", signs=SignsOfLife(0.0)), (Key(0, 3, 1), 0)
+        self.neighbour.state, self.neighbour.signs.activity = "up", "training in round 3"
         loop, sleep = asyncio.get_running_loop(), asyncio.sleep
 
         async def second(_seconds: float) -> None:
@@ -115,7 +115,7 @@ async def test_every_report_names_all_who_are_stalled(monkeypatch: pytest.Monkey
 
         def __init__(self) -> None:
             super().__init__(monkeypatch)
-            self.other = Neighbour("c", "c:1", state="up", doing="training in round 3", heard=0.0)
+            self.other = Neighbour("c", "c:1", state="up", signs=SignsOfLife(0.0, activity="training in round 3"))
             self.reported: list[tuple[float, list[str]]] = []
 
         def stalled(self) -> list[tuple[Neighbour, Key, int]]:

@@ -15,7 +15,6 @@ stream ends (rule R7).
 import asyncio
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,10 +24,10 @@ from math import inf
 from peer.network.durability import NOTHING, ImpossibleError
 from peer.network.limits import Limits, RateLimiter, Timeouts
 from peer.network.neighbours import LinkState, Neighbour
-from peer.network.streams.handshake import RefusedError, ThrottledReason
-from peer.network.streams.state import NetworkCallbacks, NetworkState
-from peer.network.streams.stream import Backoff, CountedPipe, StreamTakeover
-from peer.network.transport import REFUSED, TIMED_OUT, BreachError, DisconnectedError, LocallyClosedError
+from peer.network.streams.handshake import RefusedError
+from peer.network.streams.state import DialledStream, NetworkCallbacks, NetworkState
+from peer.network.streams.stream import CountedPipe, StreamTakeover
+from peer.network.transport import REFUSED, TIMED_OUT, BreachError, DisconnectedError
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply, Welcome
 from peer.tasks import background
@@ -92,7 +91,7 @@ class LinkReporter:
         return self._told[neighbour.id]
 
 
-SetState = Callable[[str, LinkState, str], None]
+SetState = Callable[[Neighbour, LinkState, str], None]
 """Takes note of a neighbour's state, and why it is in it."""
 
 
@@ -104,16 +103,16 @@ class FailureDetector:
     is free.
     """
 
-    def __init__(self, node: NetworkState, now: SetState, catch_up: Callable[[Neighbour], None]) -> None:
-        self._node, self._now, self._catch_up = node, now, catch_up
-        self._edges, self._timeouts = node.edges, node.timeouts
+    def __init__(self, state: NetworkState, set_state: SetState, catch_up: Callable[[Neighbour], None]) -> None:
+        self._state, self._set_state, self._catch_up = state, set_state, catch_up
+        self._edges, self._timeouts = state.edges, state.timeouts
         self._clock = asyncio.get_running_loop().time
         self._tried: set[str] = set()
         """To whom the way is being tried."""
 
-    def silent(self, neighbour: Neighbour) -> bool:
+    def _is_silent(self, neighbour: Neighbour) -> bool:
         """For longer than it takes to be suspected."""
-        return self._clock() - neighbour.heard > self._timeouts.suspect
+        return self._clock() - neighbour.signs.last_heartbeat > self._timeouts.suspect
 
     async def run(self) -> None:
         """Look at all of them again and again, for ever."""
@@ -127,9 +126,9 @@ class FailureDetector:
                     # What came while this process stood still has not been read yet.
                     if late >= self._timeouts.beat:
                         continue
-                    if neighbour.state == "up" and self.silent(neighbour):
-                        neighbour.alive = False
-                        self._now(neighbour.id, "suspected", f"silent for {self._timeouts.suspect} s")
+                    if neighbour.state == "up" and self._is_silent(neighbour):
+                        neighbour.signs.alive = False
+                        self._set_state(neighbour, "suspected", f"silent for {self._timeouts.suspect} s")
                     if self._away(neighbour) and neighbour.address and neighbour.id not in self._tried:
                         self._tried.add(neighbour.id)
                         group.create_task(self._try(neighbour, neighbour.address))
@@ -137,10 +136,8 @@ class FailureDetector:
     def _away(self, neighbour: Neighbour) -> bool:
         """Nothing is heard of it, or nothing that this peer sends reaches it."""
         current = self._edges.neighbours.get(neighbour.id) is neighbour
-        return current and neighbour.state != "left" and self._lost(neighbour)
-
-    def _lost(self, neighbour: Neighbour) -> bool:
-        return self.silent(neighbour) or neighbour.cannot_be_reached or neighbour.stuck
+        lost = self._is_silent(neighbour) or neighbour.is_unreachable or neighbour.delivery.is_stalled
+        return current and neighbour.state != "left" and lost
 
     async def _try(self, neighbour: Neighbour, address: str) -> None:
         """Until it gives signs of life: is the way free?"""
@@ -149,15 +146,15 @@ class FailureDetector:
         while self._away(neighbour):
             if why := await self._obstacle(address):
                 # A longer attempt than this one may have found out more than that nothing came.
-                if why != TIMED_OUT or not neighbour.obstacle:
-                    neighbour.unreachable(why)
+                if why != TIMED_OUT or not neighbour.reach.outbound:
+                    neighbour.mark_unreachable(why)
                 away = away or why != REFUSED  # who refuses is there: gRPC asks it often enough
             elif away or self._clock() - renewed > self._timeouts.renew:
                 away, renewed = False, self._clock()
-                await self._node.transport.renew(address)
+                await self._state.transport.renew(address)
             elif forgotten:
                 # The way is free, and has been: the peer is slow, or what stood was forgotten on the way.
-                await self._node.transport.renew(address, "Tensors" if neighbour.stuck else "Heartbeat")
+                await self._state.transport.renew(address, "Tensors" if neighbour.delivery.is_stalled else "Heartbeat")
             forgotten = False
             await asyncio.sleep(self._timeouts.probe / 2)
         self._tried.discard(neighbour.id)
@@ -166,7 +163,7 @@ class FailureDetector:
         """Why nobody can be reached there; empty if somebody can."""
         try:
             async with asyncio.timeout(self._timeouts.probe):
-                await self._node.transport.reach(address)
+                await self._state.transport.reach(address)
         except TimeoutError:
             return TIMED_OUT
         except DisconnectedError as error:
@@ -181,8 +178,8 @@ FAREWELL = "done"
 class BeatCodec(ABC):
     """Beats over a pipe, which carries them in one form to whom it was opened, and in another back."""
 
-    def __init__(self, pipe: CountedPipe, node: NetworkState) -> None:
-        self.pipe, self._foreign, self._seconds = pipe, node.foreign, node.timeouts.read
+    def __init__(self, pipe: CountedPipe, state: NetworkState) -> None:
+        self.pipe, self._foreign, self._seconds = pipe, state.foreign, state.timeouts.read
 
     @abstractmethod
     async def send(self, beat: Beat) -> None:
@@ -221,16 +218,16 @@ class HeartbeatStream:
 
     def __init__(
         self,
-        node: NetworkState,
+        state: NetworkState,
         callbacks: NetworkCallbacks,
         beats: BeatCodec,
         leaving: asyncio.Event,
         heard: Callable[[Beat], Awaitable[None]],
     ) -> None:
-        self._node, self._durability, self._timeouts = node, node.durability, node.timeouts
+        self._state, self._durability, self._timeouts = state, state.durability, state.timeouts
         self._callbacks = callbacks
         self._beats, self._leaving, self._heard = beats, leaving, heard
-        self.farewell_said = False
+        self.farewell_sent = False
         """That it arrived cannot be known of a stream that broke then."""
 
     async def run(self) -> None:
@@ -252,18 +249,18 @@ class HeartbeatStream:
         while True:
             version, listener = self._durability.version, self._beats.pipe.peer
             last = self._leaving.is_set() and self._is_up_to_date(listener)
-            parted = listener not in self._node.edges.neighbours
+            parted = listener not in self._state.edges.neighbours
             known = self._durability.known(listener)
             state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
-            if self._node.identity.keyring.signs:
+            if self._state.identity.keyring.signs:
                 self._announce(beat, shown)
             else:
                 beat.others.update({peer: at for peer, at in known.items() if told.get(peer) != at})
                 told = known
-            if (neighbour := self._node.edges.neighbours.get(listener)) and neighbour.cannot_be_reached:
-                beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.obstacle
-            if (taken := self._node.deliveries.taken(listener)) is not None:
+            if (neighbour := self._state.edges.neighbours.get(listener)) and neighbour.is_unreachable:
+                beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.reach.outbound.reason
+            if (taken := self._state.deliveries.taken(listener)) is not None:
                 beat.taken = taken
             if clock() - advertised > self._timeouts.resources:
                 advertised = clock()
@@ -271,7 +268,7 @@ class HeartbeatStream:
             if (heard := self._durability.of(listener)) > NOTHING:
                 beat.heard = heard
             await self._beats.send(beat)
-            self.farewell_said = last
+            self.farewell_sent = last
             if last or parted:
                 break
             await self._until_news(version)
@@ -296,8 +293,10 @@ class HeartbeatStream:
 
         A farewell may be lost with its stream; who had not heard of the last round before would wait to its `patience`.
         """
-        neighbour = self._node.edges.neighbours.get(listener)
-        return neighbour is None or neighbour.state == "left" or neighbour.has_heard >= self._durability.own
+        neighbour = self._state.edges.neighbours.get(listener)
+        return (
+            neighbour is None or neighbour.state == "left" or neighbour.progress.acked_durable >= self._durability.own
+        )
 
     async def _until_news(self, version: int) -> None:
         with suppress(TimeoutError):
@@ -315,254 +314,291 @@ class HeartbeatStream:
                 return
 
 
-class Heartbeats:
-    """Beats towards all neighbours and listens to theirs."""
+class NeighbourHeartbeats:
+    """Heartbeats to and from one neighbour, on the streams that either has opened, and what follows from them.
 
-    def __init__(self, node: NetworkState, callbacks: NetworkCallbacks) -> None:
-        self._node, self._callbacks = node, callbacks
-        self._edges, self._timeouts = node.edges, node.timeouts
+    It outlives the edge for as long as streams with the former neighbour last.
+    """
+
+    def __init__(self, id: str, all: "Heartbeats") -> None:
+        self.id, self._all, self._state = id, all, all.state
+        self._edges, self._timeouts = all.state.edges, all.state.timeouts
         self._clock = asyncio.get_running_loop().time
-        self._accepted = StreamTakeover(node.limits, node.timeouts)
-        self._news = LinkReporter(node.limits, node.timeouts, callbacks.report)
-        self._vigil = FailureDetector(node, self._now, self._news.catch_up)
-        self._dialled: dict[str, CountedPipe] = {}
-        """Streams that this peer has opened, by neighbour."""
-        self._leaving = asyncio.Event()
-        self._told: set[str] = set()
-        """To whom this peer has written its farewell."""
-        self._doubted: set[str] = set()
-        """Who has said what cannot be."""
-        self._conversations = Counter[str]()
-        """By neighbour: two for a moment, where both have dialled."""
-        self._voices: dict[str, CountedPipe] = {}
-        """On which stream each neighbour last gave a sign of life."""
-        self._began: dict[str, float] = {}
-        """The last of them, by the loop's clock."""
-        self._ended = asyncio.Event()
-        """Set when one of them ends."""
-        self.closing = False
+        self.dialled: CountedPipe | None = None
+        """The stream that this peer has opened."""
+        self.streams = 0
+        """Those that stand: two for a moment, where both have dialled."""
+        self.farewell_sent = False
+        self._began = inf
+        """When the last of them began, by the loop's clock."""
+        self._latest: CountedPipe | None = None
+        """The stream on which the last heartbeat came."""
+        self._doubted = False
+        """It has said what cannot be."""
 
-    async def part(self) -> None:
-        """Say farewell to all neighbours and wait for the end of all streams: who hears it ends them."""
-        self._leaving.set()
-        self._node.durability.stir()  # each conversation waits there for its next beat
-        while self._conversations.total() or not all(map(self._parted, self._edges.neighbours.values())):
-            await self._news_of_an_end()
+    @property
+    def _neighbour(self) -> Neighbour | None:
+        """It may have ceased to be one, and become one again, since a stream was opened."""
+        return self._edges.neighbours.get(self.id)
 
-    async def _news_of_an_end(self) -> None:
-        """Wait until a stream has ended, or somebody may have gone on to a later view."""
-        self._ended.clear()
-        async with background() as group:
-            news = [
-                group.create_task(self._ended.wait()),
-                group.create_task(self._node.durability.beyond(self._node.durability.version)),
-            ]
-            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+    @property
+    def accepted(self) -> CountedPipe | None:
+        """The stream in use among those that the other peer has opened."""
+        return self._all.accepted.present(self.id)
 
-    def _parted(self, neighbour: Neighbour) -> bool:
-        """One of the two has taken its leave: from now on this peer does not dial."""
-        if self._edges.neighbours.get(neighbour.id) is not neighbour:
-            return True
-        gone = neighbour.id in self._told or neighbour.gone_on or neighbour.state == "left"
-        return self._leaving.is_set() and gone
-
-    async def part_with(self, other: str) -> None:
-        """Tell a former neighbour the last news, and wait until it has ended its streams: then it knows them."""
-        self._node.durability.stir()  # each conversation waits there for its next beat
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._timeouts.leave):
-                while self._conversations[other]:
-                    self._ended.clear()
-                    await self._ended.wait()
-
-    async def watch(self) -> None:
-        """Who is silent."""
-        await self._vigil.run()
-
-    async def run(self, neighbour: Neighbour) -> None:
-        """Keep a heartbeat stream to a neighbour open, as far as that is for this peer to do."""
-        retries, sayings = Backoff(self._timeouts), ThrottledReason(self._node.limits, self._timeouts)
-        while await self._turn(neighbour):
-            try:
-                await self._dial(neighbour, retries)
-                pause = self._timeouts.retry[-1]  # it has said farewell: should it come back, that is not now
-            except LocallyClosedError:
-                pause = retries.cut()
-            except DisconnectedError as error:
-                why = sayings.hear(str(error))
-                if neighbour.id not in self._dialled:
-                    neighbour.unreachable(why)
-                self._broken(neighbour.id, why)
-                pause = retries.cut()
-            except RefusedError as error:
-                self._broken(neighbour.id, sayings.hear(str(error)))
-                pause = retries.refused(error)
-            if not self._parted(neighbour):
-                self._dialled.pop(neighbour.id, None)
-                await asyncio.sleep(pause)
-
-    async def _turn(self, neighbour: Neighbour) -> bool:
-        """Wait until this peer is to dial: of two that can be dialled the one with the smaller id is the first.
-
-        The other one does it when nothing comes: the way may be free in its direction only. False if it is to dial no
-        more, as the two have parted.
-        """
-        while self._accepted.present(neighbour.id) or not self._first(neighbour.id):
-            wait = neighbour.heard + self._timeouts.suspect + self._timeouts.probe - self._clock()
-            if wait <= 0 or self._parted(neighbour):
-                break
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    self._ended.clear()
-                    await self._ended.wait()
-        return not self._parted(neighbour)
-
-    def _first(self, other: str) -> bool:
-        return self._node.id < other or not self._edges.can_be_dialled(self._node.id)
-
-    async def _dial(self, neighbour: Neighbour, retries: Backoff) -> None:
-        async with self._node.stream(neighbour, "Heartbeat") as (pipe, _):
-            retries.welcomed()
-            self._dialled[neighbour.id] = pipe
-            await self._converse(neighbour.id, ClientBeats(pipe, self._node))
+    @property
+    def dials_first(self) -> bool:
+        """Of two peers that can be dialled the one with the smaller id is the first to dial."""
+        return self._state.id < self.id or not self._edges.can_be_dialled(self._state.id)
 
     async def accept(self, pipe: CountedPipe) -> None:
-        """The accepting end of such a stream, after its hello; beside one in use it counts from its first beat on."""
-        caller, counts = pipe.peer, self._accepted.enter(pipe)
-        welcome = Reply(welcome=Welcome(durable=self._node.durability.own))
+        """The accepting end of a stream, after its hello; beside one in use it counts from its first beat on."""
+        is_used = self._all.accepted.enter(pipe)
+        welcome = Reply(welcome=Welcome(durable=self._state.durability.own))
         try:
             await pipe.tell(welcome.SerializeToString(), self._timeouts.read)
-            if not counts:
-                await self._succeed(pipe)
-            await self._converse(caller, ServerBeats(pipe, self._node))
+            if not is_used:
+                await self._take_over(pipe)
+            await self.converse(ServerBeats(pipe, self._state))
         except DisconnectedError as error:
-            if self._accepted.present(caller) is pipe:
-                self._broken(caller, str(error))
+            if self.accepted is pipe:
+                self.on_end(str(error))
             if isinstance(error, BreachError):
                 raise
         except asyncio.CancelledError:
-            # So a handler learns that its caller is gone, or that this peer closes.
-            if self._accepted.present(caller) is pipe and not self.closing:
-                self._broken(caller, "connection closed")
+            # This is how a handler learns that its caller is gone, or that this peer closes.
+            if self.accepted is pipe and not self._all.closing:
+                self.on_end("connection closed")
             raise
         finally:
-            self._accepted.leave(pipe)
+            self._all.accepted.leave(pipe)
 
-    def end(self, caller: str) -> None:
-        """It is no neighbour any more."""
-        self._accepted.end(caller)
-
-    async def _succeed(self, pipe: CountedPipe) -> None:
-        """A stream beside one in use: it takes that one's place when it says something."""
+    async def _take_over(self, pipe: CountedPipe) -> None:
+        """A stream beside one in use takes its place when it says something."""
         beat = await pipe.receive()
         try:
-            self._node.foreign.beat(beat)
+            self._state.foreign.beat(beat)
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         pipe.unread(beat)
-        await self._accepted.succeed(pipe)
+        await self._all.accepted.succeed(pipe)
 
-    async def _converse(self, other: str, beats: BeatCodec) -> None:
-        """One stream to its end."""
-        heard = partial(self._heard, other, beats.pipe)
-        conversation = HeartbeatStream(self._node, self._callbacks, beats, self._leaving, heard)
-        self._conversations[other] += 1
-        self._began[other] = self._clock()
+    async def converse(self, beats: BeatCodec) -> None:
+        """One stream from its welcome to its end."""
+        on_beat = partial(self._on_beat, beats.pipe)
+        stream = HeartbeatStream(self._state, self._all.callbacks, beats, self._all.leaving, on_beat)
+        self.streams += 1
+        self._began = self._clock()
         try:
-            await conversation.run()
+            await stream.run()
         finally:
-            self._conversations[other] -= 1
-            if conversation.farewell_said:
-                self._told.add(other)
-            self._ended.set()
+            self.streams -= 1
+            self.farewell_sent |= stream.farewell_sent
+            self._all.stream_ended.set()
 
-    async def _heard(self, other: str, pipe: CountedPipe, beat: Beat) -> None:
-        dialled = self._dialled.get(other)
-        if dialled and pipe is self._accepted.present(other) and not self._first(other):
-            dialled.abort()  # one stream is enough: the first one's
-        # It may have ceased to be a neighbour and become one again since the stream was opened.
-        if neighbour := self._edges.neighbours.get(other):
-            await self._spoken(neighbour, pipe)
-            neighbour.alive, neighbour.heard, neighbour.doing = (
-                True,
-                self._clock(),
-                f"{beat.state[:20]} in round {beat.round}",
-            )
-            neighbour.hear_complaint(beat.obstacle if beat.HasField("obstacle") else None, self._clock())
+    async def _on_beat(self, pipe: CountedPipe, beat: Beat) -> None:
+        if self.dialled and pipe is self.accepted and not self.dials_first:
+            self.dialled.abort()  # one stream is enough: the first one's
+        if neighbour := self._neighbour:
+            await self._renew_if_cut(neighbour, pipe)
+            signs = neighbour.signs
+            signs.alive, signs.last_heartbeat = True, self._clock()
+            signs.activity = f"{beat.state[:20]} in round {beat.round}"
+            neighbour.on_complaint(beat.obstacle if beat.HasField("obstacle") else None)
             if beat.HasField("resources"):
-                neighbour.resources = beat.resources
-            if beat.HasField("heard") and beat.heard > neighbour.has_heard:
-                neighbour.has_heard = beat.heard
-                self._node.durability.stir()  # a farewell may wait for it
-        self._believe(other, beat)
-        if beat.state == FAREWELL and self._node.durability.of(other) < self._last(other):
-            self._now(other, "down", "it says farewell before it can have finished")
-        elif beat.state == FAREWELL:
-            self._now(other, "left", "finished")
-        elif self._stuck(other, beat):
-            self._now(other, "suspected", "it gives signs of life, but what is sent to it does not arrive")
-        else:
-            self._now(other, "up", "")
-
-    def _stuck(self, other: str, beat: Beat) -> bool:
+                signs.resources = beat.resources
+            if beat.HasField("heard") and beat.heard > neighbour.progress.acked_durable:
+                neighbour.progress.acked_durable = beat.heard
+                self._state.durability.stir()  # a farewell may wait for it
+        self._apply_durable(beat)
         taken = beat.taken if beat.HasField("taken") else None
-        stuck = self._node.deliveries.stuck(other, taken, self._clock())
-        if neighbour := self._edges.neighbours.get(other):
-            neighbour.stuck = stuck
-        return stuck
+        if beat.state == FAREWELL and self._state.durability.of(self.id) < self._last_round:
+            self.set_state("down", "it says farewell before it can have finished")
+        elif beat.state == FAREWELL:
+            self.set_state("left", "finished")
+        elif self._is_stalled(taken):
+            self.set_state("suspected", "it gives signs of life, but what is sent to it does not arrive")
+        else:
+            self.set_state("up", "")
 
-    async def _spoken(self, neighbour: Neighbour, pipe: CountedPipe) -> None:
-        """Signs of life that come again, on another stream: the one before was cut off without a word, and so may be
+    async def _renew_if_cut(self, neighbour: Neighbour, pipe: CountedPipe) -> None:
+        """Heartbeats that come again, on another stream: the one before was cut off without a word, and so may be
         the connection for tensors, if it is an old one."""
-        if self._voices.get(neighbour.id) is not pipe:
-            self._voices[neighbour.id] = pipe
-            missed = self._clock() - neighbour.heard > 2 * self._timeouts.beat
-            old = neighbour.stands is not None and neighbour.stands < neighbour.heard
-            if missed and old and neighbour.address and neighbour.state != "joining":
-                await self._node.transport.renew(neighbour.address, "Tensors")
+        if self._latest is not pipe:
+            self._latest = pipe
+            last, since = neighbour.signs.last_heartbeat, neighbour.delivery.connected_since
+            missed = self._clock() - last > 2 * self._timeouts.beat
+            if missed and since is not None and since < last and neighbour.address and neighbour.state != "joining":
+                await self._state.transport.renew(neighbour.address, "Tensors")
 
-    def _last(self, other: str) -> int:
-        return self._edges.last(other, self._node.last_round)
-
-    def _believe(self, teller: str, beat: Beat) -> None:
+    def _apply_durable(self, beat: Beat) -> None:
         """What it says of itself counts; of others it may hold this peer back; what cannot be is told once."""
-        durability = self._node.durability
+        durability = self._state.durability
         try:
-            durability.said(teller, beat.durable)
-            if not self._node.identity.keyring.signs:
-                durability.overheard(teller, beat.others)
+            durability.said(self.id, beat.durable)
+            if not self._state.identity.keyring.signs:
+                durability.overheard(self.id, beat.others)
             for one in beat.announced:
                 signature, certificate = b64encode(one.signature).decode(), b64encode(one.certificate).decode()
                 durability.proved(one.id, one.round, signature, certificate)
         except ImpossibleError as error:
-            if teller not in self._doubted:
-                self._doubted.add(teller)
-                self._callbacks.report(
-                    CallerRefused(caller=teller, reason=f"{error}; compare its code with this peer's")
-                )
+            if not self._doubted:
+                self._doubted = True
+                reason = f"{error}; compare its code with this peer's"
+                self._all.callbacks.report(CallerRefused(caller=self.id, reason=reason))
 
-    def _broken(self, other: str, reason: str) -> None:
+    def _is_stalled(self, taken: int | None) -> bool:
+        stalled = self._state.deliveries.stuck(self.id, taken, self._clock())
+        if neighbour := self._neighbour:
+            neighbour.delivery.is_stalled = stalled
+        return stalled
+
+    @property
+    def _last_round(self) -> int:
+        return self._edges.last(self.id, self._state.last_round)
+
+    def on_end(self, reason: str) -> None:
         """A stream has ended, or there is none; nothing is lost while another one stands."""
-        if not self._conversations[other]:
-            if neighbour := self._edges.neighbours.get(other):
-                neighbour.alive = False
-            self._now(other, "down", reason)
+        if not self.streams:
+            if neighbour := self._neighbour:
+                neighbour.signs.alive = False
+            self.set_state("down", reason)
 
-    def _now(self, other: str, state: LinkState, reason: str) -> None:
-        neighbour = self._edges.neighbours.get(other)
-        if neighbour is None or (state in ("down", "suspected") and self._leaving.is_set()):
+    def set_state(self, state: LinkState, reason: str) -> None:
+        """Take note of it, and report it unless that is too soon."""
+        neighbour = self._neighbour
+        if neighbour is None or (state in ("down", "suspected") and self._all.leaving.is_set()):
             return
-        if state == "up" and (trouble := neighbour.trouble(self._settled(other))):
-            state, reason = "suspected", trouble
-        if state == "down" and other not in self._edges.current():
+        if state == "up" and (problem := neighbour.problem(self._settled)):
+            state, reason = "suspected", problem
+        if state == "down" and self.id not in self._edges.current():
             # The ring has another order now: it was the first to forget.
             state, reason = "left", "no neighbour any more"
         if state == "down" and neighbour.state in ("joining", "left"):
-            neighbour.unreachable(reason)
+            neighbour.mark_unreachable(reason)
         else:
-            self._news.change(neighbour, state, reason)
+            self._all.reporter.change(neighbour, state, reason)
 
-    def _settled(self, other: str) -> float:
+    @property
+    def _settled(self) -> float:
         """Since when something must have been wrong to be told: at first there may be other streams to be opened."""
         settled = self._clock() - self._timeouts.settle
-        return settled if self._began.get(other, settled) < settled else -inf
+        return settled if self._began < settled else -inf
+
+
+class DialledHeartbeats(DialledStream):
+    """The heartbeat stream that this peer keeps open to a neighbour, as far as that is for this peer to do."""
+
+    service = "Heartbeat"
+
+    def __init__(self, all: "Heartbeats", neighbour: Neighbour) -> None:
+        super().__init__(all.state, neighbour)
+        self._all, self._heartbeats = all, all.of(neighbour.id)
+
+    async def wait_for_turn(self) -> bool:
+        """Wait until this peer is to dial; False once the two have parted.
+
+        The one that is not the first to dial does so when nothing comes: the way may be free in its direction only.
+        """
+        self._heartbeats.dialled = None
+        timeouts, clock = self._state.timeouts, asyncio.get_running_loop().time
+        while self._heartbeats.accepted or not self._heartbeats.dials_first:
+            wait = self.neighbour.signs.last_heartbeat + timeouts.suspect + timeouts.probe - clock()
+            if wait <= 0 or self._all.has_parted(self.neighbour):
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._all.wait_stream_ended()
+        return not self._all.has_parted(self.neighbour)
+
+    async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
+        self._backoff.welcomed()
+        self._heartbeats.dialled = pipe
+        await self._heartbeats.converse(ClientBeats(pipe, self._state))
+        return self._state.timeouts.retry[-1]  # it has said farewell: should it come back, that is not now
+
+    def on_disconnect(self, reason: str) -> None:
+        if not self._heartbeats.dialled:
+            self.neighbour.mark_unreachable(reason)
+        self._heartbeats.on_end(reason)
+
+    def on_refusal(self, error: RefusedError, reason: str) -> None:
+        self._heartbeats.on_end(reason)
+
+
+class Heartbeats:
+    """Heartbeats to and from all neighbours."""
+
+    def __init__(self, state: NetworkState, callbacks: NetworkCallbacks) -> None:
+        self.state, self.callbacks = state, callbacks
+        self.accepted = StreamTakeover(state.limits, state.timeouts)
+        self.reporter = LinkReporter(state.limits, state.timeouts, callbacks.report)
+        self.leaving = asyncio.Event()
+        self.stream_ended = asyncio.Event()
+        self.closing = False
+        """Every stream ends now, and that is no news."""
+        self._by_id: dict[str, NeighbourHeartbeats] = {}
+
+    def of(self, id: str) -> NeighbourHeartbeats:
+        if id not in self._by_id:
+            self._by_id[id] = NeighbourHeartbeats(id, self)
+        return self._by_id[id]
+
+    async def watch(self) -> None:
+        """Suspect neighbours that are silent, and try the way to them; until cancelled."""
+        detector = FailureDetector(
+            self.state,
+            lambda neighbour, state, reason: self.of(neighbour.id).set_state(state, reason),
+            self.reporter.catch_up,
+        )
+        await detector.run()
+
+    async def run(self, neighbour: Neighbour) -> None:
+        """Keep a stream to a neighbour open."""
+        await DialledHeartbeats(self, neighbour).run()
+
+    async def accept(self, pipe: CountedPipe) -> None:
+        """Serve a stream that a neighbour has opened, after its hello."""
+        await self.of(pipe.peer).accept(pipe)
+
+    async def close(self) -> None:
+        """Say farewell to all neighbours (R8) and wait for the end of all streams: the hearer of a farewell ends it."""
+        self.leaving.set()
+        self.state.durability.stir()  # each stream waits there for its next beat
+        while any(one.streams for one in self._by_id.values()) or not all(
+            map(self.has_parted, self.state.edges.neighbours.values())
+        ):
+            await self._wait_stream_ended_or_durable()
+
+    async def _wait_stream_ended_or_durable(self) -> None:
+        """Wait until a stream has ended, or a neighbour may be in a later view."""
+        async with background() as group:
+            news = [
+                group.create_task(self.wait_stream_ended()),
+                group.create_task(self.state.durability.beyond(self.state.durability.version)),
+            ]
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+
+    async def wait_stream_ended(self) -> None:
+        self.stream_ended.clear()
+        await self.stream_ended.wait()
+
+    def has_parted(self, neighbour: Neighbour) -> bool:
+        """Whether one of the two has said farewell, or forgotten the edge: from then on this peer does not dial."""
+        if self.state.edges.neighbours.get(neighbour.id) is not neighbour:
+            return True
+        told = self.of(neighbour.id).farewell_sent
+        return self.leaving.is_set() and (told or neighbour.progress.in_later_view or neighbour.state == "left")
+
+    async def close_with(self, former: str) -> None:
+        """Tell a former neighbour the last news (R7), and wait until it has ended its streams: then it knows them."""
+        self.state.durability.stir()  # each stream waits there for its next beat
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.state.timeouts.leave):
+                while self.of(former).streams:
+                    await self.wait_stream_ended()
+
+    def end(self, former: str) -> None:
+        """It is no neighbour any more."""
+        self.accepted.end(former)
+        self._by_id.pop(former, None)

@@ -57,7 +57,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -67,9 +67,9 @@ from peer.network.limits import Limits
 from peer.network.neighbours import Direction, Neighbour
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import REASON_WITHHELD, Refusals, RefusedError, ThrottledReason, do_handshake
-from peer.network.streams.state import Memory, NetworkState, pageable
-from peer.network.streams.stream import Backoff, CountedPipe, StreamTakeover
-from peer.network.transport import BreachError, DisconnectedError, LocallyClosedError, Pipe
+from peer.network.streams.state import DialledStream, Memory, NetworkState, pageable
+from peer.network.streams.stream import CountedPipe, StreamTakeover
+from peer.network.transport import BreachError, DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count, vector_bytes
 from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec
 from peer.network.wire.messages import Hello, Position, Refusal, Reply, Welcome, sanitise
@@ -178,92 +178,78 @@ class MessageWriter:
             yield data[self._frame * index : self._frame * (index + 1)]
 
 
-class OutgoingLink:
-    """The directed tensor stream to one neighbour."""
+class OutgoingLink(DialledStream):
+    """The directed tensor stream to one neighbour; what the neighbour refuses is told, and sent again ever later."""
 
-    def __init__(self, node: NetworkState, neighbour: Neighbour, welcomed: Callable[[str, Welcome], None]) -> None:
-        self._node, self.neighbour = node, neighbour
+    service = "Tensors"
+
+    def __init__(self, state: NetworkState, neighbour: Neighbour, welcomed: Callable[[str, Welcome], None]) -> None:
+        super().__init__(state, neighbour)
         self.outbox = Outbox()
         self.bytes_per_second = 0.0
         self._welcomed = welcomed
-        self._retries, self._sayings = Backoff(node.timeouts), ThrottledReason(node.limits, node.timeouts)
         self._damaged = 0
         """How often in a row the neighbour has said that what was sent arrived damaged."""
-
-    async def run(self) -> None:
-        """Keep the stream open for ever; what the neighbour refuses is told, and sent again ever more seldom."""
-        while True:
-            try:
-                async with self._node.stream(self.neighbour, "Tensors") as (pipe, welcome):
-                    await self._stream(pipe, welcome)
-            except LocallyClosedError:
-                pause = self._retries.cut()
-            except DisconnectedError as error:
-                self.neighbour.unreachable(self._sayings.hear(str(error)))
-                pause = self._retries.cut()
-            except RefusedError as error:
-                self._refused(error)
-                pause = self._retries.refused(error)
-            await asyncio.sleep(pause)
 
     async def answer(self, pipe: Pipe, enters: Callable[[], Awaitable[None]]) -> None:
         """Send on a stream that the neighbour has opened, to its end; what it refuses is told.
 
         It `enters`, in place of an older one, when the neighbour has said what it has.
         """
-        node = self._node
-        welcome = Welcome(durable=node.durability.own, round=node.round, life=node.identity.life)
+        state = self._state
+        welcome = Welcome(durable=state.durability.own, round=state.round, life=state.identity.life)
         said = Reply(welcome=welcome).SerializeToString()
         try:
-            theirs = await do_handshake(pipe, said, node.timeouts.answer, node.foreign)
+            theirs = await do_handshake(pipe, said, state.timeouts.answer, state.foreign)
             await enters()
-            await self._stream(pipe, theirs)
+            await self.serve(pipe, theirs)
         except RefusedError as error:
-            self._refused(error)
+            self.on_refusal(error, self._reason.hear(str(error)))
 
-    async def _stream(self, pipe: Pipe, welcome: Welcome) -> None:
+    async def serve(self, pipe: Pipe, welcome: Welcome) -> NoReturn:
         """One stream from its welcome to its break."""
-        self._node.deliveries.opened(self.neighbour.id)
+        self._state.deliveries.opened(self.neighbour.id)
         self._welcomed(self.neighbour.id, welcome)
-        self._retries.welcomed()
+        self._backoff.welcomed()
         first, has = welcome.round, self._there_already(welcome)
         del welcome  # a neighbour may have filled it with what is of no use
-        self.neighbour.stands = asyncio.get_running_loop().time()
+        self.neighbour.delivery.connected_since = asyncio.get_running_loop().time()
         try:
             async with background() as group:
                 group.create_task(self._send(pipe, first, has))
                 group.create_task(self._settle())
                 await self._until_refused(pipe)
         finally:
-            self.neighbour.stands = None
+            self.neighbour.delivery.connected_since = None
 
     async def _settle(self) -> None:
         """What a neighbour does not refuse for a while, it takes."""
-        await asyncio.sleep(self._node.timeouts.settle)
+        await asyncio.sleep(self._state.timeouts.settle)
         self._damaged = 0
-        self.neighbour.takes_all()
+        self.neighbour.delivery.accepted()
 
-    def _refused(self, error: RefusedError) -> None:
+    def on_disconnect(self, reason: str) -> None:
+        self.neighbour.mark_unreachable(reason)
+
+    def on_refusal(self, error: RefusedError, reason: str) -> None:
         """Only wrong code or a lie makes a neighbour say that a frame is not declared, or so often that one is damaged.
 
         Which of the two, and whose, is not known here: this peer's own check lets nothing out that it does not declare.
         """
-        reason, why = error.reason, self._sayings.hear(str(error))
-        self.neighbour.refused(why)
-        self._damaged += reason == Refusal.DAMAGED
-        if reason == Refusal.UNDECLARED or self._damaged >= self._node.limits.accidents:
-            self._takes_nothing(f"it does not take what is sent to it: {why}; compare its code with this peer's")
-        elif reason == Refusal.LOST:
-            self.neighbour.ahead = True
-            self._takes_nothing(why)
+        self.neighbour.mark_refused(reason)
+        self._damaged += error.reason == Refusal.DAMAGED
+        if error.reason == Refusal.UNDECLARED or self._damaged >= self._state.limits.accidents:
+            self.neighbour.delivery.rejection.set(
+                f"it does not take what is sent to it: {reason}; compare its code with this peer's"
+            )
+        elif error.reason == Refusal.LOST:
+            self.neighbour.delivery.knows_lost_rounds = True
+            self.neighbour.delivery.rejection.set(reason)
 
-    def _takes_nothing(self, why: str) -> None:
-        self.neighbour.takes_nothing(why, asyncio.get_running_loop().time())
-
-    async def _until_refused(self, pipe: Pipe) -> None:
+    async def _until_refused(self, pipe: Pipe) -> NoReturn:
         """Wait on a welcomed stream for its end, or for RefusedError of what was sent; nothing else comes."""
         try:
-            reply = self._node.foreign.reply(await pipe.receive())
+            reply = self._state.foreign.reply(await pipe.receive())
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         if not reply.HasField("refusal"):
@@ -287,7 +273,7 @@ class OutgoingLink:
                 continue
             began = clock()
             await pipe.send(frame.data)
-            self._node.deliveries.sent(self.neighbour.id)
+            self._state.deliveries.sent(self.neighbour.id)
             self._measure(len(frame.data), clock() - began)
 
     def _measure(self, count: int, seconds: float) -> None:
@@ -461,39 +447,39 @@ class Receiver:
     """Receives the tensor streams of all senders."""
 
     def __init__(
-        self, node: NetworkState, manifest: Manifest, audit: Audit, report: Report, memory: Memory = pageable
+        self, state: NetworkState, manifest: Manifest, audit: Audit, report: Report, memory: Memory = pageable
     ) -> None:
-        self._node, self._manifest, self._audit, self._memory = node, manifest, audit, memory
-        self._identity, self._edges = node.identity, node.edges
-        self._streams = StreamTakeover(node.limits, node.timeouts)
-        self.refusals = Refusals(report, node.limits, node.edges.neighbours)
-        self._sayings = defaultdict[str, ThrottledReason](lambda: ThrottledReason(node.limits, node.timeouts))
+        self._state, self._manifest, self._audit, self._memory = state, manifest, audit, memory
+        self._identity, self._edges = state.identity, state.edges
+        self._streams = StreamTakeover(state.limits, state.timeouts)
+        self.refusals = Refusals(report, state.limits, state.edges.neighbours)
+        self._sayings = defaultdict[str, ThrottledReason](lambda: ThrottledReason(state.limits, state.timeouts))
         self.inboxes: dict[str, Inbox] = {}
         self.round = 0
         """The round this peer is in: earlier messages are of no use, and nobody can be more than W ahead."""
-        self._most_held = 4 * (manifest.largest + node.limits.frame + node.limits.message)
+        self._most_held = 4 * (manifest.largest + state.limits.frame + state.limits.message)
         """Bytes from one sender that may wait; a healthy one is at most two messages ahead."""
 
     def inbox(self, sender: str) -> Inbox:
-        return self.inboxes.setdefault(sender, Inbox(self._node.limits, self._memory))
+        return self.inboxes.setdefault(sender, Inbox(self._state.limits, self._memory))
 
     async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> CountedPipe | None:
         """Read the hello of an incoming stream; the pipe as the caller's, or None if it was refused."""
-        patience = self._node.timeouts.hello
+        patience = self._state.timeouts.hello
         try:
             async with asyncio.timeout(patience):
                 said = await pipe.receive()
-            hello = self._node.foreign.hello(said)
+            hello = self._state.foreign.hello(said)
         except (TimeoutError, BadFrameError) as error:
             why = str(error) or f"said nothing for {patience:.0f} s"
             self.refusals.add(CallerRefused(caller="a stranger", origin=pipe.origin, kind="stranger", reason=why))
             raise DisconnectedError(why) from None
         refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello, directions)
-        if refusal is None and (lost := self._node.durability.lost(hello.id, hello)):
+        if refusal is None and (lost := self._state.durability.lost(hello.id, hello)):
             refusal = Refusal(reason=Refusal.LOST, detail=lost)
         known = hello.id in self._edges.neighbours
         claimed = refusal is not None and refusal.reason == Refusal.IDENTITY
-        counted = CountedPipe(pipe, hello.id, self._node.traffic, len(said)) if known and not claimed else None
+        counted = CountedPipe(pipe, hello.id, self._state.traffic, len(said)) if known and not claimed else None
         if refusal is None:
             pipe.welcome(hello.id)
             return counted
@@ -507,39 +493,39 @@ class Receiver:
         Who is in an earlier round than this peer knows of no order of the ring that this peer does not know.
         """
         caller = hello.id
-        becomes = self._edges.knows(caller) and hello.round >= self._node.round
+        becomes = self._edges.is_member(caller) and hello.round >= self._state.round
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._node.timeouts.newcomer if becomes else 0):
+            async with asyncio.timeout(self._state.timeouts.newcomer if becomes else 0):
                 while not any(self._edges.has(direction, caller) for direction in directions):
-                    await self._edges.change()
+                    await self._edges.wait_changed()
                 return None
         refusal = Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
-        if self._edges.knows(caller):
-            refusal.durable = self._node.durability.own
+        if self._edges.is_member(caller):
+            refusal.durable = self._state.durability.own
         return refusal
 
     async def _refuse(self, pipe: Pipe, caller: str, refusal: Refusal, told: Refusal | None = None) -> None:
         """Say why, or what else is to be told; count it, and report it once."""
         why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.reason == Refusal.FEDERATION else "")
-        why = sanitise(why, self._node.limits.characters)
+        why = sanitise(why, self._state.limits.characters)
         known = self._edges.neighbours.get(caller)
         # Of what differs, the one who is refused knows more: both values. This peer may have been refused, too.
-        unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.refusal
+        unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.reach.refusal
         if known and (unsaid or refusal.reason == Refusal.VERSION):
-            known.refused(self._sayings[caller].hear(f"it was refused: {why}"))
+            known.mark_refused(self._sayings[caller].hear(f"it was refused: {why}"))
         # Two that hear of a new view, or of another order of the ring, one after the other: nothing is wrong.
         late = refusal.reason == Refusal.VIEW or (refusal.reason == Refusal.STRANGER and self._is_belated(caller))
         if not late:
             kind = Refusal.Reason.Name(refusal.reason).lower()
             self.refusals.add(CallerRefused(caller=caller, origin=pipe.origin, kind=kind, reason=why))
-        await pipe.tell(Reply(refusal=told or refusal).SerializeToString(), self._node.timeouts.read)
+        await pipe.tell(Reply(refusal=told or refusal).SerializeToString(), self._state.timeouts.read)
 
     def _is_belated(self, caller: str) -> bool:
         """Whether it was a neighbour and may not have heard yet that it is none any more."""
         if (told := self._edges.former.get(caller)) is None:
             return False
         self._edges.former[caller] += 1
-        return told < self._node.limits.belated
+        return told < self._state.limits.belated
 
     async def tensors(self, pipe: Pipe) -> None:
         """One incoming tensor stream, from hello to break."""
@@ -548,7 +534,7 @@ class Receiver:
 
     async def fetch(self, pipe: CountedPipe, welcome: Welcome) -> None:
         """The same on a stream that this peer has opened and the sender has welcomed."""
-        if lost := self._node.durability.lost(pipe.peer, welcome):
+        if lost := self._state.durability.lost(pipe.peer, welcome):
             await self._refuse(pipe, pipe.peer, Refusal(reason=Refusal.LOST, detail=lost))
         else:
             await self._take_all(pipe)
@@ -557,10 +543,10 @@ class Receiver:
         """Frame after frame; it returns when one was refused, and that was said."""
         sender = pipe.peer
         if self._streams.enter(pipe):
-            self._node.deliveries.accepted(sender)
-        self._edges.introduce("receive", sender)
+            self._state.deliveries.accepted(sender)
+        self._edges.on_handshake("receive", sender)
         try:
-            await pipe.tell(Reply(welcome=self._welcome(sender)).SerializeToString(), self._node.timeouts.read)
+            await pipe.tell(Reply(welcome=self._welcome(sender)).SerializeToString(), self._state.timeouts.read)
             while True:
                 await self._receive(pipe)
         except BadFrameError as error:
@@ -574,12 +560,12 @@ class Receiver:
         """The next frame; of a stream beside the one in use, the first that brings something makes it the one."""
         data, sender = await pipe.receive(), pipe.peer
         if self._streams.present(sender) is pipe:
-            with self._node.deliveries.took(sender):
+            with self._state.deliveries.took(sender):
                 await self._take_in_turn(sender, data)
         elif await self._take_in_turn(sender, data):
             await self._streams.succeed(pipe)
-            self._node.deliveries.accepted(sender)
-            with self._node.deliveries.took(sender):
+            self._state.deliveries.accepted(sender)
+            with self._state.deliveries.took(sender):
                 pass
 
     async def _take_in_turn(self, sender: str, data: bytes) -> bool:
@@ -592,7 +578,7 @@ class Receiver:
             for key, message in self.inbox(sender).messages.items()
         ]
         return Welcome(
-            durable=self._node.durability.own, round=self.round, positions=positions, life=self._identity.life
+            durable=self._state.durability.own, round=self.round, positions=positions, life=self._identity.life
         )
 
     async def take(self, sender: str, data: bytes) -> bool:
@@ -633,10 +619,10 @@ class Receiver:
         that is at most W rounds behind them.
         """
         while self.round <= round and not (
-            round <= self.round + STALENESS_BOUND and self._edges.allows("receive", sender, round)
+            round <= self.round + STALENESS_BOUND and self._edges.permits("receive", sender, round)
         ):
-            await self._edges.change()
-        return self._edges.allows("receive", sender, round)
+            await self._edges.wait_changed()
+        return self._edges.permits("receive", sender, round)
 
     def begin(self, round: int) -> None:
         """This peer is in that round now."""
@@ -646,36 +632,26 @@ class Receiver:
             inbox.forget(round)
 
 
-class ReverseLink:
-    """The stream on which one neighbour sends tensors to this peer, for ever opened again."""
+class ReverseLink(DialledStream):
+    """The stream on which a neighbour that cannot dial this peer sends it tensors."""
 
-    def __init__(self, node: NetworkState, neighbour: Neighbour, receiver: Receiver) -> None:
-        self._node, self._neighbour, self._receiver = node, neighbour, receiver
-        self._retries, self._sayings = Backoff(node.timeouts), ThrottledReason(node.limits, node.timeouts)
+    service = "Fetch"
 
-    async def run(self) -> None:
-        """Whoever refused the other, the next attempts come ever more seldom."""
-        while True:
-            try:
-                await self._stream()
-                pause = self._retries.refused()
-            except LocallyClosedError:
-                pause = self._retries.cut()
-            except DisconnectedError as error:
-                self._neighbour.unreachable(self._sayings.hear(str(error)))
-                pause = self._retries.cut()
-            except RefusedError as error:
-                self._neighbour.refused(self._sayings.hear(str(error)))
-                pause = self._retries.refused()
-            await asyncio.sleep(pause)
+    def __init__(self, state: NetworkState, neighbour: Neighbour, receiver: Receiver) -> None:
+        super().__init__(state, neighbour)
+        self._receiver = receiver
 
-    async def _stream(self) -> None:
+    async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
         """Until the sender has been told what was wrong with a frame."""
-        async with self._node.stream(self._neighbour, "Fetch") as (pipe, welcome):
-            self._retries.welcomed()
-            await self._receiver.fetch(pipe, welcome)
-            try:
-                async with asyncio.timeout(self._node.timeouts.answer):
-                    await pipe.finish()
-            except TimeoutError:
-                return
+        self._backoff.welcomed()
+        await self._receiver.fetch(pipe, welcome)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._state.timeouts.answer):
+                await pipe.finish()
+        return self._backoff.after_refusal()
+
+    def on_disconnect(self, reason: str) -> None:
+        self.neighbour.mark_unreachable(reason)
+
+    def on_refusal(self, error: RefusedError, reason: str) -> None:
+        self.neighbour.mark_refused(reason)

@@ -1,9 +1,11 @@
-"""What all streams of one peer share: who it is, with whom it may speak, what is on whose disk, what has passed.
+"""What all streams of one peer share: its identity, its edges, what is durable where, what has passed (`NetworkState`).
 
-It lies below `link.py` and `heartbeat.py`, which both live on it, and knows neither.
+`DialledStream` is what the three kinds of streams that a peer keeps open have in common. `link.py` and
+`heartbeat.py` build on this module; it knows neither.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -14,9 +16,16 @@ from torch import Tensor
 from peer.network.durability import Durability, ImpossibleError, SharedDurability
 from peer.network.limits import Limits, Timeouts
 from peer.network.neighbours import Edges, Neighbour
-from peer.network.streams.handshake import Identity, NoAnswerError, RefusedError, Surprises, do_handshake
-from peer.network.streams.stream import CountedPipe, DeliveryTracker, Traffic
-from peer.network.transport import DisconnectedError, Pipe, Service, Transport
+from peer.network.streams.handshake import (
+    Identity,
+    NoAnswerError,
+    RefusedError,
+    Surprises,
+    ThrottledReason,
+    do_handshake,
+)
+from peer.network.streams.stream import Backoff, CountedPipe, DeliveryTracker, Traffic
+from peer.network.transport import DisconnectedError, LocallyClosedError, Pipe, Service, Transport
 from peer.network.wire.messages import Refusal, Resources, UntrustedDecoder, Welcome
 from peer.telemetry.events import Report
 
@@ -86,7 +95,7 @@ class NetworkState:
         try:
             hello = self.identity.hello(neighbour.id, self.durability.own, self.round)
             welcome = await do_handshake(pipe, hello, self.timeouts.answer, self.foreign)
-            neighbour.reached()
+            neighbour.mark_reachable()
             yield pipe, welcome
         except RefusedError as error:
             self._released(neighbour, error.refusal)
@@ -104,14 +113,56 @@ class NetworkState:
     def _released(self, neighbour: Neighbour, refusal: Refusal) -> None:
         """Who has gone on to a later view, or has forgotten this edge first, says how far it is."""
         if refusal.reason == Refusal.VIEW:
-            neighbour.heard = asyncio.get_running_loop().time()  # it is on its way, and not lost
+            neighbour.signs.last_heartbeat = asyncio.get_running_loop().time()  # it is on its way, and not lost
         if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):
             with suppress(ImpossibleError):
                 self.durability.said(neighbour.id, refusal.durable)
-                neighbour.gone_on = True
+                neighbour.progress.in_later_view = True
                 self.durability.stir()
-        if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.released:
+        if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.progress.released:
             with suppress(ImpossibleError):
                 self.durability.said(neighbour.id, refusal.durable)
-                neighbour.released = neighbour.id not in self.edges.current()
+                neighbour.progress.released = neighbour.id not in self.edges.current()
                 self.durability.stir()
+
+
+class DialledStream(ABC):
+    """A stream of one kind to one neighbour that this peer keeps open: it dials again after each end, ever later."""
+
+    service: Service
+
+    def __init__(self, state: NetworkState, neighbour: Neighbour) -> None:
+        self._state, self.neighbour = state, neighbour
+        self._backoff, self._reason = Backoff(state.timeouts), ThrottledReason(state.limits, state.timeouts)
+
+    async def run(self) -> None:
+        """Until this peer is to dial no more."""
+        while await self.wait_for_turn():
+            try:
+                async with self._state.stream(self.neighbour, self.service) as (pipe, welcome):
+                    pause = await self.serve(pipe, welcome)
+            except LocallyClosedError:
+                pause = self._backoff.after_disconnect()
+            except DisconnectedError as error:
+                self.on_disconnect(self._reason.hear(str(error)))
+                pause = self._backoff.after_disconnect()
+            except RefusedError as error:
+                self.on_refusal(error, self._reason.hear(str(error)))
+                pause = self._backoff.after_refusal(error)
+            await asyncio.sleep(pause)
+
+    async def wait_for_turn(self) -> bool:
+        """Wait until this peer is to dial; False once it is not to dial any more."""
+        return True
+
+    @abstractmethod
+    async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
+        """One stream from its welcome to its end; return the seconds until the next attempt."""
+
+    @abstractmethod
+    def on_disconnect(self, reason: str) -> None:
+        """There is no stream, or not any more."""
+
+    @abstractmethod
+    def on_refusal(self, error: RefusedError, reason: str) -> None:
+        """The neighbour refused the stream, or what was sent on it."""

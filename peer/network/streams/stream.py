@@ -159,12 +159,12 @@ class Backoff:
     def welcomed(self) -> None:
         self._welcomed = self._clock()
 
-    def cut(self) -> float:
-        """The stream is over, or there was none: seconds until the next attempt."""
+    def after_disconnect(self) -> float:
+        """Return the seconds until the next attempt: the stream is over, or there was none."""
         return self._pause(self._timeouts.retry)
 
-    def refused(self, error: RefusedError | None = None) -> float:
-        """The same, when the neighbour has refused it or what was sent on it, and is likely to do so again."""
+    def after_refusal(self, error: RefusedError | None = None) -> float:
+        """The same where the neighbour refused the stream or what was sent on it, and is likely to do so again."""
         elsewhere = error is not None and error.refusal.reason == Refusal.VIEW
         return self._pause(self._timeouts.elsewhere if elsewhere else self._timeouts.refused)
 

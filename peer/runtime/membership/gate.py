@@ -176,7 +176,7 @@ class DynamicMembershipGate(MembershipGate):
         return MemberProgress(durable, oldest, self.started, private)
 
     def _is_welcome(self, network: Network) -> bool:
-        return any("send" in one.introduced for one in self._around(network))
+        return any("send" in one.reach.handshaken for one in self._around(network))
 
     def _taken_in(self, chain: ViewChain, until: int) -> tuple[View | None, int]:
         """The last view, up to that number, by which this peer was taken in, and the round of the state it brought."""
@@ -236,20 +236,26 @@ class DynamicMembershipGate(MembershipGate):
         """
         if self.network is None:
             return []
-        before, regressed = asyncio.get_running_loop().time() - seconds, self.network.regressed
+        before = asyncio.get_running_loop().time() - seconds
         # Who says that it has gone on into a later view is believed once this peer knows of one.
-        gone_on = [one.id for one in self._around(self.network) if one.gone_on and self._last is not None]
+        gone_on = [
+            one.id for one in self._around(self.network) if one.progress.in_later_view and self._last is not None
+        ]
         around = [one for one in self._around(self.network) if one.state != "left" and one.id not in gone_on]
-        return [one.id for one in around if max(one.heard, answered.get(one.id, 0.0)) < before or one.id in regressed]
+        return [
+            one.id
+            for one in around
+            if max(one.signs.last_heartbeat, answered.get(one.id, 0.0)) < before or one.progress.regressed
+        ]
 
     def heard(self, member: str) -> float:
         """When a neighbour has given its last sign of life, by the loop's clock; of others nothing is known here."""
         around = self._around(self.network) if self.network else []
-        return next((one.heard for one in around if one.id == member), -inf)
+        return next((one.signs.last_heartbeat for one in around if one.id == member), -inf)
 
     def has_met(self, member: str) -> bool:
         """Whether that neighbour has been there in this view."""
-        return self.network is not None and bool(self.network.edges.neighbours[member].introduced)
+        return self.network is not None and bool(self.network.edges.neighbours[member].reach.handshaken)
 
     def _around(self, network: Network) -> list[Neighbour]:
         return [network.edges.neighbours[id] for id in sorted(network.edges.current())]

@@ -51,11 +51,11 @@ async def members(
     pipes, made = MemoryNetwork(), []
     async with AsyncExitStack() as running, asyncio.timeout(20):
         for id in ring:
-            node = NetworkState(
+            state = NetworkState(
                 Identity(id, {}, manifest.digest), dict(zip(ring, ring, strict=True)), pipes.transport(id)
             )
             network = Network(
-                node, manifest, NetworkCallbacks(lambda *_, **__: None, lambda: ("training", 1), Resources)
+                state, manifest, NetworkCallbacks(lambda *_, **__: None, lambda: ("training", 1), Resources)
             )
             around = Neighbourhood(ring, receivers(graph, ring, id), senders(graph, ring, id))
             await network.listen()
@@ -63,7 +63,7 @@ async def members(
             network.use(0, around.receivers, around.senders)
             network.begin(1)
             made.append(Member(id, network, around, Collectives(network, 1)))
-        await asyncio.gather(*(member.network.edges.complete() for member in made))
+        await asyncio.gather(*(member.network.edges.wait_complete() for member in made))
         yield made
 
 

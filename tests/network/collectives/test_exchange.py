@@ -110,7 +110,7 @@ async def test_a_vector_of_a_peer_that_was_not_to_send_is_refused_at_the_wire(ea
         for one in (received, *sent):
             one.close()
         refusing = others[1].network.edges.neighbours["peer0"]
-        while not refusing.rejects:  # noqa: ASYNC110 (nothing tells of it)
+        while not refusing.delivery.rejection.reason:  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0.01)
-        assert "refused: `v` was not to come from this sender in round 1 (`of`)" in refusing.rejects
+        assert "refused: `v` was not to come from this sender in round 1 (`of`)" in refusing.delivery.rejection.reason
         assert honest.network.inbox("peer2").held == 0

@@ -124,5 +124,10 @@ async def test_one_heartbeat_a_pair_whichever_way_the_tensors_go() -> None:
             )
             member.network.use(1, around.receivers, around.senders)
         pairs = {(one.id, other.id) for one in made for other in made if one.id < other.id}
-        while {(one.id, other) for one in made for other in one.network._heartbeats._dialled} != pairs:  # noqa: ASYNC110
+
+        def dialled() -> set[tuple[str, str]]:
+            heartbeats = [one.network._heartbeats for one in made]
+            return {(all.state.id, id) for all in heartbeats for id in ring if all.of(id).dialled}
+
+        while dialled() != pairs:  # noqa: ASYNC110
             await asyncio.sleep(0)  # `members` ends it all when this takes too long

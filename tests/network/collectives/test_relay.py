@@ -89,9 +89,9 @@ async def test_part_of_a_vector_that_is_none_is_refused_before_it_is_passed_on()
 
         running = all_of(made, gather)
         refusing = made[0].network.edges.neighbours["peer1"]
-        while not refusing.rejects:  # noqa: ASYNC110 (nothing tells of it)
+        while not refusing.delivery.rejection.reason:  # noqa: ASYNC110 (nothing tells of it)
             await asyncio.sleep(0.01)
-        assert "so many different ones in ascending order" in refusing.rejects
+        assert "so many different ones in ascending order" in refusing.delivery.rejection.reason
         assert {key.step & 0xFFFF for key in made[2].network.inbox("peer1").messages} == {0}
-        assert not made[1].network.edges.neighbours["peer2"].rejects
+        assert not made[1].network.edges.neighbours["peer2"].delivery.rejection
         running.cancel()

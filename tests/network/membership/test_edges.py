@@ -10,6 +10,6 @@ from peer.network.neighbours import Neighbour
 )
 async def test_an_earlier_refusal_is_told_once(now: str, said: str) -> None:
     neighbour = Neighbour("peer1", "127.0.0.1:9301")
-    neighbour.refused("refused: x")
-    neighbour.unreachable(now)
-    assert neighbour.obstacle == neighbour.reason == said
+    neighbour.mark_refused("refused: x")
+    neighbour.mark_unreachable(now)
+    assert neighbour.reach.outbound.reason == neighbour.reason == said

@@ -209,7 +209,7 @@ async def test_who_is_in_another_view_is_refused_and_nothing_is_wrong() -> None:
 async def test_a_former_neighbour_that_calls_is_no_news_and_one_that_goes_on_calling_is() -> None:
     """It may not have heard yet that it is none any more."""
     door = Door(timeouts=Timeouts(newcomer=0.01))
-    door.edges.neighbours["left"].has_heard = 2
+    door.edges.neighbours["left"].progress.acked_durable = 2
     door.edges.use(2, ["right"], [])
     assert door.edges.retire({"left": 3}, 3) == ["left"]
     for told in [0] * LIMITS.belated + [1] * 3:
@@ -224,7 +224,7 @@ async def test_a_former_neighbour_that_calls_is_no_news_and_one_that_goes_on_cal
 async def test_who_is_behind_does_not_wait_to_become_a_neighbour() -> None:
     """It knows of no order of the ring that is not known here."""
     door = Door(timeouts=Timeouts(newcomer=1e9))
-    door.node.round = 3
+    door.state.round = 3
     caller, pipe = pipes()
     await caller.send(hello("far", round=2))
     await door.receiver.tensors(pipe)

@@ -65,9 +65,9 @@ async def test_what_is_sent_and_does_not_arrive_is_told() -> None:
         for id in IDS:
             transport = dammed if id == "a" else memory.transport(id)
             timeouts = Timeouts(beat=0.02, deliver=0.2)
-            node = NetworkState(Identity(id, {}, MANIFEST.digest), {one: one for one in IDS}, transport, timeouts)
+            state = NetworkState(Identity(id, {}, MANIFEST.digest), {one: one for one in IDS}, transport, timeouts)
             callbacks = NetworkCallbacks(report if id == "a" else lambda _: None, lambda: ("training", 1), Resources)
-            made[id] = network = Network(node, MANIFEST, callbacks)
+            made[id] = network = Network(state, MANIFEST, callbacks)
             await network.listen()
             await running.enter_async_context(network.running())
             network.use(0, [other for other in IDS if other != id], [other for other in IDS if other != id])

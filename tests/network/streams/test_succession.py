@@ -117,13 +117,13 @@ async def test_a_pace_is_a_burst_and_then_one_in_a_while(monkeypatch: pytest.Mon
 async def test_refusals_are_tried_again_ever_later_and_cuts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, times = Clock(monkeypatch), Timeouts()
     retries = Backoff(times)
-    assert [retries.refused() for _ in range(8)] == [*times.refused, times.refused[-1]]
-    assert retries.cut() == times.retry[0]
+    assert [retries.after_refusal() for _ in range(8)] == [*times.refused, times.refused[-1]]
+    assert retries.after_disconnect() == times.retry[0]
     retries.welcomed()
-    assert retries.refused() == times.refused[-1], "a welcome alone is no progress"
+    assert retries.after_refusal() == times.refused[-1], "a welcome alone is no progress"
     retries.welcomed()
     clock.now += times.settle
-    assert retries.refused() == times.refused[0]
+    assert retries.after_refusal() == times.refused[0]
 
 
 async def test_a_link_that_flaps_is_told_of_seldom_and_what_it_is_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,8 @@ async def ring(specs: dict[str, dict[str, str]]) -> AsyncIterator[dict[str, Netw
     memory, made = MemoryNetwork(), dict[str, Network]()
     for id in IDS:
         identity = Identity(id, specs.get(id, {}), MANIFEST.digest)
-        node = NetworkState(identity, dict(zip(IDS, IDS, strict=True)), memory.transport(id))
-        made[id] = Network(node, MANIFEST, NetworkCallbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
+        state = NetworkState(identity, dict(zip(IDS, IDS, strict=True)), memory.transport(id))
+        made[id] = Network(state, MANIFEST, NetworkCallbacks(lambda *_, **__: None, lambda: ("training", 1), Resources))
     async with AsyncExitStack() as running:
         for id, network in made.items():
             await network.listen()
@@ -93,5 +93,5 @@ async def test_what_strangers_say_is_nobodys() -> None:
         await near.send(hello(caller))
         await door.receiver.tensors(pipe)
         assert (await answer(near)).HasField("refusal")
-    assert not door.node.traffic.sent
-    assert not door.node.traffic.received
+    assert not door.state.traffic.sent
+    assert not door.state.traffic.received
