@@ -116,7 +116,7 @@ class Rules:
     """Of the run."""
     faulty: int = 0
     """f: how many members may lie at the same time."""
-    at_least: int = 1
+    min_members: int = 1
     """Members of every view."""
     absence: float = 30.0
     """Seconds of silence after which a member counts as lost."""
@@ -143,7 +143,7 @@ class MembershipChange:
     leaves: bool = False
     """Itself; it plays to the end of the view before."""
     entries: tuple[Signed[Entry], ...] = ()
-    at_least: int = 1
+    min_members: int = 1
     """Fewer members it never proposes."""
     stubborn: frozenset[str] = frozenset()
     """Members that have answered without a promise for so long that they count as lost. Any other that listens to
@@ -176,7 +176,7 @@ def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -
     missing = grounds.missing if present.planned and least < present.first - 1 else ()
     if not (missing or members != {*present.members} or out != {*present.expelled}):
         return None
-    if len(members) < max(rules.at_least, 1) or not standing:
+    if len(members) < max(rules.min_members, 1) or not standing:
         return None
     planned = standing.keys() == {*present.members} and not missing
     first = _after_all(present, standing, least) if planned else least + 1
@@ -223,7 +223,7 @@ def is_less(promise: Promise | None, announced: Announcement, chain: ViewChain) 
     """Whether a member promises less than it has announced, but for rounds that are void since."""
     if promise is None or announced.view > chain.current.number:
         return False
-    ceiling = chain.ceiling(announced.view)
+    ceiling = chain.last_valid_round(announced.view)
     return promise.durable < (announced.round if ceiling is None else min(announced.round, ceiling))
 
 
@@ -251,7 +251,7 @@ def _why_expelled(id: str, evidence: Evidence) -> str:
 # What is to be believed.
 
 
-class Court:
+class Verifier:
     """Tells what is proved; each method raises InvalidError, saying why, if something is not."""
 
     def __init__(self, rules: Rules, authorities: Authorities) -> None:
@@ -392,7 +392,7 @@ class Court:
             self.check_entry(entry)
             _require(entry.statement.number == present.number, f"{entry.signer} asked to enter another view")
         # Only rounds that are being played to their end can miss anybody.
-        playing = {id for number in chain.passed(present.number) for id in chain.of(number).members}
+        playing = {id for number in chain.last_rounds(present.number) for id in chain.of(number).members}
         _require({*grounds.missing} <= playing - {*present.members}, "members missing that were to play no round")
 
     def check_entry(self, entry: Signed[Entry]) -> None:
@@ -431,7 +431,7 @@ class Slot:
         """Whether no round may begin."""
         return self.promised is not None and (self.released is None or self.promised > self.released)
 
-    def admits(self, ballot: Ballot) -> bool:
+    def allows_ballot(self, ballot: Ballot) -> bool:
         """Whether a ballot still counts."""
         return (self.promised is None or ballot >= self.promised) and (self.released is None or ballot > self.released)
 
@@ -466,12 +466,12 @@ class Acceptor:
     def __init__(self, memory: Memory, rules: Rules, keyring: Keyring) -> None:
         """InvalidError if the memory holds a view that was never decided."""
         self.memory, self.rules, self.keyring = memory, rules, keyring
-        self.id, self.court = memory.id, Court(rules, keyring)
+        self.id, self.verifier = memory.id, Verifier(rules, keyring)
         self.chain = ViewChain([View(0, rules.ids, first=0)])
         for decision in memory.decisions:
-            self.court.check_decision(self.chain.current, decision)
+            self.verifier.check_decision(self.chain.current, decision)
             self.chain.extend(decision.view)
-        self.unheard: frozenset[str] = frozenset()
+        self.ignored_members: frozenset[str] = frozenset()
         """Whose attempts it passes over: enough consent that they are voted out. Known by asking, so not kept."""
         self._heard = 0
         """The counter up to which it has come by ballots that were too far above to be promised; not kept."""
@@ -519,7 +519,7 @@ class Acceptor:
         """The views after that one, no more than so many: who is further behind asks again."""
         return Decided(tuple(self.memory.decisions[number : number + most]))
 
-    def hear(self, request: Request, standing: MemberProgress = NO_PROGRESS, most: int = 64) -> Reply:
+    def handle(self, request: Request, standing: MemberProgress = NO_PROGRESS, most: int = 64) -> Reply:
         """The answer to one request; InvalidError for what no honest member asks. At most so many views are told."""
         match request:
             case AskPromise(prepare):
@@ -538,7 +538,7 @@ class Acceptor:
                 current = self.chain.current.number
                 return Behind(current) if number > current else self.since(number, most)
             case Enter(entry):
-                self.court.check_entry(entry)
+                self.verifier.check_entry(entry)
                 if entry.statement.number < self.chain.current.number:
                     return self.since(entry.statement.number, most)
             case Poll(number) if number < self.chain.current.number:
@@ -558,14 +558,14 @@ class Acceptor:
             return self.since(number - 1, most)
         if number > present.number + 1:
             return Behind(present.number)
-        has_say = self.is_member and ballot.proposer in present.members and ballot.proposer not in self.unheard
+        has_say = self.is_member and ballot.proposer in present.members and ballot.proposer not in self.ignored_members
         return None if has_say else Refused(number, ballot)
 
     def _promise(self, prepare: Signed[Prepare], standing: MemberProgress) -> Reply:
         slot, ballot = self.slot, prepare.statement.ballot
         _require(prepare.signer == ballot.proposer, "an attempt in the name of another")
-        self.court.check_signed(prepare)
-        if slot.promised and (ballot < slot.promised or not slot.admits(ballot)):
+        self.verifier.check_signed(prepare)
+        if slot.promised and (ballot < slot.promised or not slot.allows_ballot(ballot)):
             return Refused(slot.number, slot.promised)
         if slot.promise is None or slot.promise.statement.ballot != ballot:
             if self.is_beyond(ballot):
@@ -587,9 +587,9 @@ class Acceptor:
 
     def _accept(self, proposal: Proposal) -> Reply:
         slot, ballot = self.slot, proposal.vote.statement.ballot
-        if slot.promised and not slot.admits(ballot):
+        if slot.promised and not slot.allows_ballot(ballot):
             return Refused(slot.number, slot.promised)
-        self.court.check_proposal(self.chain, proposal)
+        self.verifier.check_proposal(self.chain, proposal)
         if slot.promised != ballot:  # only who has promised knows to what it can go back
             return Refused(slot.number, slot.promised or ballot)
         if slot.vote and slot.vote.statement.ballot == ballot:
@@ -604,16 +604,16 @@ class Acceptor:
 
     def _commit(self, lock: Lock) -> Reply:
         slot = self.slot
-        if slot.promised and not slot.admits(lock.ballot):
+        if slot.promised and not slot.allows_ballot(lock.ballot):
             return Refused(slot.number, slot.promised)
-        self.court.check_lock(self.chain.current, lock)
+        self.verifier.check_lock(self.chain.current, lock)
         for vote in lock.votes:
             self._accuse(slot.proposers, vote)
         if slot.promised != lock.ballot:
             return Refused(slot.number, slot.promised or lock.ballot)
         if slot.lock is None or lock.ballot > slot.lock.ballot:
             self.memory.slot = replace(slot, lock=lock)
-        digest = self.court.digest(self.chain.current, lock.view)
+        digest = self.verifier.digest(self.chain.current, lock.view)
         return Voted(self.keyring.sign(Vote("commit", slot.number, lock.ballot, digest)))
 
     def _accuse(self, one: Signed[Vote] | None, other: Signed[Vote]) -> None:
@@ -621,7 +621,7 @@ class Acceptor:
         if one is None or one.signer in {guilt.id for guilt in self.memory.guilt}:
             return
         try:
-            self.court.check_guilt(guilt := Guilt(one, other))
+            self.verifier.check_guilt(guilt := Guilt(one, other))
         except InvalidError:
             return
         self.memory.guilt.append(guilt)
@@ -630,7 +630,7 @@ class Acceptor:
         slot = self.slot
         if release.number != slot.number or not (slot.held and slot.promised and release.ballot >= slot.promised):
             return
-        self.court.check_release(self.chain.current, release)
+        self.verifier.check_release(self.chain.current, release)
         lock = slot.lock if slot.lock and slot.lock.ballot >= release.ballot else None
         self.memory.slot = replace(slot, promised=release.ballot, released=release.ballot, lock=lock)
 
@@ -640,7 +640,7 @@ class Acceptor:
             if decision.view.number > present.number + 1:
                 return Behind(present.number)
             if decision.view.number == present.number + 1:
-                self.court.check_decision(present, decision)
+                self.verifier.check_decision(present, decision)
                 self.chain.extend(decision.view)
                 self.memory.decisions.append(decision)
                 self._forget(decision.view)
@@ -653,7 +653,7 @@ class Acceptor:
         number = decision.view.number
         try:
             _require(number > 0, "another view 0")
-            self.court.check_decision(self.chain.of(number - 1), decision)
+            self.verifier.check_decision(self.chain.of(number - 1), decision)
         except InvalidError as error:
             return f"another view {number} than the one that was decided: {error}"
         return (
@@ -679,8 +679,8 @@ class Acceptor:
 
 # A proposer's part.
 
-State = Literal["asking", "proposing", "confirming", "decided", "released", "outdone", "outdated", "short"]
-OVER: tuple[State, ...] = ("decided", "released", "outdone", "outdated", "short")
+State = Literal["asking", "proposing", "confirming", "decided", "released", "preempted", "superseded", "no_quorum"]
+OVER: tuple[State, ...] = ("decided", "released", "preempted", "superseded", "no_quorum")
 
 
 class Attempt:
@@ -698,7 +698,7 @@ class Attempt:
 
     def __init__(self, acceptor: Acceptor, above: Ballot | None, wish: MembershipChange) -> None:
         """above: the highest ballot that has outdone this proposer's. ValueError if it is no member."""
-        self._chain, self._court, self._keyring = acceptor.chain, acceptor.court, acceptor.keyring
+        self._chain, self._verifier, self._keyring = acceptor.chain, acceptor.verifier, acceptor.keyring
         self._rules, self._wish, self._present = acceptor.rules, wish, acceptor.chain.current
         self.number, self.ballot = self._present.number + 1, acceptor.next_ballot(above)
         if acceptor.id not in self._present.members:
@@ -706,7 +706,7 @@ class Attempt:
         self.state: State = "asking"
         self.lock: Lock | None = None
         self.decision: Decision | None = None
-        self.outdone_by: Ballot | None = None
+        self.preempted_by: Ballot | None = None
         self.newer: tuple[Decision, ...] = ()
         """When outdated: the views that were decided in the meantime."""
         self.announced: dict[str, Signed[Announcement]] = {}
@@ -771,16 +771,16 @@ class Attempt:
                 self._take_vote(member, vote)
             case Objection(announced=announced):
                 for known in announced[: len(self._present.members)]:
-                    self._court.check_signed(known)
+                    self._verifier.check_signed(known)
                     self.announced[known.signer] = known
             case Refused(number=number, promised=promised) if number == self.number:
                 self._refused.add(member)
                 if promised > self.ballot:
-                    self.outdone_by = max(promised, self.outdone_by or promised)
+                    self.preempted_by = max(promised, self.preempted_by or promised)
             case Decided(decisions) if decisions and decisions[0].view.number == self.number:
-                self._court.check_decision(self._present, decisions[0])
+                self._verifier.check_decision(self._present, decisions[0])
                 self.newer = decisions
-                self._become("outdated")
+                self._become("superseded")
                 return
             case Behind(number) if number < self._present.number:
                 pass  # its driver tells it
@@ -789,7 +789,7 @@ class Attempt:
     def _take_promise(self, promised: Promised, member: str) -> None:
         if member in self._promises:
             return  # the first one counts: another could take back the lock that it came with
-        self._court.check_promised(self._present, promised, member, self.ballot)
+        self._verifier.check_promised(self._present, promised, member, self.ballot)
         if (lock := promised.lock) and (self.lock is None or lock.ballot > self.lock.ballot):
             self.lock = lock
         self._promises[member] = promised
@@ -800,7 +800,7 @@ class Attempt:
         digest = self._proposal.vote.statement.digest
         _require(vote.signer == member, "a vote by another")
         _require(vote.statement == Vote(phase, self.number, self.ballot, digest), "a vote for something else")
-        self._court.check_signed(vote)
+        self._verifier.check_signed(vote)
         self._votes[member] = vote
 
     def _send(self, requests: Mapping[str, Request]) -> None:
@@ -829,7 +829,7 @@ class Attempt:
                 self._ask_next()
             else:
                 self._choose()
-        elif not self._court.is_quorum(self._present, self._votes):
+        elif not self._verifier.is_quorum(self._present, self._votes):
             self._fall_short()
         elif self.state == "proposing":
             self._confirm()
@@ -837,7 +837,7 @@ class Attempt:
             self._decide()
 
     def _fall_short(self) -> None:
-        self._become("outdone" if self._refused else "short")
+        self._become("preempted" if self._refused else "no_quorum")
         if self._present.tolerates(self._rules.faulty):  # nobody else is listened to in its turn
             self._to_send = dict.fromkeys(self._promises, Yield(self.number, self.ballot))
 
@@ -851,15 +851,15 @@ class Attempt:
         if view is None:
             view = next_view(self._chain, self.ballot.proposer, grounds, self._rules)
             everybody = self._promises.keys() == {*self._present.members}
-            if view and (len(view.members) < wish.at_least or (wish.unanimous and len(promises) < len(self._asked))):
+            if view and (len(view.members) < wish.min_members or (wish.unanimous and len(promises) < len(self._asked))):
                 view = None
             if view is None and not everybody:
                 self._fall_short()
                 return
-        vote = self._keyring.sign(Vote("accept", self.number, self.ballot, self._court.digest(self._present, view)))
+        vote = self._keyring.sign(Vote("accept", self.number, self.ballot, self._verifier.digest(self._present, view)))
         self._proposal = proposal = Proposal(view, vote, grounds)
         try:
-            self._court.check_proposal(self._chain, proposal)
+            self._verifier.check_proposal(self._chain, proposal)
         except InvalidError:  # too few promises, most often
             self._fall_short()
             return

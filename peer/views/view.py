@@ -70,7 +70,7 @@ class View:
         expelled = tuple(kept.get("expelled", ()))
         return cls(**{**kept, "members": tuple(kept["members"]), "entrants": entrants, "expelled": expelled})
 
-    def cuts(self, id: str) -> bool:
+    def resets_member(self, id: str) -> bool:
         """Whether that member does not simply live on into this view from the one before."""
         return not self.planned or id in dict(self.entrants)
 
@@ -111,7 +111,7 @@ class ViewChain:
         What lies before one for which all went back, or by which that member was taken in, is passed over.
         """
         later = self.since(number)
-        cuts = [view for view in later if view.cuts(id)]
+        cuts = [view for view in later if view.resets_member(id)]
         if id not in self.current.members:
             return later[0] if later and not cuts and id in later[0].members else None
         return cuts[-1] if cuts else later[0] if later else None
@@ -120,9 +120,11 @@ class ViewChain:
         """Whether that member has nothing to do any more in the view of that number: while only planned ones follow, it
         is lived in to its end, also by who leaves. One without a round is passed over, as nobody is sure to come."""
         view = self._views[number]
-        return id not in view.members or any(one.cuts(id) or one.first == view.first for one in self.since(number))
+        return id not in view.members or any(
+            one.resets_member(id) or one.first == view.first for one in self.since(number)
+        )
 
-    def ceiling(self, entered: int) -> int | None:
+    def last_valid_round(self, entered: int) -> int | None:
         """The last round whose checkpoint still counts if it was made in view `entered`; None if every one does."""
         return min((view.first - 1 for view in self.since(entered)), default=None)
 
@@ -138,12 +140,12 @@ class ViewChain:
             least = min(least, view.first - 1)
             if id not in view.members:
                 continue
-            if view.cuts(id):
+            if view.resets_member(id):
                 return max(found, least)
             found = max(found, least - STALENESS_BOUND - len(self._views[view.number - 1].members))
         return found
 
-    def passed(self, number: int) -> dict[int, int]:
+    def last_rounds(self, number: int) -> dict[int, int]:
         """By the number of each view from which planned ones alone lead to that of `number`: its last round.
 
         Whoever lives in the latter has that round on disk, and so have its neighbours.
