@@ -28,7 +28,7 @@ RULES: dict[str, tuple[Any, str, str, str]] = {
     "any half is a quorum": (View, "is_quorum", "and self.members[0] in those", ""),
     "a promise tells of no lock": (Acceptor, "_promise", "slot.lock.ballot if slot.lock else None", "None"),
     "the lowest lock is carried": (Verifier, "check_proposal", "carried = max(", "carried = min("),
-    "any signature": (Verifier, "check_signed", "self._authorities.is_valid(signed)", "True"),
+    "any signature": (Verifier, "check_signed", "self._keyring.is_valid(signed)", "True"),
     "a decision without votes": (Verifier, "check_decision", "self.check_votes(decision.votes, vote, present)", "pass"),
     "guilt of equal votes": (Verifier, "check_guilt", "one.digest != other.digest and ", ""),
     "guilt of two ballots": (Verifier, "check_guilt", "replace(one, digest=other.digest) == other", "True"),

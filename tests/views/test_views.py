@@ -196,7 +196,7 @@ def test_the_own_promise_is_on_disk_before_others_are_asked() -> None:
 
 
 def test_who_is_no_member_proposes_nothing() -> None:
-    with pytest.raises(ValueError, match="e is no member of view 1"):
+    with pytest.raises(ValueError, match="e is not a member of view 1"):
         Attempt(assembly().acceptors["e"], None, MembershipChange())
 
 

@@ -202,7 +202,7 @@ def test_other_votes_prove_nothing(one: Signed[Vote], other: Signed[Vote], why: 
 def test_where_nothing_is_signed_nobody_is_proved_guilty() -> None:
     members = Assembly(signed=False)
     out = members.decision(View(1, ("a", "b", "d"), 6, expelled=("c",)), evidence=PROVED)
-    assert members.refuses("a", out) == "without certificates nobody's guilt can be proved"
+    assert members.refuses("a", out) == "without certificates no lie can be proved"
 
 
 def test_one_guilty_member_does_not_have_another_expelled() -> None:
