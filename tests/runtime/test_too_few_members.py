@@ -52,7 +52,7 @@ class Waiter:
         patch: pytest.MonkeyPatch,
         peers: int = 5,
         here: Sequence[str] = (),
-        at_least: int = 1,
+        min_members: int = 1,
         id: str = "peer1",
     ) -> None:
         self.now, self.told = 1000.0, list[tuple[float, Waiting]]()
@@ -62,9 +62,9 @@ class Waiter:
         acceptor = Acceptor(Memory(id), Rules(ids(peers), rounds=9, absence=4), Keyring(id, ""))
         self.questions = Left(id, here, {id: f"{id}:7700" for id in ids(peers)})
         register = ViewStore(directory / "views.json", acceptor.memory)
-        terms = MembershipSettings(patience=60.0, at_least=at_least)
+        terms = MembershipSettings(patience=60.0, min_members=min_members)
         self.membership = Membership(register, acceptor, self.questions, self._report, terms)
-        self.seat: DynamicMembershipGate = self.membership.take_seat()
+        self.seat: DynamicMembershipGate = self.membership.open_gate()
         self.seat.transport = object()  # type: ignore[assignment]
         self.seat.started = 3
         self.seat.silent = lambda *_: ["peer3"]  # type: ignore[method-assign,assignment]
@@ -144,7 +144,7 @@ async def test_who_has_nothing_to_decide_waits_for_nobody(tmp_path: Path, monkey
 async def test_enough_for_a_quorum_may_be_too_few_for_the_protocol(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiter = Waiter(tmp_path, monkeypatch, 4, here=["peer0"], at_least=3)
+    waiter = Waiter(tmp_path, monkeypatch, 4, here=["peer0"], min_members=3)
     await waiter.waits(3)
     assert [event.shortage for _, event in waiter.told] == [Shortage(2, 4, 3, "", 1.0)]
 
@@ -169,7 +169,7 @@ async def test_one_that_answers_and_promises_nothing_is_waited_for_too(
 ) -> None:
     """Else it could keep the others from telling why nothing is decided."""
     waiter = Waiter(tmp_path, monkeypatch, here=["peer0", "peer4"])
-    monkeypatch.setattr(waiter.membership, "is_stubborn", lambda id: id == "peer4")
+    monkeypatch.setattr(waiter.membership, "is_withholding", lambda id: id == "peer4")
     await waiter.waits(3)
     [(_, event)] = waiter.told
     assert "peer4 at peer4:7700 (it answers, and promises nothing)" in str(event)

@@ -44,7 +44,7 @@ class MembershipSettings:
 
     patience: float
     """Seconds for which a peer waits for somebody who cannot be lost."""
-    at_least: int
+    min_members: int
     """Members of every view."""
     start_with: int | None = None
     """Members with which the run may begin; None: all."""
@@ -57,8 +57,8 @@ class DynamicMembershipGate(MembershipGate):
 
     def __init__(self, view: View, id: str, terms: MembershipSettings, owner: GateOwner) -> None:
         super().__init__(view, terms.patience)
-        self._id, self._begins_with_some, self._owner = id, terms.start_with is not None, owner
-        self.passed, self.keyring = owner.chain.passed(view.number), owner.keyring
+        self._id, self._partial_start, self._owner = id, terms.start_with is not None, owner
+        self.passed, self.keyring = owner.chain.last_rounds(view.number), owner.keyring
         self.network: Network | None = None
         """Since the peer has taken part in this view."""
         self.transport: Transport | None = None
@@ -73,12 +73,12 @@ class DynamicMembershipGate(MembershipGate):
         """States up to that round may be gone: all were known to have later ones."""
         self._whole = -1
         """The round of the checkpoint that was read back at the start of this life: it can go back there, too."""
-        self.departs = False
+        self.leaving = False
         """Whether this peer is no member of the next view, and ends with this one."""
         self._promised: int | None = None
         self._last: int | None = None
         self._free = asyncio.Event()
-        self.known_to_have_left = asyncio.Event()
+        self.departure_acknowledged = asyncio.Event()
 
     def take(self, network: Network, done: int) -> None:
         self.network, self.transport, self.started = network, network.transport, max(self.started, done)
@@ -87,7 +87,7 @@ class DynamicMembershipGate(MembershipGate):
             network.end_after(self._last)
         self._owner.stir()
 
-    def hold(self, promised: int | None) -> None:
+    def block_rounds(self, promised: int | None) -> None:
         """No round may begin, and nobody hears of later ones on disk than the one promised; None: both may be again.
 
         Whoever heard of a later one might do away with the state to which all are to go back.
@@ -118,7 +118,7 @@ class DynamicMembershipGate(MembershipGate):
 
     def patience(self, done: int) -> float:
         """For ever: who does not come is lost after `absence`. Only before the run has begun nobody is."""
-        return inf if done >= 0 or self._begins_with_some else self._patience
+        return inf if done >= 0 or self._partial_start else self._patience
 
     async def may_finish(self, network: Network) -> None:
         """Who has finished is needed until all have: should somebody be lost now, the rest goes back.
@@ -130,12 +130,12 @@ class DynamicMembershipGate(MembershipGate):
                 await network.durability.all_have(network.last_round)
 
     async def may_pass_on(self, network: Network) -> None:
-        """Who departs waits for a while until all know it: else they could wait for this peer's answer for ever."""
+        """Who leaving waits for a while until all know it: else they could wait for this peer's answer for ever."""
         await super().may_pass_on(network)
-        if self.departs:
+        if self.leaving:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                    await self.known_to_have_left.wait()
+                    await self.departure_acknowledged.wait()
             await network.leave()
 
     async def may_start(self, round: int) -> None:
@@ -169,10 +169,12 @@ class DynamicMembershipGate(MembershipGate):
         oldest = taken_in.first if taken_in else 0
         if following and following is taken_in:
             before = following.first - 1
-            return MemberProgress(self._at_most(before, chain.ceiling(following.number)), oldest, before, private)
-        if self.network is None or not (self.has_begun or self._begins_with_some or self._is_welcome(self.network)):
+            return MemberProgress(
+                self._at_most(before, chain.last_valid_round(following.number)), oldest, before, private
+            )
+        if self.network is None or not (self.has_begun or self._partial_start or self._is_welcome(self.network)):
             return None
-        durable = self._at_most(max(self.network.durability.own, self._whole), chain.ceiling(self.view.number))
+        durable = self._at_most(max(self.network.durability.own, self._whole), chain.last_valid_round(self.view.number))
         return MemberProgress(durable, oldest, self.started, private)
 
     def _is_welcome(self, network: Network) -> bool:
@@ -206,15 +208,15 @@ class DynamicMembershipGate(MembershipGate):
         return [one.id for one in self._around(self.network) if one.state not in ("up", "left")]
 
     @property
-    def may_lose(self) -> bool:
+    def may_exclude(self) -> bool:
         """Whether anybody counts as lost yet: before the run has begun nobody, unless it may begin without some."""
-        return self.has_begun or self._begins_with_some
+        return self.has_begun or self._partial_start
 
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
         """What members have announced to be on their disks, as far as it has come here."""
         return self.network.durability.announcements() if self.network else {}
 
-    def take_announcement(self, signed: Signed[Announcement]) -> None:
+    def add_announcement(self, signed: Signed[Announcement]) -> None:
         """What a member has announced, as another holds against it."""
         if self.network and signed.statement.view == self.view.number:
             with suppress(ImpossibleError):

@@ -155,7 +155,7 @@ class Membership:
         """Where this peer is in its present life."""
         self.order = LeaveRequest(report)
         """To leave, if there is one."""
-        self.asks_to_enter: dict[str, Signed[Entry]] = {}
+        self.admission_requests: dict[str, Signed[Entry]] = {}
         """Who does."""
         self.answered: dict[str, float] = {}
         """When each member has answered a question last, by the loop's clock."""
@@ -246,10 +246,10 @@ class Membership:
 
     def _binds(self, announced: Signed[Announcement]) -> int:
         """Up to which round, now that later views have made some void."""
-        ceiling, at = self.chain.ceiling(announced.statement.view), announced.statement.round
+        ceiling, at = self.chain.last_valid_round(announced.statement.view), announced.statement.round
         return at if ceiling is None else min(at, ceiling)
 
-    def take_seat(self) -> DynamicMembershipGate:
+    def open_gate(self) -> DynamicMembershipGate:
         """For a life in that view."""
         self.announcements()  # what was announced in the life before is not forgotten
         self.seat = DynamicMembershipGate(self.view, self.id, self.terms, self)
@@ -286,11 +286,13 @@ class Membership:
     def awaited(self, member: str) -> Awaited:
         """With the reason why it counts as away."""
         why = (
-            "it answers, and promises nothing" if self.is_stubborn(member) else self._failures.get(member, "no answer")
+            "it answers, and promises nothing"
+            if self.is_withholding(member)
+            else self._failures.get(member, "no answer")
         )
         return Awaited(member, self.questions.addresses.get(member), why)
 
-    def is_stubborn(self, member: str) -> bool:
+    def is_withholding(self, member: str) -> bool:
         """Whether a member has refused this one every promise for so long that no honest one does: for more than
         `absence` and a few turns of others."""
         since, long = self._refusing.get(member), self.acceptor.rules.absence + 3 * self.timeouts.decide
@@ -301,21 +303,21 @@ class Membership:
         failed = self._failures.pop(member, None)
         try:
             if member == self.id:
-                return await self.hear(request)
+                return await self.handle(request)
             reply = await self.questions.ask(transport, member, request)
             check_reply(request, reply)
             if isinstance(reply, Decided):
-                await self.hear(reply)
+                await self.handle(reply)
         except TimeoutError:  # this peer itself does not know yet how it stands
             return None
         except (DisconnectedError, RefusedError) as error:
             self._failures[member] = str(error)
             return None
         except InvalidError as error:
-            self.name_liar(member, str(error))
+            self.report_invalid(member, str(error))
             return None
         except Exception as error:  # noqa: BLE001 (as in `Network._accept`)
-            self.name_liar(member, self._surprises.explain(error))
+            self.report_invalid(member, self._surprises.explain(error))
             return None
         now = self._clock()
         if failed and now - self.answered.get(member, -inf) > self.acceptor.rules.absence:
@@ -327,7 +329,7 @@ class Membership:
             self._refusing.pop(member, None)
         return reply
 
-    def name_liar(self, member: str, what: str) -> None:
+    def report_invalid(self, member: str, what: str) -> None:
         """It has said what no honest member says: counted, and told once."""
         self._refusals.add(events.CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
 
@@ -335,19 +337,19 @@ class Membership:
 
     async def answer(self, pipe: Pipe) -> None:
         """Serve a stream with a question."""
-        await self.questions.answer(pipe, self._hear_another)
+        await self.questions.answer(pipe, self._handle_from)
 
-    async def _hear_another(self, sender: str, request: Request) -> Reply:
+    async def _handle_from(self, sender: str, request: Request) -> Reply:
         try:
             match request:
                 case Relay(Signed(signer=proposer)) | Yield(ballot=Ballot(proposer=proposer)) if proposer != sender:
                     raise InvalidError("an attempt in the name of another")
-            return await self.hear(request)
+            return await self.handle(request)
         except InvalidError as error:
-            self.name_liar(sender, str(error))
+            self.report_invalid(sender, str(error))
             return Denied(str(error)[:300])
 
-    async def hear(self, request: Request) -> Reply:
+    async def handle(self, request: Request) -> Reply:
         """The answer, once what follows from it is on disk; InvalidError for what no honest member asks."""
         number, standing = self.chain.current.number, NO_PROGRESS
         match request:
@@ -367,7 +369,7 @@ class Membership:
             case Propose(proposal) if objection := await self._objection(proposal):
                 return objection
         try:
-            reply = self.acceptor.hear(request, standing, self.most)
+            reply = self.acceptor.handle(request, standing, self.most)
         except InvalidError:
             if self.chain.current.number != number:
                 await shielded(self._take_note)  # what was proved before the rest stands
@@ -378,11 +380,11 @@ class Membership:
         if isinstance(reply, Voted):
             self.turns.advance(reply.vote.statement.ballot.proposer)
         if self.held and self.seat:
-            self.seat.hold(self.memory.promised)  # a round that begins from now on is not in the promise
+            self.seat.block_rounds(self.memory.promised)  # a round that begins from now on is not in the promise
         # One who hears late that it was taken in asks once more: that must not count when it has gone again.
         current = self.chain.current
         if isinstance(request, Enter) and request.entry.signer not in {*current.members, *current.expelled}:
-            self.asks_to_enter[request.entry.signer] = request.entry
+            self.admission_requests[request.entry.signer] = request.entry
         if current.number != number:
             self.turns.forget()
         if not self.held:
@@ -402,7 +404,7 @@ class Membership:
             return None
         if prepare.signer != ballot.proposer or prepare.signer not in self.chain.current.members:
             return None  # it is refused as such
-        self.acceptor.court.check_signed(prepare)
+        self.acceptor.verifier.check_signed(prepare)
         if self.acceptor.is_beyond(ballot):
             if self.turns.may_raise(prepare.signer):
                 self.acceptor.approach(ballot)
@@ -447,9 +449,9 @@ class Membership:
     def _is_promise(self, promised: Promised, by: str, asked: Prepare) -> bool:
         """In that ballot, whatever was decided meanwhile."""
         try:
-            self.acceptor.court.check_promised(self.chain.of(asked.number - 1), promised, by, asked.ballot)
+            self.acceptor.verifier.check_promised(self.chain.of(asked.number - 1), promised, by, asked.ballot)
         except InvalidError as error:
-            self.name_liar(by, str(error))
+            self.report_invalid(by, str(error))
             return False
         return True
 
@@ -462,9 +464,9 @@ class Membership:
         ballot = proposal.vote.statement.ballot
         if view is None or (grounds.lock and grounds.lock.view) or not self.keyring.signs:
             return None
-        if proposal.vote.statement.number != slot.number or not slot.admits(ballot):
+        if proposal.vote.statement.number != slot.number or not slot.allows_ballot(ballot):
             return None
-        self.acceptor.court.check_proposal(self.chain, proposal)
+        self.acceptor.verifier.check_proposal(self.chain, proposal)
         if not (self.seat and self.seat.transport):
             return Objection(f"{self.id} has just started, and knows nothing of the others")
         known, promised = self.announcements(), {one.signer: one.statement for one in grounds.promises}
@@ -481,7 +483,7 @@ class Membership:
         if goes_back and view.first - 1 <= self.seat.dropped and self.seat.dropped >= 0:
             return Objection(f"{self.id} cannot go back to round {view.first - 1}")
         omitted = [id for id in self.chain.current.members if id not in {*promised, *view.expelled}]
-        if omitted and not self.seat.may_lose and not self._have_begun(promised.values()):
+        if omitted and not self.seat.may_exclude and not self._have_begun(promised.values()):
             return Objection("the run has not begun, so nobody counts as lost")
         away = (*omitted, *grounds.missing)
         answers = await asyncio.gather(*(self._is_there(id, ballot) for id in away))
@@ -504,7 +506,7 @@ class Membership:
             found = await self._promise_of(id, prepare)
             # One that listens to another ballot, or has not heard of this view, is there; but none holds up the
             # rest by that for ever.
-            return isinstance(found, Promised) or (found is not None and not self.is_stubborn(id))
+            return isinstance(found, Promised) or (found is not None and not self.is_withholding(id))
         return await self.ask(id, Ask(self.chain.current.number), seat.transport) is not None
 
     async def _leave(self, request: Leave) -> Reply:
@@ -518,13 +520,15 @@ class Membership:
                 while self.is_member and self.order.stands:
                     await self._change()
         refusal = self.order.refusal
-        return Denied(refusal) if refusal else self.acceptor.hear(request, most=self.most)
+        return Denied(refusal) if refusal else self.acceptor.handle(request, most=self.most)
 
     def _why_not(self, request: Expel) -> str | None:
         left = {*self.chain.current.members} - {request.id}
-        if len(left) >= self.terms.at_least or request.id in self.chain.current.expelled:
+        if len(left) >= self.terms.min_members or request.id in self.chain.current.expelled:
             return None
-        return f"without {request.id} {len(left)} members would be left, and the protocol needs {self.terms.at_least}"
+        return (
+            f"without {request.id} {len(left)} members would be left, and the protocol needs {self.terms.min_members}"
+        )
 
     async def _standing(self) -> MemberProgress:
         """How this peer stands, once it has found what it had on disk."""
@@ -542,7 +546,7 @@ class Membership:
                 self._written = state
         for view in self.chain.since(self._told):
             self._told = view.number
-            self.asks_to_enter.clear()  # who still wants to asks again
+            self.admission_requests.clear()  # who still wants to asks again
             self.report(ViewDecided(**view.as_json()))
         self._tell_seat()
         self.stir()
@@ -558,11 +562,11 @@ class Membership:
         self.held_since = (self.held_since or self._clock()) if self.held else None
         if seat := self.seat:
             # In a view that is void nothing more is begun, and nobody hears what is on disk of it.
-            seat.hold(self.memory.promised if self.held or self.is_over(seat.view) else None)
+            seat.block_rounds(self.memory.promised if self.held or self.is_over(seat.view) else None)
             following = self.chain.since(seat.view.number)[:1]
             if following and following[0].planned:
                 seat.end_after(following[0].first - 1)
-                seat.departs = self.id not in following[0].members
+                seat.leaving = self.id not in following[0].members
 
     def stir(self) -> None:
         """Something has changed."""

@@ -92,8 +92,8 @@ class Proposer:
         self._guilt: dict[str, Guilt] = {}
         self._unmet = False
         """Whether the last attempt was this peer's, and came to nothing."""
-        self._outdone_by: Ballot | None = None
-        self._outdone = 0
+        self._preempted_by: Ballot | None = None
+        self._preempted = 0
         """How many attempts in a row have been outdone by others'."""
         self._wish_since: float | None = None
         """Since when it has wanted a decision."""
@@ -145,7 +145,7 @@ class Proposer:
 
         def is_here(id: str) -> bool:
             heard = max(seat.heard(id), membership.answered.get(id, -inf))
-            return id == membership.id or (heard >= before and not membership.is_stubborn(id))
+            return id == membership.id or (heard >= before and not membership.is_withholding(id))
 
         return [id for id in membership.chain.current.members if id not in out and not is_here(id)]
 
@@ -168,19 +168,19 @@ class Proposer:
         self._shortages.look(seat.waiting or Waiting(cause="quorum", awaited=(), sentence=over))
 
     def _shortage(self, seat: DynamicMembershipGate, away: Collection[str], seconds: float) -> Shortage | None:
-        view, faulty, at_least = self._membership.chain.current, self._acceptor.rules.faulty, self._least(seat)
+        view, faulty, min_members = self._membership.chain.current, self._acceptor.rules.faulty, self._least(seat)
         out = self.out
         here = [id for id in view.members if id not in away and id not in out]
-        if view.is_quorum(here, faulty) and len(here) >= at_least:
+        if view.is_quorum(here, faulty) and len(here) >= min_members:
             return None
         quorum, tie_breaker = view.needed(here, faulty)
-        if at_least >= quorum or tie_breaker in out:
+        if min_members >= quorum or tie_breaker in out:
             tie_breaker = ""
-        return Shortage(len(here), len(view.members), max(quorum, at_least), tie_breaker, seconds)
+        return Shortage(len(here), len(view.members), max(quorum, min_members), tie_breaker, seconds)
 
     def _least(self, seat: DynamicMembershipGate) -> int:
         """Members that the next view must have."""
-        return self._terms.at_least if seat.has_begun or self.out else self._terms.start_with or 0
+        return self._terms.min_members if seat.has_begun or self.out else self._terms.start_with or 0
 
     async def _poll(self) -> None:
         """Who consents that somebody is voted out, and who is proved guilty, as long as there is such a question."""
@@ -195,14 +195,14 @@ class Proposer:
                 for id, reply in zip(others, replies, strict=True):
                     if isinstance(reply, Consents):
                         self._take(id, reply.evidence)
-            self._acceptor.unheard = frozenset(self.out)
-            for id in self._acceptor.unheard:
+            self._acceptor.ignored_members = frozenset(self.out)
+            for id in self._acceptor.ignored_members:
                 membership.turns.end(id)
             await asyncio.sleep(self._timeouts.ask)
 
     def _take(self, member: str, evidence: Evidence) -> None:
         """What it says of itself, and what it can prove."""
-        most, court = len(self._order), self._acceptor.court
+        most, court = len(self._order), self._acceptor.verifier
         try:
             ids = {*self._order} - {*self._membership.chain.current.expelled}
             for one in [one for one in evidence.consents[:most] if one.signer == member and one.statement.id in ids]:
@@ -212,7 +212,7 @@ class Proposer:
                 court.check_guilt(guilt)
                 self._guilt[guilt.id] = guilt
         except InvalidError as error:
-            self._membership.name_liar(member, str(error))
+            self._membership.report_invalid(member, str(error))
 
     @property
     def out(self) -> Mapping[str, Evidence]:
@@ -223,9 +223,9 @@ class Proposer:
         found = {id: Evidence(guilt=(guilt[id],)) for id in guilt if id in members}
         for accused in acceptor.consented - found.keys():
             consents = [known[id, accused] for id in members if id != accused and (id, accused) in known]
-            if acceptor.court.is_quorum(self._membership.chain.current, [one.signer for one in consents]):
+            if acceptor.verifier.is_quorum(self._membership.chain.current, [one.signer for one in consents]):
                 found[accused] = Evidence((*consents,))
-        return found if len({*members} - found.keys()) >= self._terms.at_least else {}
+        return found if len({*members} - found.keys()) >= self._terms.min_members else {}
 
     async def _decide(self) -> None:
         looked = self._clock()
@@ -253,7 +253,7 @@ class Proposer:
 
     def _lost(self, seat: DynamicMembershipGate) -> list[str]:
         """Who counts as lost: before the run has begun nobody, unless it may begin without some."""
-        return seat.silent(self._acceptor.rules.absence, self._membership.answered) if seat.may_lose else []
+        return seat.silent(self._acceptor.rules.absence, self._membership.answered) if seat.may_exclude else []
 
     def _wish(self, seat: DynamicMembershipGate) -> MembershipChange | None:
         """What this peer would have decided now, if anything."""
@@ -268,11 +268,13 @@ class Proposer:
         if (lost := self._lost(seat)) or held > absence or out:
             return self._without(lost, out, seat, waits=held <= absence)
         if membership.order.stands and not seat.missing:
-            return MembershipChange(leaves=True, at_least=self._terms.at_least, unanimous=True)
+            return MembershipChange(leaves=True, min_members=self._terms.min_members, unanimous=True)
         if held:
             return MembershipChange(unanimous=True)
         entries = [
-            one for one in membership.asks_to_enter.values() if one.statement.number == membership.chain.current.number
+            one
+            for one in membership.admission_requests.values()
+            if one.statement.number == membership.chain.current.number
         ]
         if entries and seat.started < self._acceptor.rules.rounds:
             return MembershipChange(entries=(*entries,), unanimous=True)
@@ -303,8 +305,8 @@ class Proposer:
         others = [id for id in lost if id not in out]
         members = self._membership.chain.current.members
         return MembershipChange(
-            at_least=self._least(seat),
-            stubborn=frozenset(id for id in members if self._membership.is_stubborn(id)),
+            min_members=self._least(seat),
+            stubborn=frozenset(id for id in members if self._membership.is_withholding(id)),
             unanimous=bool(out) and waits and not others,
             # Who is no member any more, and was to play the last rounds before a view that is decided.
             missing=tuple(id for id in others if id not in members),
@@ -318,8 +320,8 @@ class Proposer:
     def _why_stay(self, seat: DynamicMembershipGate | None) -> str | None:
         """Why this peer cannot leave, in a sentence."""
         order, terms, members = self._membership.order, self._terms, self._membership.chain.current.members
-        if len(members) <= terms.at_least:
-            return f"there are {len(members)} members, and the protocol needs {terms.at_least}"
+        if len(members) <= terms.min_members:
+            return f"there are {len(members)} members, and the protocol needs {terms.min_members}"
         if order.age > terms.patience:
             return f"the others have not agreed within {terms.patience:g} s"
         if seat and seat.network and not seat.has_begun:
@@ -336,17 +338,17 @@ class Proposer:
         if self._lost(seat):  # those who have a say may not see it: they would not go back
             membership.strand(seat.view)
             return
-        if seat.known_to_have_left.is_set() or self._clock() - self._told_all < self._timeouts.ask:
+        if seat.departure_acknowledged.is_set() or self._clock() - self._told_all < self._timeouts.ask:
             return
         self._told_all = self._clock()
         decided = Decided((*membership.memory.decisions[seat.view.number :],))
         told = await self._ask_all(dict.fromkeys(membership.chain.current.members, decided), transport, ())
         if all(isinstance(reply, Heard) for reply in told.values()):
-            seat.known_to_have_left.set()
+            seat.departure_acknowledged.set()
 
     async def _propose(self, wish: MembershipChange, seat: DynamicMembershipGate, transport: Transport) -> None:
         """One attempt."""
-        attempt = Attempt(self._acceptor, self._outdone_by, wish)
+        attempt = Attempt(self._acceptor, self._preempted_by, wish)
         attempt.against(self._membership.announcements().values())
         while requests := attempt.requests():
             answers = await self._ask_all(requests, transport, wish.suspects)
@@ -354,14 +356,14 @@ class Proposer:
                 try:
                     attempt.failed(member) if reply is None else attempt.answered(member, reply)
                 except InvalidError as error:
-                    self._membership.name_liar(member, str(error))
-        self._unmet, self._outdone_by = attempt.state == "short", attempt.outdone_by
+                    self._membership.report_invalid(member, str(error))
+        self._unmet, self._preempted_by = attempt.state == "no_quorum", attempt.preempted_by
         for signed in attempt.announced.values():
-            seat.take_announcement(signed)
-        self._check_others(attempt.state in ("short", "outdone"))
+            seat.add_announcement(signed)
+        self._check_others(attempt.state in ("no_quorum", "preempted"))
         # Where many see the same loss at once, each attempt outdoes another: ever fewer of them try.
-        self._outdone = self._outdone + 1 if attempt.state == "outdone" else 0
-        self._not_before = self._clock() + self._random.uniform(*self._timeouts.again) * 2 ** min(self._outdone, 5)
+        self._preempted = self._preempted + 1 if attempt.state == "preempted" else 0
+        self._not_before = self._clock() + self._random.uniform(*self._timeouts.again) * 2 ** min(self._preempted, 5)
 
     async def _ask_all(
         self, requests: Mapping[str, Request], transport: Transport, gone: Collection[str]
@@ -407,7 +409,7 @@ class Proposer:
         """LeftBehindError once so many have ended for so long that no decision can be expected any more."""
         view = self._membership.chain.current
         there = [id for id in view.members if not self._membership.refused(id)]
-        if not in_vain or self._acceptor.court.is_quorum(view, there):
+        if not in_vain or self._acceptor.verifier.is_quorum(view, there):
             self._few_since = None
             return
         self._few_since = self._few_since or self._clock()

@@ -262,7 +262,7 @@ class ViewRunner:
 
     async def _live_once(self, membership: Membership) -> bool:
         """Whether the run is over with this life."""
-        view, seat = membership.view, membership.take_seat()
+        view, seat = membership.view, membership.open_gate()
         try:
             async with background() as group:
                 running = group.create_task(self._live(replace(self._setup, moved=seat)))
@@ -274,7 +274,7 @@ class ViewRunner:
 
     async def _depart(self, membership: Membership) -> None:
         """Started again, this peer asks to be taken in."""
-        await self._drop_after(membership.chain.ceiling(membership.memory.entered))
+        await self._drop_after(membership.chain.last_valid_round(membership.memory.entered))
         view = membership.chain.current
         await membership.enter(view)
         self._telemetry.emit(
@@ -287,7 +287,7 @@ class ViewRunner:
         """To the next view, as somebody who comes back if there is none for this peer."""
         # What still trains would write into the model that the next life begins with.
         await asyncio.get_running_loop().run_in_executor(self._executor, int)
-        await self._drop_after(membership.chain.ceiling(membership.memory.entered))
+        await self._drop_after(membership.chain.last_valid_round(membership.memory.entered))
         following = await back.next_view(await asyncio.to_thread(self._checkpoints.newest_whole))
         entering = membership.id in dict(following.entrants)  # all others have the last round, and only end there
         if entering and following.first > self._setup.spec.rounds:
