@@ -76,7 +76,7 @@ class RunOutcome:
 
 def run(options: RunOptions, output: Output) -> RunOutcome:
     """Runs the federation. Nothing is created where the exit code is 2, or InputError is raised."""
-    spec = options.engine.place(options.spec)
+    spec = options.engine.with_addresses(options.spec)
     directory = RunDirectory(options.out or _default_directory(spec))
     try:
         spec = directory.named(spec, options.fresh)

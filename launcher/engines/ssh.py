@@ -18,7 +18,6 @@ import base64
 import getpass
 import hashlib
 import io
-import json
 import os
 import secrets
 import signal
@@ -30,12 +29,10 @@ from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import ValidationError
-
 import launcher
 import peer
-from launcher.engines.base import Deployment, Engine, Run
-from launcher.engines.preflight import check_certificates
+from launcher.engines.base import Deployment, Engine, Run, certificates_beside
+from launcher.engines.preflight import check_device, check_secrecy
 from launcher.engines.ssh_connection import (
     CommandRejectedError,
     HostConnection,
@@ -48,12 +45,11 @@ from launcher.engines.ssh_connection import (
 from launcher.engines.ssh_hosts import Host, Placement, SshSettings, placement
 from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
-from peer.files import MAX_SETTINGS_BYTES, read_plain, write_atomically, write_failure
+from peer.files import write_failure
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig, check_plaintext
 from peer.tasks import background
-from peer.telemetry.results import BEST_MODEL, MODEL, WANTED, traced
+from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
 from peer.topology import receivers, senders
 
 if TYPE_CHECKING:
@@ -70,7 +66,7 @@ class SshEngine(Engine[SshSettings]):
     def _places(self, spec: Spec) -> dict[str, Placement]:
         return placement(self.settings.hosts, spec)
 
-    def place(self, spec: Spec) -> Spec:
+    def with_addresses(self, spec: Spec) -> Spec:
         places = self._places(spec)
         ring = tuple(member.model_copy(update={"address": places[member.id].address}) for member in spec.ring)
         return spec.model_copy(update={"ring": ring})
@@ -83,7 +79,7 @@ class SshEngine(Engine[SshSettings]):
         config = {**super().config(run, id), "device": place.host.device or run.device}
         config |= {"listen": place.listen} if place.address else {}
         if run.certs:
-            config["tls"] = {"ca": "ca.pem", "cert": f"{id}.pem", "key": f"{id}.key"}
+            config["tls"] = certificates_beside(id)
         return config
 
     def clear(self, run: Run) -> None:
@@ -116,7 +112,7 @@ def where_models_go(hosts: Sequence[Host]) -> str:
 
 def known_owner(run: Run) -> dict[str, str]:
     """The run's owner and token; the token is empty before the first launch, which makes one."""
-    written = _read_owner(run)
+    written = run.read_place()
     owner = f"{getpass.getuser()}@{socket.gethostname()}:{run.files.path}"
     return {"owner": written.get("owner", owner), "token": written.get("token", "")}
 
@@ -124,7 +120,7 @@ def known_owner(run: Run) -> dict[str, str]:
 def settled_owner(run: Run, places: Mapping[str, Placement]) -> dict[str, str]:
     """The same, with a token. InputError when a peer is to go on where its checkpoints are not."""
     hosts = {id: _where(place.host) for id, place in places.items()}
-    earlier = _read_owner(run).get("hosts", {})
+    earlier = run.read_place().get("hosts", {})
     for id, host in hosts.items():
         if earlier.get(id, host) != host:
             raise InputError(
@@ -134,15 +130,13 @@ def settled_owner(run: Run, places: Mapping[str, Placement]) -> dict[str, str]:
     machines = {place.host.host: place.host.model_dump(mode="json") for place in places.values()}
     whose = known_owner(run)
     whose["token"] = whose["token"] or secrets.token_hex(16)
-    write_atomically(
-        run.files.place, json.dumps({**whose, "hosts": hosts, "machines": machines}).encode(), permissions=0o600
-    )
+    run.write_place({**whose, "hosts": hosts, "machines": machines})
     return whose
 
 
 def earlier_hosts(run: Run) -> dict[str, tuple[Host, list[str]]]:
     """On which hosts the run's peers were placed last, by name, and which of them on each."""
-    written = _read_owner(run)
+    written = run.read_place()
     found = {name: Host.model_validate(content) for name, content in written.get("machines", {}).items()}
     ids: dict[str, str] = written.get("hosts", {})
     return {name: (host, [id for id in ids if ids[id] == _where(host)]) for name, host in found.items()}
@@ -150,14 +144,6 @@ def earlier_hosts(run: Run) -> dict[str, tuple[Host, list[str]]]:
 
 def _where(host: Host) -> str:
     return f"{host.host}:{host.directory}"
-
-
-def _read_owner(run: Run) -> dict[str, Any]:
-    try:
-        written: dict[str, Any] = json.loads(read_plain(run.files.place, MAX_SETTINGS_BYTES))
-    except FileNotFoundError:
-        return {}
-    return written
 
 
 PYTHON = (3, 11)
@@ -168,7 +154,8 @@ Answer = dict[str, Any]
 
 async def check_hosts(run: Run, places: Mapping[str, Placement], install: bool) -> None:
     """InputError with everything that was found. Creates nothing, neither here nor there."""
-    check_launcher(run)
+    check_device(run.device)
+    check_secrecy(run)
     hosts = {place.host.host: place.host for place in places.values()}
     async with probe_hosts(hosts) as met:
         here = {name: one for name, one in met.items() if isinstance(one, HostProbe)}
@@ -182,17 +169,6 @@ async def check_hosts(run: Run, places: Mapping[str, Placement], install: bool) 
         wrong += await unreachable_peers(run.spec, places, here, running)
     if wrong:
         raise InputError("; ".join(wrong))
-
-
-def check_launcher(run: Run) -> None:
-    """What this machine has to bring along."""
-    try:
-        config = PeerConfig(federation=run.files.federation, id=run.spec.ids[0], device=run.device)
-    except ValidationError:
-        raise InputError(f"--device {run.device}: choose auto, cpu, mps, cuda or cuda:N") from None
-    if not run.certs:
-        check_plaintext(config, run.spec)
-    check_certificates(run.spec, run.certs)
 
 
 async def _survey(run: Run, visit: HostProbe, places: Mapping[str, Placement]) -> Answer:
@@ -411,7 +387,7 @@ class SshDeployment(Deployment):
 
     async def start(self, id: str) -> RemotePeer:
         link = self._link(id)
-        peer = RemotePeer(id, link.host, self._run.files.out(id), link.poke)
+        peer = RemotePeer(id, link.host, self._run.files.out(id), link.wake)
         if id in self._over:
             self._over.remove(id)
         else:
@@ -421,10 +397,10 @@ class SshDeployment(Deployment):
         link.follow(peer)
         return peer
 
-    async def end(self) -> None:
+    async def stop_all(self) -> None:
         for id in self._starting:  # whether it was started nobody knows
             link = self._link(id)
-            link.follow(peer := RemotePeer(id, link.host, self._run.files.out(id), link.poke))
+            link.follow(peer := RemotePeer(id, link.host, self._run.files.out(id), link.wake))
             peer.signal(signal.SIGKILL)
         links = self._links.values()
         for link in links:
@@ -447,7 +423,7 @@ class SshDeployment(Deployment):
     async def _collect(self, link: HostConnection) -> None:
         if link.running:  # it could not be reached
             return
-        names = wanted_files(self._run.spec, link.host)
+        names = wanted_files(self._run, link.host)
         for id in self._ids(link):
             await collect_files(link, f"{self._roots[link.host.host]}/{id}", self._run.files.out(id), names)
 
@@ -464,11 +440,9 @@ CHUNK = 4 << 20
 """Bytes that are asked for at a time."""
 
 
-def wanted_files(spec: Spec, host: Host) -> tuple[str, ...]:
-    """Of all files that are wanted of a peer there, relative to its directory."""
-    if host.models == "leave":
-        return tuple(name for name in WANTED if name not in (MODEL, BEST_MODEL))
-    return (*WANTED, *(traced(round) for round in range(1, spec.rounds + 1) if spec.trace))
+def wanted_files(run: Run, host: Host) -> tuple[str, ...]:
+    """Return the files that are fetched of a peer there. Traces hold what was trained, as models do."""
+    return tuple(name for name in WANTED if name not in (MODEL, BEST_MODEL)) if host.models == "leave" else run.wanted
 
 
 async def collect_files(link: HostConnection, there: str, out: Path, names: Iterable[str] = WANTED) -> None:

@@ -22,11 +22,11 @@ import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from errno import ECONNREFUSED
+from errno import ECONNREFUSED, EFBIG
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from launcher.engines.base import Process
+from launcher.engines.base import FollowedProcess, bytes_here, write_at
 from launcher.engines.ssh_hosts import Host, user_and_host
 from peer.errors import FailedError
 from peer.files import write_failure
@@ -273,83 +273,64 @@ async def _stay(host: Host, met: "asyncio.Future[HostProbe | str]") -> None:
 FOLLOWED = ("events.jsonl", "log.txt")
 
 
-class RemotePeer(Process):
+class RemotePeer(FollowedProcess):
     """From a start to the end that follows it, however often the connection is lost meanwhile.
 
-    out: the peer's directory here. poke: called when there is a signal to deliver.
+    out: the peer's directory here. wake: called when there is a signal to deliver.
     """
 
-    def __init__(self, id: str, host: Host, out: Path, poke: Callable[[], None]) -> None:
-        self.id, self._host, self._out, self._poke = id, host, out, poke
-        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    def __init__(self, id: str, host: Host, out: Path, wake: Callable[[], None]) -> None:
+        super().__init__()
+        self.id, self._host, self._out, self._wake = id, host, out, wake
         self._unwritable: asyncio.Future[FailedError] = asyncio.get_running_loop().create_future()
-        self._told = False
+        self._reported = False
         self.undelivered: int | None = None
-        """A signal that the host has not been told of yet."""
+        """A signal that the host has not received yet."""
 
     async def wait(self) -> int:
-        """As every process; FailedError, once, when what it writes cannot be written here any more."""
-        either = (self._ended,) if self._told else (self._ended, self._unwritable)
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not self.ended:
-            self._told = True
-            raise self._unwritable.result()
-        return self._ended.result()
+        """As every process. Raises FailedError, once, when what the peer writes can no longer be written here."""
+        if not self._reported:
+            await asyncio.wait((self._end, self._unwritable), return_when=asyncio.FIRST_COMPLETED)
+            if not self.ended:
+                self._reported = True
+                raise self._unwritable.result()
+        return await super().wait()
 
     def signal(self, number: int) -> None:
         if not self.ended:
             self.undelivered = number
-            self._poke()
-
-    @property
-    def ended(self) -> bool:
-        return self._ended.done()
+            self._wake()
 
     def delivered(self, number: int) -> None:
         if self.undelivered == number:
             self.undelivered = None
 
     def end(self, code: int) -> None:
-        if not self.ended:
-            self._ended.set_result(code)
+        super().end(code)
         self.undelivered = None
 
     def offsets(self) -> dict[str, int]:
         """How many bytes of each file are here."""
-        paths = {name: self._out / name for name in FOLLOWED}
-        return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
+        return {name: bytes_here(self._out / name) for name in FOLLOWED}
 
-    def hear(self, notice: dict[str, Any]) -> None:
-        """What the host tells of the peer; what is not said as `remote/` says it is passed over."""
+    def on_notice(self, notice: Notice) -> None:
+        """Apply what the host reports of the peer; ignore what `programs/ssh_host.py` would not have sent."""
         match notice:
             case {"ended": int(code)}:
                 self.end(code)
             case {"file": str(name), "at": int(at), "data": str(data)} if name in FOLLOWED:
                 if not self._unwritable.done():
-                    self._take(name, at, data)
+                    self._write(name, at, data)
 
-    def _take(self, name: str, at: int, data: str) -> None:
+    def _write(self, name: str, at: int, data: str) -> None:
         try:
-            self._write(name, at, base64.b64decode(data, validate=True))
+            write_at(self._out / name, at, base64.b64decode(data, validate=True), self._host.bytes_of_a_peer)
         except ValueError:
             return
         except OSError as error:
-            self._unwritable.set_result(FailedError(write_failure(self._out / name, error)))
-        except FailedError as error:
-            self._unwritable.set_result(error)
-
-    def _write(self, name: str, at: int, data: bytes) -> None:
-        """ValueError where something would be missing before it; FailedError where it would be too much."""
-        descriptor = os.open(self._out / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "wb") as file:
-            if not 0 <= at <= (size := os.fstat(descriptor).st_size):
-                raise ValueError
-            if at + len(data) > self._host.bytes_of_a_peer:
-                raise FailedError(self._host.too_much(f"{name} of {self.id}"))
-            if at < size:  # the file there was begun anew
-                file.truncate(at)
-            file.seek(at)
-            file.write(data)
+            too_much = error.errno == EFBIG
+            why = self._host.too_much(f"{name} of {self.id}") if too_much else write_failure(self._out / name, error)
+            self._unwritable.set_result(FailedError(why))
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
@@ -368,7 +349,7 @@ class HostConnection:
         """Why it cannot be reached, once an attempt has failed; empty while it can."""
         self._agent: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._peers: dict[str, RemotePeer] = {}
-        self._poked = asyncio.Event()
+        self._woken = asyncio.Event()
 
     async def keep(self, python: str) -> None:
         """Connects, and again for ever."""
@@ -403,10 +384,10 @@ class HostConnection:
             self._agent = asyncio.get_running_loop().create_future()
 
     async def _tend(self, one: Agent) -> None:
-        """Follows whom it does not follow by this connection yet, and delivers signals, whenever poked."""
+        """Follows whom it does not follow by this connection yet, and delivers signals, whenever woken."""
         followed: list[RemotePeer] = []
         while True:
-            self._poked.clear()
+            self._woken.clear()
             for peer in [*self._peers.values()]:
                 if peer not in followed and not peer.ended:
                     followed.append(peer)
@@ -414,11 +395,11 @@ class HostConnection:
                 number = peer.undelivered
                 if number and await one.ask("send", directory=self.directory, id=peer.id, number=number):
                     peer.delivered(number)
-            await self._poked.wait()
+            await self._woken.wait()
 
     def _hear(self, notice: Notice) -> None:
         if peer := self._peers.get(notice.get("peer", "")):
-            peer.hear(notice)
+            peer.on_notice(notice)
 
     async def agent(self) -> Agent:
         """As soon as there is one."""
@@ -437,11 +418,11 @@ class HostConnection:
     def follow(self, peer: RemotePeer) -> None:
         """Until it has ended: its files, and its end."""
         self._peers[peer.id] = peer
-        self.poke()
+        self.wake()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """There is somebody to follow, or a signal to deliver."""
-        self._poked.set()
+        self._woken.set()
 
     @property
     def running(self) -> list[str]:
