@@ -25,7 +25,7 @@ def as_input_error(sentence: str = "{}") -> Iterator[None]:
     try:
         yield
     except FailedError as error:
-        raise InputError(sentence.format(error)) from None
+        raise InputError(sentence.replace("{}", str(error))) from None
 
 
 def check_device(device: str, kinds: str = "auto, cpu, mps, cuda or cuda:N") -> None:

@@ -71,7 +71,7 @@ async def connected(served: type[Hostile]) -> AsyncIterator[Any]:
         async def agent() -> Any:
             return SimpleNamespace(connection=connection)
 
-        yield SimpleNamespace(host=HOST, why="", agent=agent)
+        yield SimpleNamespace(host=HOST, agent_within=agent)
     server.close()
     await server.wait_closed()
 

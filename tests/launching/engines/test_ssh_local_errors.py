@@ -25,12 +25,11 @@ class FakeLink:
     """A connection that breaks some times; then SFTP meets a full disk here."""
 
     host = Host(host="lab0")
-    why = ""
 
     def __init__(self, broken: int) -> None:
         self.broken, self.connections = broken, 0
 
-    async def agent(self) -> Any:
+    async def agent_within(self) -> Any:
         self.connections += 1
         lost = self.connections <= self.broken
 
