@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import peers
 from benchmarks.measure import machine
-from launcher.engines.local import Child, ForkServer
+from launcher.engines.local import Child, ForkServer, fork_server
 
 PATIENCE = 180.0
 SPEC: dict[str, Any] = {
@@ -88,7 +88,7 @@ async def measure(
     protocol = {"name": "paced:Paced", "pause": pause, "head_epochs": 1, "extractor_epochs": 1}
     ids = peers.write(directory, count, secured=secured, absence=absence, protocol=protocol, **SPEC)
     without, again = list[Seconds](), list[Seconds]()
-    async with ForkServer() as server:
+    async with fork_server() as server:
         ring = Ring(server, directory, ids)
         await ring.start(*ids)
         await ring.under_way()

@@ -13,6 +13,7 @@ import psutil
 
 from benchmarks.measure import Cost
 from launcher.certificates import make_certificates
+from launcher.engines import local
 from launcher.engines.local import Child, ForkServer
 from launcher.run_files import certificate_files
 from peer.spec.document import dump_yaml
@@ -95,13 +96,13 @@ def ended_cpu(server: ForkServer) -> float:
 @contextmanager
 def fork_server() -> Iterator[tuple[asyncio.Runner, ForkServer]]:
     """A fork server, and the loop that runs it, for code that is not asynchronous."""
-    server = ForkServer()
     with asyncio.Runner() as runner:
-        runner.run(server.__aenter__())
+        running = local.fork_server()
+        server = runner.run(running.__aenter__())
         try:
             yield runner, server
         finally:
-            runner.run(server.__aexit__(None, None, None))
+            runner.run(running.__aexit__(None, None, None))
 
 
 def turn(runner: asyncio.Runner, server: ForkServer, directory: Path, count: int, **spec: Any) -> Cost:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks import peers
 from benchmarks.measure import machine
-from launcher.engines.local import ForkServer
+from launcher.engines.local import fork_server
 
 GIB = 1 << 30
 PATIENCE = 120.0
@@ -56,7 +56,7 @@ async def start_all(directory: Path, count: int) -> tuple[float, int, int]:
     data, model = {"name": "digits"}, {"name": "mlp"}
     ids = peers.write(directory, count, rounds=100_000, protocol={"name": "fedisp"}, model=model, data=data)
     began = time.time()
-    async with ForkServer() as server:
+    async with fork_server() as server:
         processes = await peers.start(server, directory, ids[::-1])
         seconds = await all_ready(directory, ids) - began
         pids = [os.getpid(), server.pid, *(process.pid for process in processes)]

@@ -62,7 +62,7 @@ class RunOutcome:
 
 def run(options: RunOptions, output: Output) -> RunOutcome:
     """Runs the federation. Nothing is created where the exit code is 2, or InputError is raised."""
-    spec = options.engine.place(options.spec)
+    spec = options.engine.with_addresses(options.spec)
     directory = RunDirectory.chosen(spec, options.out)
     try:
         spec = directory.named(spec, options.fresh)

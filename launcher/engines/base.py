@@ -1,26 +1,30 @@
 """What an engine is: something that runs peers in some place, for the supervisor, which knows no place.
 
     chosen = engine("docker", {"image": "dfl"})
-    chosen.check(run)                       what is wrong is said before anything is created
+    chosen.check(run)                       what is wrong is reported before anything is created
     async with chosen.deploy(run) as deployment:
         process = await deployment.start("peer3")
         code = await process.wait()
         await deployment.collect()
 
-The live view and the summary read the run's directory on this machine. So a deployment sees to it that the peers'
+The live view and the summary read the run's directory on this machine. So a deployment makes sure that the peers'
 events and logs are there while they run (it shares the directory with them, or follows their files), and brings the
 rest when it collects.
 
-Below that: what more than one engine needs to know (the name of a container image, the last event of a peer), and how
-`--on NAME --option KEY=VALUE` becomes an engine, which is imported only then.
+Below that: what more than one engine needs (a process whose end is reported by its place, a file that grows elsewhere
+and is copied here, the name of a container image), and how `--on NAME --option KEY=VALUE` becomes an engine, which is
+imported only then.
 """
 
+import asyncio
+import json
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from errno import EFBIG
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
@@ -29,13 +33,12 @@ from pydantic import Field
 
 from launcher.engines import ENGINES
 from launcher.run_files import RunFiles, certificate_files
-from peer.errors import InputError, suggest
-from peer.files import open_plain
+from peer.errors import FailedError, InputError, suggest
+from peer.files import MAX_SETTINGS_BYTES, read_plain, write_atomically
 from peer.settings import Settings
 from peer.spec.document import Document, scalar, validate
 from peer.spec.federation import Spec
-from peer.telemetry.events import Event, read_event
-from peer.telemetry.results import objects
+from peer.telemetry.results import WANTED, traced
 
 S = TypeVar("S", bound=Settings)
 
@@ -51,9 +54,30 @@ class Run:
     certs: Path | None = None
     """The directory of `dfl-launch certs`."""
     lock: int = -1
-    """An open file whose lock is held as long as a process of this machine has it open; for peers that are such."""
+    """A descriptor for peers on this machine to keep open: its lock is held until the last of them has ended."""
     say: Callable[[str], None] = lambda _line: None
-    """Told what a person should know at once, such as a place that cannot be reached for a while."""
+    """Prints what the user should know at once, such as a place that cannot be reached for a while."""
+
+    def read_place(self) -> dict[str, Any]:
+        """Return what the engine has recorded of where the run is; empty before the first launch."""
+        try:
+            written: dict[str, Any] = json.loads(read_plain(self.files.place, MAX_SETTINGS_BYTES))
+        except FileNotFoundError:
+            return {}
+        return written
+
+    def write_place(self, content: Mapping[str, Any]) -> None:
+        """Record it for later launches. It identifies the run, so nobody else may read it."""
+        write_atomically(self.files.place, json.dumps(content).encode(), permissions=0o600)
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """A peer's files that are fetched from another machine at the end, as far as they are there.
+
+        Names are known here: no listing of another machine's is relied on.
+        """
+        spec = self.spec
+        return (*WANTED, *(traced(round) for round in range(1, spec.rounds + 1) if spec.trace))
 
 
 class Process(ABC):
@@ -61,16 +85,45 @@ class Process(ABC):
 
     @property
     def restarts(self) -> int:
-        """How often the engine itself has started it again."""
+        """How often the engine itself has restarted it."""
         return 0
 
     @abstractmethod
     async def wait(self) -> int:
-        """The exit code, -n after signal n. FailedError when the engine has lost sight of it."""
+        """Return the exit code, -n after signal n. Raises FailedError if the engine has lost track of the peer."""
 
     @abstractmethod
     def signal(self, number: int) -> None:
-        """Sends the signal, unless the peer has ended."""
+        """Send the signal, unless the peer has ended."""
+
+
+class FollowedProcess(Process):
+    """A process whose end is reported by its place, once: by `end` or by `fail`; later reports are ignored."""
+
+    def __init__(self) -> None:
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(self, code: int) -> None:
+        if not self._end.done():
+            self._end.set_result(code)
+
+    def fail(self, error: FailedError) -> None:
+        if not self._end.done():
+            self._end.set_exception(error)
+            self._end.exception()  # otherwise asyncio complains where nothing waits
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end has been reported, or that it cannot be known."""
+        return self._end.done()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code; None while the process runs, and where it cannot be known."""
+        return self._end.result() if self._end.done() and not self._end.exception() else None
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._end)
 
 
 class Deployment(ABC):
@@ -78,74 +131,86 @@ class Deployment(ABC):
 
     @abstractmethod
     async def start(self, id: str) -> Process:
-        """Starts the peer, or takes it up where an earlier launch has left it running. FailedError if it cannot."""
+        """Start the peer, or take it over if an earlier launch left it running. Raises FailedError if it cannot."""
 
-    async def end(self) -> None:
-        """Returns when no peer runs any more: all that did have been sent SIGKILL, which not every place hears at once.
+    async def stop_all(self) -> None:
+        """Return when no peer runs any more. All have been sent SIGKILL, which may reach a remote place late.
 
-        Says so where that cannot be known.
+        Where it cannot be known whether they have ended, says so and returns.
         """
         return
 
     async def collect(self) -> None:
-        """Brings what the peers have written into the run's directory, unless it is there already."""
+        """Fetch what the peers have written into the run's directory, unless it is there already."""
         return
 
 
 class Engine(ABC, Generic[S]):
-    """A place for peers, as its settings describe it."""
+    """A kind of place for peers, as its settings describe it."""
 
     name: ClassVar[str]
-    """As `--on` has it."""
+    """As in `--on NAME`."""
     restarts_peers: ClassVar[bool] = False
-    """Whether it starts a peer that crashed again by itself; else the supervisor does."""
+    """Whether it restarts a crashed peer by itself; otherwise the supervisor does."""
     outlives_launcher: ClassVar[bool] = False
-    """Whether peers go on when the launcher is gone, for `dfl-launch attach` to take them up."""
+    """Whether peers keep running without the launcher, for `dfl-launch attach` to take over."""
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
 
-    def place(self, spec: Spec) -> Spec:
-        """The spec with the addresses that its peers have in this place. InputError where there is no room for them."""
+    def with_addresses(self, spec: Spec) -> Spec:
+        """Return the spec with its peers' addresses in this place. Raises InputError if there is no room for them."""
         return spec
 
     @abstractmethod
     def check(self, run: Run) -> None:
-        """InputError for what would make a peer refuse to start there. Creates nothing."""
+        """Raise InputError for anything that would make a peer refuse to start there. Creates nothing."""
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
-        """What stands in the peer's config, as plain YAML; paths are as the peer sees them, relative to the config."""
-        # Without `listen`: where peers are reached stands in the spec alone, and changes for all of them at once.
+        """Return the peer's config as plain YAML; paths are as the peer sees them, relative to the config."""
+        # Without `listen`: addresses stand in the spec alone, and so change for all peers at once.
         config: dict[str, object] = {"federation": "federation.yaml", "id": id, "device": run.device, "out": id}
         if run.certs:
             config["tls"] = {name: str(path) for name, path in certificate_files(run.certs, id).items()}
         return config
 
     def clear(self, run: Run) -> None:
-        """Ends peers that an earlier launch has left running there, before the files of their run are discarded."""
+        """End peers that an earlier launch has left running, before the files of their run are discarded."""
         return
 
     @abstractmethod
     def deploy(self, run: Run) -> AbstractAsyncContextManager[Deployment]:
-        """Prepares the place. At the end of the block no peer that was started in it runs any more.
+        """Prepare the place. After the block no peer that was started in it runs any more.
 
-        With `outlives_launcher`, what ends is the launcher's own part; the supervisor has ended the peers if it was to.
+        With `outlives_launcher` only the launcher's own part ends; the supervisor has ended the peers if it was to.
         """
 
 
-LAST_EVENT_BYTES = 16384
-"""Bytes at the end of the events that hold the last one."""
+def certificates_beside(id: str) -> dict[str, str]:
+    """Return what a peer's `tls` names where its certificate files lie beside its config."""
+    return {name: path.name for name, path in certificate_files(Path(), id).items()}
 
 
-def last_event(path: Path) -> Event | None:
-    """The last of a peer's events; None where it cannot be read."""
-    try:
-        with open_plain(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_EVENT_BYTES))
-            lines = file.read(LAST_EVENT_BYTES).splitlines()
-    except OSError:
-        return None
-    return next((read_event(one) for one in objects(lines[-1:])), None)
+def write_at(path: Path, at: int, data: bytes, limit: int | None = None) -> None:
+    """Write what a file elsewhere has from the position `at` on; one that was begun anew there is begun anew here.
+
+    What another machine says of it is not trusted: raises ValueError where something before it would be missing, and
+    OSError for a link, or for more than `limit` bytes.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb") as file:
+        if not 0 <= at <= os.fstat(descriptor).st_size:
+            raise ValueError(f"{path}: there is a gap before byte {at}")
+        if limit is not None and at + len(data) > limit:
+            raise OSError(EFBIG, f"it has more than {limit:,} bytes", str(path))
+        file.truncate(at)
+        file.seek(at)
+        file.write(data)
+
+
+def bytes_here(path: Path) -> int:
+    """Return where to go on following a file that grows elsewhere."""
+    return path.stat().st_size if path.exists() else 0
 
 
 _IMAGE_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -154,7 +219,7 @@ IMAGE_NAME = (
     rf"^(?:{_IMAGE_HOST}/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*"
     r"(?::\w[\w.-]{0,127})?(?:@[A-Za-z0-9_+.-]+:[0-9a-fA-F]{32,})?$"
 )
-"""As engines and clusters read it (distribution/reference): [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
+"""The grammar of container engines (distribution/reference): [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
 
 Image = Annotated[str, Field(pattern=IMAGE_NAME, max_length=512)]
 IMAGE_WANTED = "the name of an image, such as dfl or registry.example.org/dfl:1"
@@ -165,7 +230,7 @@ def is_image(name: str) -> bool:
 
 
 def engine(name: str, given: Mapping[str, Any]) -> Engine[Any]:
-    """The engine with these settings; InputError names what it does not have or what is wrong."""
+    """Return the engine with these settings. Raises InputError for an unknown setting or a wrong value."""
     if name not in ENGINES:
         raise InputError(f"unknown engine `{name}`; {suggest(name, [*ENGINES])}")
     module, _, attribute = ENGINES[name].partition(":")
@@ -174,7 +239,7 @@ def engine(name: str, given: Mapping[str, Any]) -> Engine[Any]:
 
 
 def checked_settings(kind: type[S], given: Mapping[str, Any], place: str) -> S:
-    """The settings; InputError, which names the place where they are given, for what is wrong."""
+    """Return the settings. Raises InputError, which names the place where they were given, for wrong ones."""
     if given and not kind.model_fields:
         raise InputError(f"{place}: it has no settings, so there is no `{next(iter(given))}`; leave it out")
     required = (key for key, field in kind.model_fields.items() if field.is_required())
@@ -185,7 +250,7 @@ def checked_settings(kind: type[S], given: Mapping[str, Any], place: str) -> S:
 
 
 def parsed_options(options: Sequence[str]) -> dict[str, Any]:
-    """What `--option KEY=VALUE` says; the value is YAML."""
+    """Return the settings of several `--option KEY=VALUE`; each value is YAML."""
     found = {}
     for option in options:
         key, equals, value = option.partition("=")

@@ -22,9 +22,9 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
-from launcher.engines.base import IMAGE_WANTED, Deployment, Engine, Image, Run
+from launcher.engines.base import IMAGE_WANTED, Deployment, Engine, Image, Run, certificates_beside
 from launcher.engines.docker_container import (
     ORDER,
     PEER,
@@ -38,7 +38,13 @@ from launcher.engines.docker_container import (
     refusals,
     restart_policy,
 )
-from launcher.engines.preflight import check_certificates, check_resources, check_room
+from launcher.engines.preflight import (
+    as_input_error,
+    check_container_device,
+    check_resources,
+    check_room,
+    check_secrecy,
+)
 from launcher.plan import plan
 from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
@@ -46,7 +52,6 @@ from peer.learning.data.sources import Source
 from peer.settings import Settings, Wanted
 from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
-from peer.spec.peer import PeerConfig, check_plaintext
 from peer.tasks import background, shielded
 
 
@@ -103,17 +108,24 @@ class DockerEngine(Engine[DockerSettings]):
     outlives_launcher = True
     Settings = DockerSettings
 
-    def place(self, spec: Spec) -> Spec:
-        """A peer's id is its host's name. On a bridge of this machine, made for the run, nobody else listens."""
+    def with_addresses(self, spec: Spec) -> Spec:
+        """A peer's id is its host's name. A bridge of this machine, made for the run, has no other listener."""
         placed = in_containers(spec)
         return placed.in_plaintext() if self.settings.network is None else placed
 
     def check(self, run: Run) -> None:
-        check_docker(run, self.settings)
+        with as_input_error(), closing(connect()) as client:
+            check_image(client, self.settings.image)
+            check_network(client, self.settings.network)
+        check_ids(run.spec)
+        check_container_device(run.device, self.settings.gpus, "a container", "all")
+        check_secrecy(run)
+        check_resources(run.spec, run.files.path)
+        check_room(plan(run.spec), run.files.path)  # the plan also finds whether data and model fit together
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
         config = {**super().config(run, id), "listen": f"0.0.0.0:{FIRST_PORT}", "health": HEALTH}
-        return config | ({"tls": certificate_names(id)} if run.certs else {})
+        return config | ({"tls": certificates_beside(id)} if run.certs else {})
 
     def clear(self, run: Run) -> None:
         with refusals(), closing(connect()) as client:
@@ -147,25 +159,6 @@ def user_of(client: Any) -> str:
     return "0:0" if rootless else f"{os.getuid()}:{os.getgid()}"
 
 
-def check_docker(run: Run, settings: DockerSettings) -> None:
-    """All of it; whether data and model go together, too. Raises InputError."""
-    client = connect()
-    try:
-        check_image(client, settings.image)
-        check_network(client, settings.network)
-    except FailedError as error:
-        raise InputError(str(error)) from None
-    finally:
-        client.close()
-    check_ids(run.spec)
-    check_device(run.device, settings)
-    if not run.certs:
-        check_plaintext(PeerConfig(federation=Path("federation.yaml"), id=run.spec.ids[0]), run.spec)
-    check_certificates(run.spec, run.certs)
-    check_resources(run.spec, run.files.path)
-    check_room(plan(run.spec), run.files.path)
-
-
 def check_image(client: Any, name: str) -> None:
     docker = docker_sdk()
     try:
@@ -192,16 +185,6 @@ def check_ids(spec: Spec) -> None:
             )
 
 
-def check_device(device: str, settings: DockerSettings) -> None:
-    """Whether `--device` is one that a peer's config can name, and the containers are given it."""
-    try:
-        PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device)
-    except ValidationError:
-        raise InputError(f"--device {device}: choose auto, cpu, cuda or cuda:N") from None
-    if device not in ("auto", "cpu") and settings.gpus is None:
-        raise InputError(f"--device {device}: a container sees no GPU unless it is given one; add --option gpus=all")
-
-
 RUN_PLACE = Path("/dfl")
 
 
@@ -221,7 +204,7 @@ def shared(run: Run, id: str) -> list[Shared]:
     found.append(Shared(RUN_PLACE / id, files.out(id), writable=True))
     if run.certs:
         certificates = certificate_files(run.certs, id)
-        found += [Shared(RUN_PLACE / name, certificates[what]) for what, name in certificate_names(id).items()]
+        found += [Shared(RUN_PLACE / name, certificates[what]) for what, name in certificates_beside(id).items()]
     read = [path for source in sources(run.spec, id) for path in data_files(source, id).values()]
     read += [*code_files(run.spec), *recorded_files(run.spec, id), *weight_files(run.spec)]
     found += [Shared(path, path) for path in dict.fromkeys(read)]
@@ -235,11 +218,6 @@ def hidden(private: Collection[Path], seen: Collection[Path]) -> Iterator[Path]:
         for path in private:
             if path.resolve().is_relative_to(above.resolve()):
                 yield above / path.resolve().relative_to(above.resolve())
-
-
-def certificate_names(id: str) -> dict[str, str]:
-    """What a peer's `tls` names, as files beside its config."""
-    return {"ca": "ca.pem", "cert": f"{id}.pem", "key": f"{id}.key"}
 
 
 def data_files(source: Source, id: str) -> dict[str, Path]:
@@ -402,7 +380,7 @@ class DockerDeployment(Deployment):
                 if news.peer in (id, ""):
                     container.heard(news)
 
-    async def end(self) -> None:
+    async def stop_all(self) -> None:
         """Removes all that is left, also what was started for a supervisor that no longer waited for it."""
         with refusals():
             await asyncio.to_thread(remove_containers, self._client, self._run, running=True)

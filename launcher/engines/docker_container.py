@@ -13,7 +13,6 @@ import asyncio
 import importlib
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,11 +24,11 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from launcher.engines.base import Process, last_event
+from launcher.engines.base import Process
 from peer.errors import FailedError, InputError
+from peer.exit_codes import STOPPED, WRONG_INPUT, of_container
 from peer.files import write_failure
-from peer.telemetry.events import Failed
-from peer.telemetry.results import EVENTS
+from peer.telemetry.results import gave_up
 
 BUILD = "docker build -f deploy/Dockerfile -t dfl ."
 CLASHES = ("Pool overlaps", "address pools have been fully subnetted", "non-overlapping IPv4")
@@ -90,7 +89,7 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except docker.errors.ImageNotFound as error:
-        raise FailedError(_no_image(error.explanation or str(error))) from None
+        raise FailedError(no_image((error.explanation or str(error)).rpartition(": ")[2])) from None
     except docker.errors.APIError as error:
         raise FailedError(refusal_in_words(str(error.explanation or error))) from None
     except (docker.errors.DockerException, requests.RequestException, OSError) as error:
@@ -99,10 +98,6 @@ def refusals() -> Iterator[None]:
 
 def no_image(name: str) -> str:
     return f"the Docker engine has no image `{name}`; build it with `{BUILD}`, or name another with --option image=NAME"
-
-
-def _no_image(said: str) -> str:
-    return no_image(said.rpartition(": ")[2])
 
 
 def refusal_in_words(said: str) -> str:
@@ -316,10 +311,7 @@ class ContainerLog:
             self._path.replace(self._aside)
 
 
-WRONG_INPUT = 2
 OUT_OF_MEMORY = "the container had no memory left; give its peer more with --option memory=4g"
-ASKED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
-"""Exit codes of a peer that was told to stop."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +369,7 @@ class Container(Process):
                 await asyncio.to_thread(self._log.end)
                 if self._handle.attrs["State"].get("OOMKilled"):
                     self._log.say(OUT_OF_MEMORY)
-                return code if code <= 128 or code in ASKED else 128 - code
+                return of_container(code)
             if self._log.why and not self._told:
                 self._told = True
                 raise FailedError(self._log.why)
@@ -408,15 +400,15 @@ class Container(Process):
                 await asyncio.to_thread(self._stop)
                 self._news.set()
             return None
-        if self._verdict is None and self._shot(look):
+        if self._verdict is None and self._killed_externally(look):
             self._earlier += look.restarts + 1
             await asyncio.to_thread(self._handle.start)
             return None
         return look.code if self._verdict is None else self._verdict
 
-    def _shot(self, look: ContainerState) -> bool:
-        """Whether somebody has killed it by `docker kill`, after which the engine leaves it where it lies."""
-        if self._ending or look.code == 0 or look.code in ASKED or self._decided(look.code):
+    def _killed_externally(self, look: ContainerState) -> bool:
+        """Whether `docker kill` has ended it, after which the engine does not restart it."""
+        if self._ending or look.code == 0 or look.code in STOPPED or self._decided(look.code):
             return False
         return look.restarts < self._allowed
 
@@ -424,7 +416,7 @@ class Container(Process):
         """Whether the peer itself has said that it cannot go on; wrong input is a decision at the first start only."""
         if code == WRONG_INPUT and not self.restarts:
             return True
-        return code != 0 and isinstance(last_event(self._out / EVENTS), Failed)
+        return code != 0 and gave_up(self._out)
 
     def _look(self) -> ContainerState:
         docker = docker_sdk()

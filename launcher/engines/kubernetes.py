@@ -16,26 +16,22 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from launcher.engines.base import Deployment, Engine, Process, Run, last_event
+from launcher.engines.base import Deployment, Engine, FollowedProcess, Process, Run, bytes_here, write_at
 from launcher.engines.kubernetes_cluster import CLAIM, Cluster, ClusterState, CutError, Kubectl, Pod, refusal
 from launcher.engines.kubernetes_objects import DIGEST_ANNOTATION, RUNS, ClusterLayout, KubernetesSettings, RunObjects
-from launcher.engines.preflight import check_certificates, check_resources
+from launcher.engines.preflight import as_input_error, check_container_device, check_resources, check_secrecy
 from launcher.plan import plan
-from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
-from peer.files import MAX_SETTINGS_BYTES, read_plain, write_atomically
-from peer.spec.peer import PeerConfig
+from peer.exit_codes import WRONG_INPUT
+from peer.files import write_failure
 from peer.tasks import background, shielded
-from peer.telemetry.events import Failed
-from peer.telemetry.results import EVENTS, WANTED
+from peer.telemetry.results import EVENTS, gave_up
 from peer.text import one_line
 
 
@@ -48,14 +44,17 @@ class KubernetesEngine(Engine[KubernetesSettings]):
     Settings = KubernetesSettings
 
     def check(self, run: Run) -> None:
-        check_kubernetes(run, self.settings)
+        check_secrecy(run, "--on kubernetes: peers in a cluster speak over its network")
+        check_container_device(run.device, self.settings.gpus, "a pod", "1")
+        check_resources(run.spec, run.files.path)
+        plan(run.spec)  # finds whether data and model fit together
+        with as_input_error():
+            asyncio.run(check_cluster(run, self.settings))
 
     def clear(self, run: Run) -> None:
         if known_identity(run):
-            try:
+            with as_input_error("what an earlier launch has left in the cluster cannot be removed: {}"):
                 asyncio.run(self._clear(run))
-            except FailedError as error:
-                raise InputError(f"what an earlier launch has left in the cluster cannot be removed: {error}") from None
 
     async def _clear(self, run: Run) -> None:
         whose = await cluster_identity(run, self.settings)
@@ -65,13 +64,13 @@ class KubernetesEngine(Engine[KubernetesSettings]):
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
         new = known_identity(run) is None
         whose = await cluster_identity(run, self.settings)
-        whose.write(run)
+        run.write_place(asdict(whose))
         order = RunObjects(run, layout_of(run, whose), self.settings)
         deployment = KubernetesDeployment(run, Cluster(whose.kubectl(self.settings), order.name), order, new)
         await deployment.prepare()
         try:
             async with background() as tasks:
-                for task in deployment.tasks():
+                for task in (deployment.loop.run(), deployment.loop.follow(), *map(deployment.loop.watch, WATCHED)):
                     tasks.create_task(task)
                 yield deployment
         finally:
@@ -87,9 +86,6 @@ class ClusterIdentity:
     mark: str
     """What tells this run's objects from those of another."""
 
-    def write(self, run: Run) -> None:
-        write_atomically(run.files.place, json.dumps(asdict(self)).encode(), permissions=0o600)
-
     def kubectl(self, settings: KubernetesSettings) -> Kubectl:
         return Kubectl(settings.kubectl, self.context, self.namespace)
 
@@ -97,9 +93,8 @@ class ClusterIdentity:
 def known_identity(run: Run) -> ClusterIdentity | None:
     """None before the first launch of the run in a cluster."""
     try:
-        written = json.loads(read_plain(run.files.place, MAX_SETTINGS_BYTES))
-        return ClusterIdentity(**written)
-    except (FileNotFoundError, TypeError):
+        return ClusterIdentity(**run.read_place())
+    except TypeError:
         return None
 
 
@@ -138,32 +133,6 @@ def layout_of(run: Run, identity: ClusterIdentity) -> ClusterLayout:
 OLDEST = (1, 29)
 """The first Kubernetes in which all that is used is switched on."""
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-
-
-def check_kubernetes(run: Run, settings: KubernetesSettings) -> None:
-    """All of it; whether data and model go together, too. Raises InputError."""
-    if not run.certs and not run.spec.allows_plaintext:
-        raise InputError(
-            "--on kubernetes: peers in a cluster speak over its network; make certificates with `dfl-launch certs` and "
-            f"give --certs, or write {run.spec.to_allow_plaintext}"
-        )
-    check_device(run.device, settings)
-    check_certificates(run.spec, run.certs)
-    check_resources(run.spec, run.files.path)
-    plan(run.spec)
-    try:
-        asyncio.run(check_cluster(run, settings))
-    except FailedError as error:
-        raise InputError(str(error)) from None
-
-
-def check_device(device: str, settings: KubernetesSettings) -> None:
-    try:
-        PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device)
-    except ValidationError:
-        raise InputError(f"--device {device}: choose auto, cpu, cuda or cuda:N") from None
-    if device not in ("auto", "cpu") and not settings.gpus:
-        raise InputError(f"--device {device}: a pod sees no GPU unless it is given one; add --option gpus=1")
 
 
 async def check_cluster(run: Run, settings: KubernetesSettings) -> None:
@@ -224,77 +193,71 @@ class PodReporter:
 
     def failed(self, pod: Pod) -> None:
         hint = "; give it more with --option memory=4Gi" if pod.why == "OOMKilled" else ""
-        self.once(f"{self._name(pod)}: the pod {pod.name} {pod.obituary}{hint}")
+        self.once(f"{self._name(pod)}: the pod {pod.name} {pod.exit_message}{hint}")
 
     def _name(self, pod: Pod) -> str:
         return "the pod for the results" if pod.index is None else self._ids[pod.index]
 
 
 VOLUME_AGENT = Path(__file__).parent / "programs" / "volume_agent.py"
-TRACE = "trace"
-SILENCE = 30.0
-"""Seconds after which a connection that says nothing counts as cut."""
-PASSES = 2
-"""So many looks at all files, and one of them began after now."""
+SILENCE_S = 30.0
+"""After which a connection that brings nothing counts as cut."""
+SCANS = 2
+"""So many looks of the agent at all files: one of them began after now."""
 
 
 class VolumeFiles:
-    """places: where each peer's directory is on the volume, by id. pod: the one through which it is read."""
+    """The peers' files on the run's volume, by the id of each peer and its directory there.
 
-    def __init__(self, kubectl: Kubectl, pod: str, files: RunFiles, places: Mapping[str, str]) -> None:
-        self._kubectl, self._pod, self._files = kubectl, pod, files
-        self._here = {f"{place}/{EVENTS}": files.out(id) / EVENTS for id, place in places.items()}
-        self._places = places
-        self._passes = 0
-        self._passed = asyncio.Condition()
+    pod: the one through which they are read.
+    """
+
+    def __init__(self, kubectl: Kubectl, pod: str, run: Run, directories: Mapping[str, str]) -> None:
+        self._kubectl, self._pod, self._run, self._directories = kubectl, pod, run, directories
+        self._scans = 0
+        self._scanned = asyncio.Condition()
+
+    def _here(self, names: Sequence[str]) -> dict[str, Path]:
+        """Where a file of that name on the volume comes to lie, for every peer."""
+        directories = self._directories.items()
+        return {f"{there}/{name}": self._run.files.out(id) / name for id, there in directories for name in names}
 
     async def follow(self) -> None:
-        """Brings what the peers' events are, until the connection is cut. CutError says why it was."""
-        offsets = {there: here.stat().st_size if here.exists() else 0 for there, here in self._here.items()}
-        async for notice in self._notices(f"follow({offsets!r})"):
-            if "data" in notice and notice["file"] in self._here:
-                write_at(self._here[notice["file"]], notice["at"], base64.b64decode(notice["data"]))
+        """Copy the peers' events as they grow, until the connection is cut. CutError says why it was."""
+        here = self._here([EVENTS])
+        async for notice in self._notices(f"follow({ {there: bytes_here(path) for there, path in here.items()}!r})"):
+            if "data" in notice and notice["file"] in here:
+                _write(here[notice["file"]], notice)
             elif not notice:
-                async with self._passed:
-                    self._passes += 1
-                    self._passed.notify_all()
+                async with self._scanned:
+                    self._scans += 1
+                    self._scanned.notify_all()
 
     async def caught_up(self) -> None:
-        """Until all that the peers have told by now is here; not for ever, where the connection is cut."""
+        """Wait until all that the peers have written by now is here, or a while if the connection is cut."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(SILENCE), self._passed:
-                enough = self._passes + PASSES
-                await self._passed.wait_for(lambda: self._passes >= enough)
+            async with asyncio.timeout(SILENCE_S), self._scanned:
+                enough = self._scans + SCANS
+                await self._scanned.wait_for(lambda: self._scans >= enough)
 
-    async def bring(self) -> None:
-        """What the summary needs of every peer, each file whole or not at all. CutError when that cannot be."""
-        here = {f"{place}/{name}": (id, name) for id, place in self._places.items() for name in (*WANTED, TRACE)}
-        over = False
-        async for notice in self._notices(f"bring({[*here]!r})"):
-            over = over or "over" in notice
-            if path := self._wanted(here, str(notice.get("file", ""))):
+    async def fetch(self) -> None:
+        """Fetch what the summary needs of every peer, each file whole or not at all. Raises CutError if it cannot."""
+        here, complete = self._here(self._run.wanted), False
+        async for notice in self._notices(f"fetch({[*here]!r})"):
+            complete = complete or "over" in notice
+            if path := here.get(str(notice.get("file", ""))):
+                path.parent.mkdir(exist_ok=True)  # of traces
                 part = path.with_name(f".{path.name}.part")
                 if "data" in notice:
-                    write_at(part, notice["at"], base64.b64decode(notice["data"]))
+                    _write(part, notice)
                 elif notice["size"] == 0:
-                    write_at(path, 0, b"")
+                    _write(path, {"at": 0, "data": ""})
                 elif not part.exists():
                     raise CutError(f"the cluster told of {path.name} and did not send it; run the command again")
                 elif part.stat().st_size == notice["size"]:
                     part.replace(path)
-        if not over:
+        if not complete:
             raise CutError("the connection to the cluster was cut while results were brought; run the command again")
-
-    def _wanted(self, here: Mapping[str, tuple[str, str]], there: str) -> Path | None:
-        """Where a file that was asked for comes to lie; None for any other."""
-        directory, _, name = there.rpartition("/")
-        id, place = here.get(there) or here.get(directory) or ("", "")
-        if not id or name in ("", ".", "..") or (there not in here and place != TRACE):
-            return None
-        if there in here:
-            return self._files.out(id) / name
-        (self._files.out(id) / TRACE).mkdir(exist_ok=True)
-        return self._files.out(id) / TRACE / name
 
     async def _notices(self, call: str) -> AsyncIterator[dict[str, Any]]:
         program = f"{VOLUME_AGENT.read_text()}\n{call}\n"
@@ -305,9 +268,9 @@ class VolumeFiles:
         async with self._kubectl.listen(*command, given=program) as lines:
             while True:
                 try:
-                    line = await asyncio.wait_for(lines.readline(), SILENCE)
+                    line = await asyncio.wait_for(lines.readline(), SILENCE_S)
                 except TimeoutError:
-                    raise CutError(f"the cluster has said nothing for {SILENCE:g} s") from None
+                    raise CutError(f"the cluster has said nothing for {SILENCE_S:g} s") from None
                 if not line:
                     break
                 try:
@@ -320,17 +283,14 @@ class VolumeFiles:
             raise refused if "(Forbidden)" in last else CutError(str(refused))
 
 
-def write_at(path: Path, at: int, data: bytes) -> None:
-    """FailedError when it cannot be written."""
+def _write(path: Path, notice: Mapping[str, Any]) -> None:
+    """Raises CutError where something is missing before it, and FailedError if it cannot be written here."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "wb") as file:
-            if at < os.fstat(descriptor).st_size:  # the file there was begun anew
-                file.truncate(at)
-            file.seek(at)
-            file.write(data)
+        write_at(path, notice["at"], base64.b64decode(notice["data"]))
+    except ValueError as error:
+        raise CutError(str(error)) from None
     except OSError as error:
-        raise FailedError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise FailedError(write_failure(path, error)) from None
 
 
 def volume_place(index: int, id: str) -> str:
@@ -356,32 +316,31 @@ def _append_log(run: Run, id: str, pod: str, lines: list[str]) -> None:
             file.write("\n".join([head, *lines]) + "\n")
 
 
-class PeerPods(Process):
-    """index: its place in the ring. ask: told of signals."""
+class PeerPods(FollowedProcess):
+    """One peer: the pods that the Job makes for it, one after the other.
+
+    index: its place in the ring. ask: called for each signal.
+    """
 
     def __init__(self, index: int, out: Path, ask: Callable[[int], None]) -> None:
+        super().__init__()
         self.index, self._out, self._ask = index, out, ask
         self._pods = 0
-        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     @property
     def restarts(self) -> int:
         return max(0, self._pods - 1)
 
-    async def wait(self) -> int:
-        return await asyncio.shield(self.ended)
-
     def signal(self, number: int) -> None:
-        if not self.ended.done():
+        if not self.ended:
             self._ask(number)
 
-    def judge(self, state: ClusterState, stopping: bool) -> None:
-        """Ends with the exit code, once the cluster or the peer itself has decided that there will be no other pod."""
+    def update(self, state: ClusterState, stopping: bool) -> None:
+        """Report the end once the cluster, or the peer itself, has decided that there will be no other pod."""
         pods = state.of_peer(self.index)
         self._pods = max(self._pods, len(pods))
-        last = pods[-1] if pods else None
-        if not self.ended.done() and (code := self._code(state, last, stopping)) is not None:
-            self.ended.set_result(code)
+        if (code := self._code(state, pods[-1] if pods else None, stopping)) is not None:
+            self.end(code)
 
     def _code(self, state: ClusterState, last: Pod | None, stopping: bool) -> int | None:
         job = state.job
@@ -391,13 +350,9 @@ class PeerPods(Process):
             return None
         seen = last.code if last else None
         final = stopping or (job is not None and (bool(job.over) or self.index in job.failed))
-        if seen and (final or self._gives_up()):
+        if seen and (final or gave_up(self._out)):
             return seen
         return (-signal.SIGTERM if stopping or not last else -signal.SIGKILL) if final else None
-
-    def _gives_up(self) -> bool:
-        """Whether the peer itself has said that it cannot go on."""
-        return isinstance(last_event(self._out / EVENTS), Failed)
 
 
 LOOK = 30.0
@@ -442,9 +397,8 @@ class ControlLoop:
 
     @property
     def codes(self) -> Collection[int | None]:
-        """Of all peers; None: not ended yet, or nobody knows how."""
-        ended = [peer.ended for peer in self.peers.values()]
-        return [one.result() if one.done() and not one.exception() else None for one in ended]
+        """Of all peers; None for one that has not ended, or in an unknown way."""
+        return [peer.returncode for peer in self.peers.values()]
 
     @property
     def all_done(self) -> bool:
@@ -485,25 +439,25 @@ class ControlLoop:
             await asyncio.sleep(AGAIN)
 
     async def _step(self) -> None:
-        await self._obey()
+        await self._apply_signal()
         self.state = state = await self._cluster.look()
         if self._asked:
             self.still.clear() if state.running else self.still.set()
         else:
-            await self._see_to_collector(state.collector)
-            await self._see_to_job()
+            await self._reconcile_collector(state.collector)
+            await self._reconcile_job()
             await self._hear_of_failures([pod for pod in state.pods if pod.failed and pod.name not in self._heard])
             self._telling.pending(state.pods)
         for peer in self.peers.values():
-            peer.judge(state, bool(self._asked))
+            peer.update(state, bool(self._asked))
 
-    async def _obey(self) -> None:
+    async def _apply_signal(self) -> None:
         if (asked := self._asked) > self._done:
             await self.log()
             await (self._cluster.stop() if asked == 1 else self._cluster.kill())
             self._done = asked
 
-    async def _see_to_collector(self, pod: Pod | None) -> None:
+    async def _reconcile_collector(self, pod: Pod | None) -> None:
         if pod and pod.ready:
             return self.readable.set()
         self.readable.clear()
@@ -525,9 +479,9 @@ class ControlLoop:
                 "another with --option image=REGISTRY/NAME:TAG"
             )
         if pod.ended and self._collectors == COLLECTORS:
-            raise FailedError(f"the pod {pod.name} {pod.obituary}; is `{image}` an image of deploy/Dockerfile?")
+            raise FailedError(f"the pod {pod.name} {pod.exit_message}; is `{image}` an image of deploy/Dockerfile?")
 
-    async def _see_to_job(self) -> None:
+    async def _reconcile_job(self) -> None:
         if self.begun and self.state.job is None and not self.all_done:
             raise FailedError(f"somebody has deleted the job {self._order.name}; the same command resumes the run")
         if not self.begun and self.readable.is_set():
@@ -550,19 +504,17 @@ class ControlLoop:
             await append_logs(self._cluster, self._run, pods or self.state.pods)
 
     def _fail(self, error: FailedError) -> None:
-        """Ends all; whoever waits raises it."""
+        """End all peers; waiting for one of them raises the error."""
         for peer in self.peers.values():
-            if not peer.ended.done():
-                peer.ended.set_exception(error)
-                peer.ended.exception()
+            peer.fail(error)
         self.ask(signal.SIGKILL)
 
 
-REACH, END = 60.0, 60.0
-"""Seconds that the cluster is waited for to show the results, and to end the peers."""
-TRIES = 3
-"""To bring the results, where a connection is cut meanwhile."""
-WRONG_INPUT = 2
+COLLECTOR_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 60.0
+"""For the cluster to make the results readable, and to end the peers."""
+FETCH_ATTEMPTS = 3
+"""To fetch the results, where a connection is cut meanwhile."""
+WATCHED = ("job", "pod")
 
 
 class KubernetesDeployment(Deployment):
@@ -570,9 +522,9 @@ class KubernetesDeployment(Deployment):
 
     def __init__(self, run: Run, cluster: Cluster, order: RunObjects, new: bool) -> None:
         self._run, self._cluster, self._order, self._new = run, cluster, order, new
-        places = {id: volume_place(index, id) for index, id in enumerate(run.spec.ids)}
-        self._files = VolumeFiles(cluster.kubectl, f"{order.name}-collect", run.files, places)
-        self._loop = ControlLoop(run, cluster, order, self._files)
+        directories = {id: volume_place(index, id) for index, id in enumerate(run.spec.ids)}
+        self._files = VolumeFiles(cluster.kubectl, f"{order.name}-collect", run, directories)
+        self.loop = ControlLoop(run, cluster, order, self._files)
         self._collected = self._over = False
 
     async def prepare(self) -> None:
@@ -580,7 +532,7 @@ class KubernetesDeployment(Deployment):
         state = await self._cluster.look()
         job = state.job
         if job and job.over != "Failed" and job.annotations.get(DIGEST_ANNOTATION) == self._order.digest:
-            self._loop.take_up(state)
+            self.loop.take_up(state)
             return
         try:
             await self._cluster.remove_peers()
@@ -590,42 +542,36 @@ class KubernetesDeployment(Deployment):
                 await self._cluster.clear(claim=self._new)
             raise
 
-    def tasks(self) -> Iterator[Coroutine[None, None, None]]:
-        """What is to be done for as long as the launcher works."""
-        yield self._loop.run()
-        yield self._loop.follow()
-        yield from map(self._loop.watch, ("job", "pod"))
-
     async def start(self, id: str) -> Process:
-        return self._loop.peers[id]
+        return self.loop.peers[id]
 
-    async def end(self) -> None:
+    async def stop_all(self) -> None:
         self._over = True
-        if self._loop.all_done:
+        if self.loop.all_done:
             return
-        self._loop.ask(signal.SIGKILL)
+        self.loop.ask(signal.SIGKILL)
         try:
-            await asyncio.wait_for(self._loop.still.wait(), END)
+            await asyncio.wait_for(self.loop.still.wait(), STOP_TIMEOUT_S)
         except TimeoutError:
             shown = f"kubectl get pods --selector=job-name={self._order.name}"
             self._run.say(f"the cluster has not ended all peers yet; `{shown}` shows them")
 
     async def collect(self) -> None:
-        if not self._loop.all_done and not self._loop.readable.is_set():
+        if not self.loop.all_done and not self.loop.readable.is_set():
             return
-        await self._loop.log()
+        await self.loop.log()
         try:
-            await asyncio.wait_for(self._loop.readable.wait(), REACH)
+            await asyncio.wait_for(self.loop.readable.wait(), COLLECTOR_TIMEOUT_S)
         except TimeoutError:
             raise FailedError("the results cannot be read in the cluster now; the same command tries again") from None
         await self._files.caught_up()
-        await self._bring()
+        await self._fetch()
         self._collected = True
 
-    async def _bring(self) -> None:
-        for left in reversed(range(TRIES)):
+    async def _fetch(self) -> None:
+        for left in reversed(range(FETCH_ATTEMPTS)):
             try:
-                await self._files.bring()
+                await self._files.fetch()
                 break
             except CutError:
                 if not left:
@@ -636,8 +582,8 @@ class KubernetesDeployment(Deployment):
         """Removes what is in the cluster, but for the checkpoints where somebody may want to go on from them."""
         if not self._over:
             return
-        first = self._new and (not self._loop.begun or WRONG_INPUT in self._loop.codes)
-        kept = not (first or (self._loop.all_done and self._collected))
+        first = self._new and (not self.loop.begun or WRONG_INPUT in self.loop.codes)
+        kept = not (first or (self.loop.all_done and self._collected))
         try:
             await self._cluster.clear(claim=not kept)
         except FailedError as error:

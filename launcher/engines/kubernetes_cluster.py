@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from launcher.engines.kubernetes_objects import INDEX_ANNOTATION, RUN_LABEL
 from peer.errors import FailedError, InputError
+from peer.exit_codes import in_words, of_container
 from peer.text import one_line
 
 ANSWER, PATIENCE = 20, 60.0
@@ -122,8 +123,6 @@ UNPULLABLE = ("ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 """Reasons that no image will come: ErrImagePull alone is one try."""
 USUAL = ("ContainerCreating", "PodInitializing", "SchedulingGated")
 """What every pod waits for, for a while."""
-ASKED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
-"""Exit codes of a peer that was told to stop."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class Pod:
             phase=status.get("phase", "Pending"),
             ready=bool(container.get("ready")) and "deletionTimestamp" not in metadata,
             made=metadata.get("creationTimestamp", ""),
-            code=exit_code(ended["exitCode"]) if ended else None,
+            code=of_container(ended["exitCode"]) if ended else None,
             why=reason.get("reason", ""),
             told=one_line(reason.get("message", "")),
         )
@@ -177,11 +176,8 @@ class Pod:
         return bool(self.code) or (self.code is None and self.phase == "Failed")
 
     @property
-    def obituary(self) -> str:
-        if self.code is None:
-            how = "was ended by the cluster"
-        else:
-            how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+    def exit_message(self) -> str:
+        how = "was ended by the cluster" if self.code is None else in_words(self.code)
         return f"{how} ({self.why})" if self.why not in ("", "Error") else how
 
     @property
@@ -253,10 +249,6 @@ class ClusterState:
         """Whether a peer may still be at work, or be started again."""
         at_work = any(not pod.ended for pod in self.pods if pod.index is not None)
         return at_work or (self.job is not None and not self.job.over)
-
-
-def exit_code(code: int) -> int:
-    return code if code <= 128 or code in ASKED else 128 - code
 
 
 def indexes(written: str) -> frozenset[int]:

@@ -1,13 +1,13 @@
-"""Peers as processes of this machine, copies of a fork server (`programs/fork_server.py`).
+"""Peers as processes of this machine, forked by a fork server (`programs/fork_server.py`).
 
-    async with ForkServer() as server:
+    async with fork_server() as server:
         process = await server.start(["--config", "peer3.yaml"], log=Path("peer3/log.txt"))
         code = await process.wait()
 
 Leaving the block ends every child that still runs (SIGTERM, after the grace SIGKILL), and so does the death of this
 process by whatever cause: the fork server and its children read a pipe that closes with it.
 
-The fork server and this module speak JSON lines over a socket; what they say stands at the head of
+The fork server and this module exchange JSON lines over a socket; the protocol stands at the head of
 `programs/fork_server.py`. All peers write into the run's directory themselves, so there is nothing to follow and
 nothing to collect.
 """
@@ -18,24 +18,22 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
-from launcher.engines.base import Deployment, Engine, Process, Run
-from launcher.engines.preflight import check_certificates, check_device, check_resources, check_room
+from launcher.engines.base import Deployment, Engine, FollowedProcess, Run
+from launcher.engines.preflight import check_device, check_resources, check_room, check_secrecy
 from launcher.plan import plan
 from peer.errors import FailedError, InputError
-from peer.learning.device import in_turn
+from peer.learning.device import choose_device, in_turn
 from peer.network.transport.addresses import split, why_taken
 from peer.process import raise_open_files
 from peer.settings import Settings
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig, check_plaintext
 from peer.tasks import background
 from peer.telemetry.metrics import client
 from peer.telemetry.telemetry import load_tracker, writer_class
@@ -44,111 +42,31 @@ from peer.telemetry.telemetry import load_tracker, writer_class
 PRELOAD = ("numpy", "torch", "torch._dynamo", "uvloop", "peer.preloaded")
 """What every peer imports, once for all of them; what is not installed is left out."""
 
+SERVER_ENDED = "the fork server ended before its peers; the same command resumes the run"
 
-class Child(Process):
-    """One child of the fork server. `returncode` is None while it runs, and -n after signal n."""
 
-    def __init__(self, pid: int, server: "ForkServer"):
-        self.pid = pid
-        self.returncode: int | None = None
-        self._server = server
-        self._ended = asyncio.Event()
+class Child(FollowedProcess):
+    """One child of the fork server."""
 
-    async def wait(self) -> int:
-        """The exit code, once there is one. Raises FailedError if the fork server is lost before."""
-        await self._ended.wait()
-        if self.returncode is None:
-            raise FailedError(self._server.lost)
-        return self.returncode
+    def __init__(self, pid: int, send: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__()
+        self.pid, self._send = pid, send
 
     def signal(self, number: int) -> None:
-        """Sends the signal, unless the process has ended."""
-        if self.returncode is None:
-            self._server.order({"do": "signal", "pid": self.pid, "signal": int(number)})
-
-    def end(self, code: int | None) -> None:
-        self.returncode = code
-        self._ended.set()
-
-
-def abandon(waiting: asyncio.Future[Any]) -> None:
-    """Tells whoever waits, if anybody does, that nothing will come."""
-    if not waiting.done():
-        waiting.set_exception(FailedError(ForkServer.lost))
-        waiting.exception()
+        if not self.ended:
+            self._send({"do": "signal", "pid": self.pid, "signal": int(number)})
 
 
 class ForkServer:
-    """A `launcher.engines.programs.fork_server` process and its children.
+    """A `launcher.engines.programs.fork_server` process and its children; `fork_server` starts and ends it."""
 
-    entry: `module:function` that a child calls with its argv; it returns the exit code.
-    preload: modules imported once, before the first child.
-    grace: seconds between the SIGTERM and the SIGKILL of children that outlive this process.
-    keep: descriptors that the fork server and every child hold open as long as they live (a lock, say).
-    """
-
-    lost = "the fork server ended before its peers; the same command resumes the run"
-
-    def __init__(
-        self,
-        *,
-        entry: str = "peer.cli:main",
-        preload: Sequence[str] = PRELOAD,
-        grace: float = 5.0,
-        keep: Sequence[int] = (),
-    ):
-        self.entry, self.preload, self.grace, self.keep = entry, tuple(preload), grace, tuple(keep)
+    def __init__(self, pid: int, writer: asyncio.StreamWriter, lifeline: int) -> None:
+        self.pid = pid
+        self._writer, self._lifeline = writer, lifeline
         self._numbers = itertools.count()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starting: dict[int, asyncio.Future[Child]] = {}
         self._running: dict[int, Child] = {}
-        self._ready: asyncio.Future[int] | None = None
-
-    async def __aenter__(self) -> Self:
-        """Starts the fork server; the first `start` waits until its imports are done."""
-        raise_open_files()  # the fork server and its children inherit it
-        async with AsyncExitStack() as stack:
-            tasks = await stack.enter_async_context(background())
-            await self._open(tasks)
-            stack.push_async_callback(self._close)
-            self._stack = stack.pop_all()
-        return self
-
-    async def _open(self, tasks: asyncio.TaskGroup) -> None:
-        ours, theirs = socket.socketpair()
-        end, self._lifeline = os.pipe()
-        command = [sys.executable, "-P", "-m", "launcher.engines.programs.fork_server"]
-        command += ["--control", str(theirs.fileno()), "--lifeline", str(end), "--grace", str(self.grace)]
-        command += ["--entry", self.entry, "--preload", ",".join(self.preload)]
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), end, *self.keep),
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-            os.close(end)
-        self._ready = asyncio.get_running_loop().create_future()
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._listener = tasks.create_task(self._listen())
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._stack.__aexit__(kind, error, trace)
-
-    async def _close(self) -> None:
-        self._let_go()
-        self._writer.close()
-        with suppress(ConnectionError):
-            await self._writer.wait_closed()
-        await self._process.wait()
-        await self._listener
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     async def start(
         self,
@@ -158,45 +76,45 @@ class ForkServer:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Child:
-        """Starts `entry(argv)` with its output appended to `log` and `env` added to the environment.
+        """Start `entry(argv)` with its output appended to `log` and `env` added to the environment.
 
-        Raises FailedError if the log cannot be opened, no process can be had or the fork server is gone.
+        Raises FailedError if the log cannot be opened, no process can be had or the fork server has ended.
         """
-        assert self._ready is not None, "start inside `async with`"
         await asyncio.shield(self._ready)
         if self._lifeline < 0:
-            raise FailedError(self.lost)
+            raise FailedError(SERVER_ENDED)
         number = next(self._numbers)
         started: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._starting[number] = started
         place = {"cwd": None if cwd is None else str(cwd), "env": dict(env or {})}
-        self.order({"do": "start", "number": number, "argv": list(argv), "log": str(log), **place})
+        self._send({"do": "start", "number": number, "argv": list(argv), "log": str(log), **place})
         return await started
 
-    def order(self, order: dict[str, Any]) -> None:
+    def _send(self, order: dict[str, Any]) -> None:
         if not self._writer.is_closing():
             self._writer.write(json.dumps(order).encode() + b"\n")
 
-    async def _listen(self) -> None:
+    async def listen(self, reader: asyncio.StreamReader) -> None:
+        """Apply its notices until it ends; then fail whatever still waits for one."""
         with suppress(ConnectionError):
-            async for line in self._reader:
-                self._hear(json.loads(line))
-        self._let_go()
-        assert self._ready is not None
-        abandon(self._ready)
-        for started in self._starting.values():
-            abandon(started)
+            async for line in reader:
+                self._on_notice(json.loads(line))
+        self.close_lifeline()
+        awaited: list[asyncio.Future[Any]] = [self._ready, *self._starting.values()]
+        for waiting in awaited:
+            if not waiting.done():
+                waiting.set_exception(FailedError(SERVER_ENDED))
+                waiting.exception()  # otherwise asyncio complains where nothing waits
         for process in self._running.values():
-            process.end(None)
+            process.fail(FailedError(SERVER_ENDED))
 
-    def _hear(self, notice: dict[str, Any]) -> None:
+    def _on_notice(self, notice: dict[str, Any]) -> None:
         if "ready" in notice:
-            assert self._ready is not None
-            self._ready.set_result(notice["ready"])
+            self._ready.set_result(None)
         elif "exited" in notice:
             self._running.pop(notice["exited"]).end(notice["code"])
         elif "started" in notice:
-            process = self._running[notice["pid"]] = Child(notice["pid"], self)
+            process = self._running[notice["pid"]] = Child(notice["pid"], self._send)
             started = self._starting.pop(notice["started"])
             if not started.done():
                 started.set_result(process)
@@ -204,11 +122,53 @@ class ForkServer:
             why = f"a peer could not be started ({notice['why']}); mend that and run again"
             refused.set_exception(FailedError(why))
 
-    def _let_go(self) -> None:
-        """Closes the lifeline: whoever still runs ends."""
+    def close_lifeline(self) -> None:
+        """End all children that still run, by the end of the pipe that they read."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
+
+
+@asynccontextmanager
+async def fork_server(
+    *, entry: str = "peer.cli:main", preload: Sequence[str] = PRELOAD, grace: float = 5.0, keep: Sequence[int] = ()
+) -> AsyncIterator[ForkServer]:
+    """A fork server for the block; the first `start` waits until its imports are done.
+
+    entry: `module:function` that a child calls with its argv; it returns the exit code.
+    preload: modules imported once, before the first child.
+    grace: seconds between the SIGTERM and the SIGKILL of children that outlive this process.
+    keep: descriptors that the fork server and every child hold open as long as they live (a lock, say).
+    """
+    raise_open_files()  # the fork server and its children inherit it
+    ours, theirs = socket.socketpair()
+    end, lifeline = os.pipe()
+    command = [sys.executable, "-P", "-m", "launcher.engines.programs.fork_server"]
+    command += ["--control", str(theirs.fileno()), "--lifeline", str(end), "--grace", str(grace)]
+    command += ["--entry", entry, "--preload", ",".join(preload)]
+    async with background() as tasks:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), end, *keep),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(end)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        server = ForkServer(process.pid, writer, lifeline)
+        listening = tasks.create_task(server.listen(reader))
+        try:
+            yield server
+        finally:
+            server.close_lifeline()
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            await process.wait()
+            await listening
 
 
 class LocalSettings(Settings):
@@ -216,7 +176,7 @@ class LocalSettings(Settings):
 
 
 class LocalDeployment(Deployment):
-    """Starts every peer from one fork server; all write into the run's directory themselves."""
+    """Starts every peer from one fork server."""
 
     def __init__(self, run: Run, server: ForkServer) -> None:
         self._files, self._server = run.files, server
@@ -232,10 +192,16 @@ class LocalEngine(Engine[LocalSettings]):
     Settings = LocalSettings
 
     def check(self, run: Run) -> None:
-        check_here(run)
+        check_device(run.device)
+        choose_device(run.device)
+        check_secrecy(run)
+        check_addresses(run.spec)
+        check_watching(run.spec)
+        check_resources(run.spec, run.files.path)
+        check_room(plan(run.spec), run.files.path)  # the plan also finds whether data and model fit together
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
-        """Of several GPUs each peer has one."""
+        """With one GPU each, where there are several."""
         return {**super().config(run, id), "device": in_turn(run.device, run.spec.ids.index(id))}
 
     @asynccontextmanager
@@ -243,16 +209,16 @@ class LocalEngine(Engine[LocalSettings]):
         async with self.fork_server(run.lock) as server:
             yield LocalDeployment(run, server)
 
-    def fork_server(self, lock: int) -> ForkServer:
-        return ForkServer(keep=(lock,) if lock >= 0 else ())
+    def fork_server(self, lock: int) -> AbstractAsyncContextManager[ForkServer]:
+        return fork_server(keep=(lock,) if lock >= 0 else ())
 
 
 def check_addresses(spec: Spec) -> None:
-    """Whether every peer could listen at its address on this machine now."""
+    """Check that every peer could listen at its address on this machine now."""
     for member in spec.ring:
         if member.address and (why := why_taken(member.address)):
-            if who := holder(member.address):
-                why += f" ({who})"
+            if process := listening_process(member.address):
+                why += f" ({process})"
             raise InputError(
                 f"{member.id} cannot listen at {member.address}: {why}; `dfl-launch run` starts every peer on this "
                 "machine: end what uses the address, or give the peers others (under `ring`, or with --peers another "
@@ -261,7 +227,7 @@ def check_addresses(spec: Spec) -> None:
 
 
 def check_watching(spec: Spec) -> None:
-    """Whether every peer could serve its metrics here now, and what else is told of events is there."""
+    """Check that every peer could serve its metrics here now, and that other subscribers of its events are there."""
     if spec.metrics:
         client()
     for id, address in spec.metrics_addresses.items():
@@ -273,21 +239,8 @@ def check_watching(spec: Spec) -> None:
         load_tracker(spec.tracker)
 
 
-def check_here(run: Run) -> None:
-    """All of it; whether data and model go together, too. Raises InputError."""
-    spec, out = run.spec, run.files.path
-    check_device(run.device)
-    if not run.certs:
-        check_plaintext(PeerConfig(federation=Path("federation.yaml"), id=spec.ids[0]), spec)
-    check_certificates(spec, run.certs)
-    check_addresses(spec)
-    check_watching(spec)
-    check_resources(spec, out)
-    check_room(plan(spec), out)
-
-
-def holder(address: str) -> str | None:
-    """The process that listens at the port of `host:port`, in words; None where that cannot be seen."""
+def listening_process(address: str) -> str | None:
+    """Return name and number of the process that listens at the port of `host:port`; None if that cannot be seen."""
     _, port = split(address)
     with suppress(psutil.Error, OSError):  # on some systems only root may look
         for connection in psutil.net_connections("tcp"):

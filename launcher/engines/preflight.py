@@ -1,34 +1,65 @@
-"""What would make peers refuse to start in any place, found before anything is created.
+"""Checks that several engines make of a run before anything is created.
 
-Each check raises InputError with the way out, and creates nothing. Every engine calls those that apply to its place
-from its own `check`.
+Each raises InputError with a hint at what to do. Every engine calls those that apply to its place from its own `check`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from launcher.engines.base import Run
 from launcher.plan import Plan
 from launcher.run_files import certificate_files
-from peer.errors import InputError
-from peer.learning.device import choose_device
+from peer.errors import FailedError, InputError
 from peer.runtime.dry_run import check_disk, disk_needed, dry_run_figures
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig
+from peer.spec.peer import PeerConfig, check_plaintext
 from peer.spec.recordings import fixed_resources, recorded_views
 
 
-def check_device(device: str) -> None:
-    """Whether `--device` is one that a peer's config can name, and this machine has it."""
+@contextmanager
+def as_input_error(sentence: str = "{}") -> Iterator[None]:
+    """Raise InputError for a FailedError inside the block, as nothing has begun yet. `{}` stands for its message."""
+    try:
+        yield
+    except FailedError as error:
+        raise InputError(sentence.replace("{}", str(error))) from None
+
+
+def check_device(device: str, kinds: str = "auto, cpu, mps, cuda or cuda:N") -> None:
+    """Check that `--device` is one that a peer's config can name."""
     try:
         PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device)
     except ValidationError:
-        raise InputError(f"--device {device}: choose auto, cpu, mps, cuda or cuda:N") from None
-    choose_device(device)
+        raise InputError(f"--device {device}: choose {kinds}") from None
+
+
+def check_container_device(device: str, gpus: object, where: str, option: str) -> None:
+    """Check that `--device` can be had in a container, which sees no GPU unless it is given one."""
+    check_device(device, "auto, cpu, cuda or cuda:N")
+    if device not in ("auto", "cpu") and not gpus:
+        raise InputError(f"--device {device}: {where} sees no GPU unless it is given one; add --option gpus={option}")
+
+
+def check_secrecy(run: Run, network: str = "") -> None:
+    """Check that every peer's certificate is valid and made out to it, or that the spec does without.
+
+    network: the sentence's beginning where plaintext would cross a network that others use.
+    """
+    if not run.certs and not network:
+        check_plaintext(PeerConfig(federation=Path("federation.yaml"), id=run.spec.ids[0]), run.spec)
+    elif not run.certs and not run.spec.allows_plaintext:
+        raise InputError(
+            f"{network}; make certificates with `dfl-launch certs` and give --certs, or write "
+            f"{run.spec.to_allow_plaintext}"
+        )
+    check_certificates(run.spec, run.certs)
 
 
 def check_certificates(spec: Spec, certs: Path | None) -> None:
-    """Whether every peer's certificate is there, valid and made out to it."""
+    """Check that every peer's certificate is there, valid and made out to it."""
     if certs:
         from peer.network.transport.tls import CertificatePaths
 
@@ -37,7 +68,7 @@ def check_certificates(spec: Spec, certs: Path | None) -> None:
 
 
 def check_resources(spec: Spec, out: Path) -> None:
-    """Whether every peer finds what its resources are to be, where they are not measured, and the views to replay."""
+    """Check that resources that are not measured, and views to be replayed, are there for every peer."""
     for id in spec.ids:
         config = PeerConfig(federation=Path("federation.yaml"), id=id, out=out / id)
         fixed_resources(config, spec)
@@ -45,7 +76,7 @@ def check_resources(spec: Spec, out: Path) -> None:
 
 
 def check_room(made: Plan, out: Path) -> None:
-    """Whether the disk has room for what all peers together write; each looks for itself alone."""
+    """Check that the disk has room for what all peers together write; a peer itself checks for its own files only."""
     spec, first = made.spec, made.spec.ids[0]
     needed = disk_needed(spec, made.sizes["model"], dry_run_figures(spec, first, made.rehearsal(first)))
     check_disk(out, len(spec.ring) * needed)

@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
 from launcher.engines.base import Deployment, Engine, Process, Run
-from launcher.engines.preflight import check_certificates, check_room
+from launcher.engines.preflight import as_input_error, check_room, check_secrecy
 from launcher.plan import plan
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
@@ -115,6 +115,9 @@ def batch_script(python: str, arguments: Sequence[str]) -> str:
     return f"#!/bin/sh\nexec {shlex.join([python, '-P', str(inside), *arguments])}\n"
 
 
+NO_ANSWER = (
+    "--on slurm: Slurm does not answer ({}); see what `scontrol ping` says, or start peers in another way (--on)"
+)
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 FORMAT = "%i|%T|%r|%j|%Z"
 """Of `squeue`: id, state, reason, name, working directory."""
@@ -143,17 +146,6 @@ def check_programs() -> None:
         )
 
 
-def check_answers(directory: Path, known: str) -> QueuedJob | None:
-    """As `find`; InputError where Slurm does not answer."""
-    try:
-        return find_job(directory, known)
-    except FailedError as error:
-        raise InputError(
-            f"--on slurm: Slurm does not answer ({error}); see what `scontrol ping` says, or start peers in another "
-            "way (--on)"
-        ) from None
-
-
 def find_job(directory: Path, known: str) -> QueuedJob | None:
     """The user's job of this id or name whose working directory this is. FailedError if Slurm does not answer."""
     answer = _answer(["squeue", "--me", "--noheader", f"--format={FORMAT}"])
@@ -165,11 +157,9 @@ def find_job(directory: Path, known: str) -> QueuedJob | None:
 
 
 def check_job(arguments: Sequence[str], script: str) -> None:
-    """InputError with Slurm's reason if it would not take the job."""
-    try:
+    """Raise InputError with Slurm's reason if it would not accept the job."""
+    with as_input_error("Slurm would not take the job: {}; its settings are given by --option"):
         _answer(["sbatch", "--test-only", *arguments], script)
-    except FailedError as error:
-        raise InputError(f"Slurm would not take the job: {error}; its settings are given by --option") from None
 
 
 def submit_job(arguments: Sequence[str], script: str) -> str:
@@ -215,13 +205,10 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     def check(self, run: Run) -> None:
         check_programs()
-        if not run.certs and not run.spec.allows_plaintext:
-            raise InputError(
-                "--on slurm: peers on several nodes speak over the network; make certificates with `dfl-launch certs` "
-                f"and give --certs, or write {run.spec.to_allow_plaintext}"
-            )
-        check_certificates(run.spec, run.certs)
-        if job := check_answers(run.files.path, self._known(run)):
+        check_secrecy(run, "--on slurm: peers on several nodes speak over the network")
+        with as_input_error(NO_ANSWER):
+            job = self._find(run)
+        if job:
             raise InputError(
                 f"{job}, and it runs this federation: `dfl-launch attach {run.files.path}` takes it up, "
                 f"`scancel {job.id}` ends it"
@@ -399,7 +386,7 @@ class SlurmDeployment(Deployment):
         try:
             while self._job and not self._gone.is_set():
                 self._listen()
-                done = await self._obey(done)
+                done = await self._apply_signal(done)
                 await self._look()
                 self._give_up()
                 await self._pause()
@@ -414,7 +401,7 @@ class SlurmDeployment(Deployment):
         finally:
             self._gone.set()
 
-    async def end(self) -> None:
+    async def stop_all(self) -> None:
         """Until Slurm has put the job away: before, nothing new can begin in the directory."""
         self._wake.set()
         try:
@@ -433,7 +420,7 @@ class SlurmDeployment(Deployment):
         for line in self._outcome.news():
             self._run.say(line)
 
-    async def _obey(self, done: int) -> int:
+    async def _apply_signal(self, done: int) -> int:
         """Does what was asked since the last time; what has been done by now."""
         if self._asked > done:
             asked = self._asked

@@ -1,13 +1,13 @@
-"""Peers on the machines of a lab, over SSH. They go on without the launcher, until they are done or it tells them to
-stop.
+"""Peers on the machines of a lab, over SSH. They keep running without the launcher, until they are done or it stops
+them.
 
-In reading order: the engine; whose the files on the hosts are, so that no launcher takes another's for its own; what
-would keep peers from running on their hosts or from reaching each other, all of it named before a start; `--install`,
-with a wheel of the dfl that runs here, however it was installed; the deployment; what is brought here at the end; and
-`--fresh`, after which nothing of an earlier run stays on its hosts, on those neither that are no longer listed.
+In reading order: the engine; which run the files on the hosts belong to, so that no launcher takes another's for its
+own; what would keep peers from running on their hosts or from reaching each other, all of it reported before a start;
+`--install`, with a wheel of the dfl that runs here, however it was installed; the deployment; what is fetched at the
+end; and `--fresh`, after which nothing of an earlier run stays on its hosts, even on those that are no longer listed.
 
-At the end, what the summary needs of a peer is brought by SFTP, and its checkpoints stay where they are. Which files
-there are to be is known here: no name, no size and no listing of the host's is gone by.
+At the end, what the summary needs of a peer is fetched by SFTP, and its checkpoints stay where they are. Which files
+there are to be is known here: no name, no size and no listing from a host is trusted.
 
 Which peer runs on which host is in `ssh_hosts.py`, how a host is reached in `ssh_connection.py`, and what runs there in
 `programs/ssh_host.py` and `programs/ssh_keeper.py`.
@@ -18,7 +18,6 @@ import base64
 import getpass
 import hashlib
 import io
-import json
 import os
 import secrets
 import signal
@@ -30,30 +29,19 @@ from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import ValidationError
-
 import launcher
 import peer
-from launcher.engines.base import Deployment, Engine, Run
-from launcher.engines.preflight import check_certificates
-from launcher.engines.ssh_connection import (
-    CommandRejectedError,
-    HostConnection,
-    HostProbe,
-    RemotePeer,
-    UnreachableError,
-    agent,
-    probe_hosts,
-)
+from launcher.engines.base import Deployment, Engine, Run, certificates_beside
+from launcher.engines.preflight import as_input_error, check_device, check_secrecy
+from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer, agent, probe_hosts
 from launcher.engines.ssh_hosts import Host, Placement, SshSettings, placement
 from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
-from peer.files import MAX_SETTINGS_BYTES, read_plain, write_atomically, write_failure
+from peer.files import write_failure
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig, check_plaintext
 from peer.tasks import background
-from peer.telemetry.results import BEST_MODEL, MODEL, WANTED, traced
+from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
 from peer.topology import receivers, senders
 
 if TYPE_CHECKING:
@@ -61,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class SshEngine(Engine[SshSettings]):
-    """`--on ssh`: peers go on without the launcher, until they are done or it tells them to stop."""
+    """`--on ssh`: peers keep running without the launcher, until they are done or it stops them."""
 
     name = "ssh"
     outlives_launcher = True
@@ -70,21 +58,21 @@ class SshEngine(Engine[SshSettings]):
     def _places(self, spec: Spec) -> dict[str, Placement]:
         return placement(self.settings.hosts, spec)
 
-    def place(self, spec: Spec) -> Spec:
+    def with_addresses(self, spec: Spec) -> Spec:
         places = self._places(spec)
         ring = tuple(member.model_copy(update={"address": places[member.id].address}) for member in spec.ring)
         return spec.model_copy(update={"ring": ring})
 
     def check(self, run: Run) -> None:
+        check_device(run.device)
+        check_secrecy(run)
         asyncio.run(check_hosts(run, self._places(run.spec), self.settings.install))
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
         place = self._places(run.spec)[id]
         config = {**super().config(run, id), "device": place.host.device or run.device}
         config |= {"listen": place.listen} if place.address else {}
-        if run.certs:
-            config["tls"] = {"ca": "ca.pem", "cert": f"{id}.pem", "key": f"{id}.key"}
-        return config
+        return config | ({"tls": certificates_beside(id)} if run.certs else {})
 
     def clear(self, run: Run) -> None:
         asyncio.run(clear_hosts(run))
@@ -94,19 +82,19 @@ class SshEngine(Engine[SshSettings]):
         places = self._places(run.spec)
         hosts = {place.host.host: place.host for place in places.values()}
         links = {name: HostConnection(host, host.run(run.files.path.name), run.say) for name, host in hosts.items()}
-        deployment = SshDeployment(run, places, links)
         if self.settings.install:
             await install_dfl(hosts.values(), self.settings.extras, run.say)
         run.say(where_models_go([*hosts.values()]))
         async with background() as tasks:
             for link in links.values():
                 tasks.create_task(link.keep(link.host.interpreter(self.settings.install)))
+            deployment = SshDeployment(run, places, links)
             await deployment.prepare({id: self.config(run, id) for id in places})
             yield deployment
 
 
 def where_models_go(hosts: Sequence[Host]) -> str:
-    """What leaves the hosts at the end, for whoever starts the run."""
+    """Return what leaves the hosts at the end, to be shown before the run begins."""
     kept = ", ".join(host.host for host in hosts if host.models == "leave")
     if fetched := ", ".join(host.host for host in hosts if host.models == "fetch"):
         stay = f"those on {kept} stay there" if kept else "`models: leave` in hosts.yaml leaves them there"
@@ -115,16 +103,16 @@ def where_models_go(hosts: Sequence[Host]) -> str:
 
 
 def known_owner(run: Run) -> dict[str, str]:
-    """The run's owner and token; the token is empty before the first launch, which makes one."""
-    written = _read_owner(run)
+    """Return the run's owner and token; the token is empty before the first launch, which makes one."""
+    written = run.read_place()
     owner = f"{getpass.getuser()}@{socket.gethostname()}:{run.files.path}"
     return {"owner": written.get("owner", owner), "token": written.get("token", "")}
 
 
-def settled_owner(run: Run, places: Mapping[str, Placement]) -> dict[str, str]:
-    """The same, with a token. InputError when a peer is to go on where its checkpoints are not."""
+def record_owner(run: Run, places: Mapping[str, Placement]) -> dict[str, str]:
+    """Return the same, with a token. Raises InputError if a peer would continue where its checkpoints are not."""
     hosts = {id: _where(place.host) for id, place in places.items()}
-    earlier = _read_owner(run).get("hosts", {})
+    earlier = run.read_place().get("hosts", {})
     for id, host in hosts.items():
         if earlier.get(id, host) != host:
             raise InputError(
@@ -134,15 +122,13 @@ def settled_owner(run: Run, places: Mapping[str, Placement]) -> dict[str, str]:
     machines = {place.host.host: place.host.model_dump(mode="json") for place in places.values()}
     whose = known_owner(run)
     whose["token"] = whose["token"] or secrets.token_hex(16)
-    write_atomically(
-        run.files.place, json.dumps({**whose, "hosts": hosts, "machines": machines}).encode(), permissions=0o600
-    )
+    run.write_place({**whose, "hosts": hosts, "machines": machines})
     return whose
 
 
 def earlier_hosts(run: Run) -> dict[str, tuple[Host, list[str]]]:
-    """On which hosts the run's peers were placed last, by name, and which of them on each."""
-    written = _read_owner(run)
+    """Return the hosts on which the run's peers were placed last, by name, and which peers were on each."""
+    written = run.read_place()
     found = {name: Host.model_validate(content) for name, content in written.get("machines", {}).items()}
     ids: dict[str, str] = written.get("hosts", {})
     return {name: (host, [id for id in ids if ids[id] == _where(host)]) for name, host in found.items()}
@@ -152,71 +138,49 @@ def _where(host: Host) -> str:
     return f"{host.host}:{host.directory}"
 
 
-def _read_owner(run: Run) -> dict[str, Any]:
-    try:
-        written: dict[str, Any] = json.loads(read_plain(run.files.place, MAX_SETTINGS_BYTES))
-    except FileNotFoundError:
-        return {}
-    return written
-
-
 PYTHON = (3, 11)
-ROOM, INSTALLED = 200 << 20, 6 << 30
-"""Bytes that must be free for a run, and to install PyTorch and the rest."""
+RUN_BYTES, INSTALL_BYTES = 200 << 20, 6 << 30
+"""Disk space needed for a run, and to install PyTorch and the rest."""
 Answer = dict[str, Any]
 
 
 async def check_hosts(run: Run, places: Mapping[str, Placement], install: bool) -> None:
-    """InputError with everything that was found. Creates nothing, neither here nor there."""
-    check_launcher(run)
+    """Raise InputError with everything that was found. Creates nothing, neither here nor there."""
     hosts = {place.host.host: place.host for place in places.values()}
-    async with probe_hosts(hosts) as met:
-        here = {name: one for name, one in met.items() if isinstance(one, HostProbe)}
-        wrong = [f"{name}: {one}" for name, one in met.items() if isinstance(one, str)]
-        found = await asyncio.gather(*(_survey(run, one, places) for one in here.values()))
-        for visit, answer in zip(here.values(), found, strict=True):
-            wrong += [f"{visit.host.host}: {what}" for what in _lacking(answer, visit, install)]
+    async with probe_hosts(hosts) as (here, unreachable):
+        problems = [f"{name}: {why}" for name, why in unreachable.items()]
+        answers = await asyncio.gather(*(_survey(run, one, places) for one in here.values()))
+        found = dict(zip(here, answers, strict=True))
+        for name, answer in found.items():
+            problems += [f"{name}: {what}" for what in _lacking(answer, here[name].host, install)]
         if not install:
-            wrong += await devices(run, here, found)
-        running = {id for answer in found for id in answer["running"]}
-        wrong += await unreachable_peers(run.spec, places, here, running)
-    if wrong:
-        raise InputError("; ".join(wrong))
+            problems += await device_problems(run, here, found)
+        running = {id for answer in answers for id in answer["running"]}
+        problems += await unreachable_peers(run.spec, places, here, running)
+    if problems:
+        raise InputError("; ".join(problems))
 
 
-def check_launcher(run: Run) -> None:
-    """What this machine has to bring along."""
-    try:
-        config = PeerConfig(federation=run.files.federation, id=run.spec.ids[0], device=run.device)
-    except ValidationError:
-        raise InputError(f"--device {run.device}: choose auto, cpu, mps, cuda or cuda:N") from None
-    if not run.certs:
-        check_plaintext(config, run.spec)
-    check_certificates(run.spec, run.certs)
-
-
-async def _survey(run: Run, visit: HostProbe, places: Mapping[str, Placement]) -> Answer:
-    ids = [id for id, place in places.items() if place.host == visit.host]
-    directory = visit.host.run(run.files.path.name)
-    try:
-        found: Answer = await visit.ask("survey", directory=directory, run=known_owner(run), ids=ids)
-    except CommandRejectedError as error:
-        raise InputError(f"{visit.host.host}: {error}") from None
+async def _survey(run: Run, one: Agent, places: Mapping[str, Placement]) -> Answer:
+    ids = [id for id, place in places.items() if place.host == one.host]
+    directory = one.host.run(run.files.path.name)
+    with as_input_error(f"{one.host.host}: {{}}"):
+        found: Answer = await one.ask("survey", directory=directory, run=known_owner(run), ids=ids)
     return found
 
 
-def _lacking(answer: Answer, visit: HostProbe, install: bool) -> Iterator[str]:
-    """Of what the host must have."""
+def _lacking(answer: Answer, host: Host, install: bool) -> Iterator[str]:
+    """What the host must have and does not."""
     python, ours = ".".join(map(str, answer["python"])), version("dfl")
     if (*answer["python"],) < PYTHON:
-        yield f"`{visit.host.python}` is Python {python}, and dfl needs 3.11 or newer; name another in `python`"
+        yield f"`{host.python}` is Python {python}, and dfl needs 3.11 or newer; name another in `python`"
     elif install and not answer["venv"]:
-        yield f"`{visit.host.python}` has no venv module; install it (python3-venv), or name another in `python`"
+        yield f"`{host.python}` has no venv module; install it (python3-venv), or name another in `python`"
     elif not install and answer["dfl"] is None:
-        yield f"`{visit.host.python}` has no dfl; name one that has in `python`, or have it installed with --install"
+        yield f"`{host.python}` has no dfl; name one that has in `python`, or have it installed with --install"
     elif not install and answer["dfl"] != ours:
         yield f"dfl is {answer['dfl']} there and {ours} here; install the same, or give --install"
-    room = INSTALLED if install and not answer["installed"] else ROOM
+    room = INSTALL_BYTES if install and not answer["installed"] else RUN_BYTES
     if answer["free"] < room:
         free, needed = (f"{bytes / 1e6:,.0f} MB" for bytes in (answer["free"], room))
         yield f"{answer['there']}: {free} are free and {needed} needed; make room, or give another `directory`"
@@ -225,97 +189,102 @@ def _lacking(answer: Answer, visit: HostProbe, install: bool) -> Iterator[str]:
     yield from answer["obstacles"]
 
 
-async def devices(run: Run, here: Mapping[str, HostProbe], found: list[Answer]) -> list[str]:
-    """Of hosts that have dfl, those whose device cannot be used."""
-    able = [one for one, answer in zip(here.values(), found, strict=True) if answer["dfl"] == version("dfl")]
-    able = [one for one in able if (one.host.device or run.device) not in ("auto", "cpu")]
-    said = await asyncio.gather(*(one.ask("device", name=one.host.device or run.device) for one in able))
-    return [f"{one.host.host}: {why}" for one, why in zip(able, said, strict=True) if why]
+async def device_problems(run: Run, here: Mapping[str, Agent], found: Mapping[str, Answer]) -> list[str]:
+    """Ask the hosts that have this dfl whether they can use their device."""
+    wanted = {name: one.host.device or run.device for name, one in here.items()}
+    able = [name for name in here if found[name]["dfl"] == version("dfl") and wanted[name] not in ("auto", "cpu")]
+    answers = await asyncio.gather(*(here[name].ask("device", name=wanted[name]) for name in able))
+    return [f"{name}: {why}" for name, why in zip(able, answers, strict=True) if why]
 
 
-DIAL = 5.0
-"""Seconds that an attempt to reach an address may take."""
+DIAL_TIMEOUT_S = 5.0
 
 
-def neighbours(spec: Spec) -> dict[str, list[str]]:
-    """Whom each peer dials, by id: all others where the protocol puts the ring in another order."""
+def dialled_by(spec: Spec) -> dict[str, list[str]]:
+    """Return the peers that each peer dials: all others where the protocol reorders the ring."""
     graph = "complete" if spec.protocol.reorders else spec.protocol.graph
-    found = {}
-    for id in spec.ids:
-        found[id] = [*dict.fromkeys((*receivers(graph, spec.ids, id), *senders(graph, spec.ids, id)))]
-    return found
+    ids = spec.ids
+    return {id: [*dict.fromkeys((*receivers(graph, ids, id), *senders(graph, ids, id)))] for id in ids}
 
 
 async def unreachable_peers(
-    spec: Spec, places: Mapping[str, Placement], visits: Mapping[str, HostProbe], running: Collection[str]
+    spec: Spec, places: Mapping[str, Placement], agents: Mapping[str, Agent], running: Collection[str]
 ) -> list[str]:
-    """What is wrong between peers on hosts that can be visited; those that run listen at their addresses themselves."""
-    met = {id: visits[place.host.host] for id, place in places.items() if place.host.host in visits}
+    """Return the problems between peers on hosts that can be reached.
+
+    A host answers with a token at the addresses of its peers; peers that run already listen there themselves.
+    """
+    met = {id: agents[place.host.host] for id, place in places.items() if place.host.host in agents}
     tokens = {id: "" if id in running or not places[id].address else secrets.token_hex(8) for id in met}
     refused = await asyncio.gather(*(_listen(met[id], places[id], tokens[id]) for id in met))
     deaf = {id: why for id, why in zip(met, refused, strict=True) if why}
-    pairs = [(id, other) for id, others in neighbours(spec).items() for other in others]
-    pairs = [(id, other) for id, other in pairs if id in met and other in met and other not in deaf]
-    pairs = [(id, other) for id, other in pairs if places[other].address]
+    pairs = [
+        (id, other)
+        for id, others in dialled_by(spec).items()
+        for other in others
+        if id in met and other in met and other not in deaf and places[other].address
+    ]
     reasons = await asyncio.gather(*(_dial(met[id], places[other].address, tokens[other]) for id, other in pairs))
-    wrong = [f"{id} cannot listen at {places[id].listen} of {places[id].host.host}: {why}" for id, why in deaf.items()]
-    return wrong + [
-        _sentence(places[id], places[other], why) for (id, other), why in zip(pairs, reasons, strict=True) if why
+    problems = [
+        f"{id} cannot listen at {places[id].listen} of {places[id].host.host}: {why}" for id, why in deaf.items()
+    ]
+    return problems + [
+        _cannot_reach(places[id], places[other], why) for (id, other), why in zip(pairs, reasons, strict=True) if why
     ]
 
 
-async def _listen(visit: HostProbe, place: Placement, token: str) -> str:
+async def _listen(one: Agent, place: Placement, token: str) -> str:
     try:
         if token:
-            await visit.ask("listen", address=place.listen, token=token)
-    except CommandRejectedError as error:
+            await one.ask("listen", address=place.listen, token=token)
+    except FailedError as error:
         return f"{error}; end what uses it, or give the host another `port` or `listen`"
     return ""
 
 
-async def _dial(visit: HostProbe, address: str | None, token: str) -> str:
+async def _dial(one: Agent, address: str | None, token: str) -> str:
     try:
-        why: str = await visit.ask("dial", address=address, token=token, seconds=DIAL)
-    except CommandRejectedError as error:
+        why: str = await one.ask("dial", address=address, token=token, seconds=DIAL_TIMEOUT_S)
+    except FailedError as error:
         return str(error)
     return why
 
 
-def _sentence(caller: Placement, called: Placement, why: str) -> str:
+def _cannot_reach(caller: Placement, called: Placement, why: str) -> str:
     port = (called.address or "").rpartition(":")[2]
-    way_out = f"give {called.host.host} another `address`"
+    hint = f"give {called.host.host} another `address`"
     if "else" not in why and "name" not in why:
-        way_out = f"open port {port} of {called.host.host} to {caller.host.host}, or {way_out}"
+        hint = f"open port {port} of {called.host.host} to {caller.host.host}, or {hint}"
     return (
         f"{caller.id} on {caller.host.host} cannot reach {called.id} on {called.host.host} at {called.address} "
-        f"({why}): {way_out}"
+        f"({why}): {hint}"
     )
 
 
 async def install_dfl(hosts: Iterable[Host], extras: Sequence[str], say: Callable[[str], None]) -> None:
-    """On all at once. FailedError names a host where it did not work."""
-    name, content = build_wheel()
-    await asyncio.gather(*(_install_on(host, name, content, (extras, say)) for host in hosts))
+    """Install this dfl on all hosts at once. FailedError names a host where it did not work."""
+    name, wheel = build_wheel()
+    content = base64.b64encode(wheel).decode()
 
+    async def install_on(host: Host) -> None:
+        order = {"directory": host.directory, "content": content, "extras": extras}
+        try:
+            async with agent(host, host.python) as one:
+                if await one.ask("installed", **order):
+                    return
+                say(
+                    f"{host.host}: makes a Python environment in {host.environment} with dfl {version('dfl')} and what "
+                    "it needs, by pip; the first time that takes minutes"
+                )
+                await one.ask("install", name=name, **order)
+            async with agent(host, host.interpreter(installed=True)) as one:
+                if why := await one.ask("device", name="auto"):
+                    raise FailedError(why)
+        except FailedError as error:
+            raise FailedError(f"{host.host}: dfl could not be installed: {error}") from None
+        say(f"{host.host}: dfl {version('dfl')} is installed")
 
-async def _install_on(host: Host, name: str, content: bytes, how: tuple[Sequence[str], Callable[[str], None]]) -> None:
-    extras, say = how
-    order = {"directory": host.directory, "name": name, "content": base64.b64encode(content).decode(), "extras": extras}
-    try:
-        async with agent(host, host.python) as one:
-            if await one.ask("installed", directory=order["directory"], content=order["content"], extras=extras):
-                return
-            say(
-                f"{host.host}: makes a Python environment in {host.environment} with dfl {version('dfl')} and what it "
-                "needs, by pip; the first time that takes minutes"
-            )
-            await one.ask("install", **order)
-        async with agent(host, host.interpreter(installed=True)) as one:
-            if why := await one.ask("device", name="auto"):
-                raise CommandRejectedError(why)
-    except (CommandRejectedError, UnreachableError) as error:
-        raise FailedError(f"{host.host}: dfl could not be installed: {error}") from None
-    say(f"{host.host}: dfl {version('dfl')} is installed")
+    await asyncio.gather(*map(install_on, hosts))
 
 
 WHEEL_METADATA = "Wheel-Version: 1.0\nGenerator: dfl-launch\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -351,8 +320,8 @@ def _about(info: str) -> Iterator[tuple[str, bytes]]:
         yield f"{info}/{name}", (distribution("dfl").read_text(name) or "").encode()
 
 
-REACH, END = 60.0, 30.0
-"""Seconds that a host is waited for to place files, and to end peers."""
+STOP_TIMEOUT_S = 30.0
+"""For a host to end its peers."""
 KEEPER = (Path(__file__).parent / "programs" / "ssh_keeper.py").read_text()
 
 
@@ -361,11 +330,9 @@ class SshDeployment(Deployment):
 
     def __init__(self, run: Run, places: Mapping[str, Placement], links: Mapping[str, HostConnection]) -> None:
         self._run, self._places, self._links = run, places, links
-        self._over: set[str] = set()
-        """Peers that ended while no launcher saw it."""
+        self._ended_unseen: set[str] = set()
+        """Peers that ended while no launcher ran."""
         self._starting: set[str] = set()
-        self._roots: dict[str, str] = {}
-        """The run's directory on each host, absolute."""
 
     def _link(self, id: str) -> HostConnection:
         return self._links[self._places[id].host.host]
@@ -374,70 +341,64 @@ class SshDeployment(Deployment):
         return [id for id, place in self._places.items() if place.host == link.host]
 
     async def prepare(self, configs: Mapping[str, Mapping[str, object]]) -> None:
-        """Ships settings and certificates, and finds out who runs already."""
-        run = settled_owner(self._run, self._places)
-        answers = await self._everywhere(
-            lambda link: link.ask("place", run=run, ids=self._ids(link), files=self._files(self._ids(link), configs))
-        )
-        self._roots = {host: answer["root"] for host, answer in answers.items()}
-        codes = {id: code for answer in answers.values() for id, code in answer["codes"].items()}
-        if any(answer["running"] for answer in answers.values()) or [*codes.values()] == [0] * len(self._places):
-            self._over = {*codes}
+        """Send settings and certificates, and find out which peers run already."""
+        run = record_owner(self._run, self._places)
+
+        async def place(link: HostConnection) -> Answer:
+            ids = self._ids(link)
+            answer: Answer = await link.ask_within("place", run=run, ids=ids, files=self._files(ids, configs))
+            link.root = answer["root"]
+            return answer
+
+        links = self._links.values()
+        answers = await asyncio.gather(*map(place, links))
+        codes = {id: code for answer in answers for id, code in answer["codes"].items()}
+        if any(answer["running"] for answer in answers) or [*codes.values()] == [0] * len(self._places):
+            self._ended_unseen = {*codes}
         else:
-            await self._everywhere(lambda link: link.ask("forget", ids=self._ids(link)))
+            await asyncio.gather(*(link.ask_within("forget", ids=self._ids(link)) for link in links))
 
     def _files(self, ids: Sequence[str], configs: Mapping[str, Mapping[str, object]]) -> dict[str, tuple[str, int]]:
-        """name: (text, permissions), for these peers and nobody else."""
-        files = {"federation.yaml": (shipped(self._run.spec).dump(), 0o600)}
+        """name: (text, permissions), for these peers alone."""
+        texts = {"federation.yaml": shipped(self._run.spec).dump()}
         for id in ids:
-            files[f"{id}.yaml"] = (dump_yaml(configs[id]), 0o600)
+            texts[f"{id}.yaml"] = dump_yaml(configs[id])
             if self._run.certs:
                 found = certificate_files(self._run.certs, id).values()
-                files |= {path.name: (path.read_text(), 0o600) for path in found}
-        return files
-
-    async def _everywhere(self, do: Any) -> dict[str, Any]:
-        """What each host answers, by host; FailedError naming one that does not."""
-
-        async def one(link: HostConnection) -> Any:
-            try:
-                async with asyncio.timeout(REACH):
-                    return await do(link)
-            except TimeoutError:
-                raise FailedError(f"{link.host.host} cannot be reached: {link.why or 'timed out'}") from None
-
-        answers = await asyncio.gather(*map(one, self._links.values()))
-        return dict(zip(self._links, answers, strict=True))
+                texts |= {path.name: path.read_text() for path in found}
+        return {name: (text, 0o600) for name, text in texts.items()}
 
     async def start(self, id: str) -> RemotePeer:
-        link = self._link(id)
-        peer = RemotePeer(id, link.host, self._run.files.out(id), link.poke)
-        if id in self._over:
-            self._over.remove(id)
+        if id in self._ended_unseen:
+            self._ended_unseen.remove(id)
         else:
             self._starting.add(id)
-            await link.ask("start", id=id, keeper=KEEPER)
+            await self._link(id).ask("start", id=id, keeper=KEEPER)
             self._starting.remove(id)
+        return self._follow(id)
+
+    def _follow(self, id: str) -> RemotePeer:
+        link = self._link(id)
+        peer = RemotePeer(id, link.host, self._run.files.out(id), link.wake)
         link.follow(peer)
         return peer
 
-    async def end(self) -> None:
-        for id in self._starting:  # whether it was started nobody knows
-            link = self._link(id)
-            link.follow(peer := RemotePeer(id, link.host, self._run.files.out(id), link.poke))
-            peer.signal(signal.SIGKILL)
+    async def stop_all(self) -> None:
+        for id in self._starting:  # the order may have arrived or not
+            self._follow(id).signal(signal.SIGKILL)
         links = self._links.values()
         for link in links:
-            if link.running and link.why:
-                self._run.say(f"{link.host.host}: waiting up to {END:g} s to end {', '.join(link.running)} there")
+            if link.running and link.problem:
+                names = ", ".join(link.running)
+                self._run.say(f"{link.host.host}: waiting up to {STOP_TIMEOUT_S:g} s to end {names} there")
         with suppress(TimeoutError):
-            async with asyncio.timeout(END):
-                await asyncio.gather(*(link.ended() for link in links))
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await asyncio.gather(*(link.wait_ended() for link in links))
         for link in links:
             if link.running:
                 self._run.say(
-                    f"{link.host.host} could not be reached ({link.why or 'no answer'}): {', '.join(link.running)} may "
-                    "still run there; when it is back, end them with "
+                    f"{link.host.host} could not be reached ({link.problem or 'no answer'}): "
+                    f"{', '.join(link.running)} may still run there; once it is back, end them with "
                     f"`dfl-launch attach {self._run.files.path}` and Ctrl-C"
                 )
 
@@ -447,42 +408,37 @@ class SshDeployment(Deployment):
     async def _collect(self, link: HostConnection) -> None:
         if link.running:  # it could not be reached
             return
-        names = wanted_files(self._run.spec, link.host)
         for id in self._ids(link):
-            await collect_files(link, f"{self._roots[link.host.host]}/{id}", self._run.files.out(id), names)
+            names = wanted_files(self._run, link.host)
+            await collect_files(link, f"{link.root}/{id}", self._run.files.out(id), names)
 
 
 def shipped(spec: Spec) -> Spec:
-    """The directory of code is one of this machine; only who uses code of their own has it on the hosts too."""
+    """Return the spec for hosts: the directory of code is one of this machine, unless there is user code."""
     return spec if spec.own_code else spec.model_copy(update={"code": None})
 
 
-COLLECT_REACH = 60.0
-"""Seconds that a host is waited for; the files themselves take as long as they take."""
-
-CHUNK = 4 << 20
-"""Bytes that are asked for at a time."""
+CHUNK_BYTES = 4 << 20
+"""That are asked for at a time."""
 
 
-def wanted_files(spec: Spec, host: Host) -> tuple[str, ...]:
-    """Of all files that are wanted of a peer there, relative to its directory."""
-    if host.models == "leave":
-        return tuple(name for name in WANTED if name not in (MODEL, BEST_MODEL))
-    return (*WANTED, *(traced(round) for round in range(1, spec.rounds + 1) if spec.trace))
+def wanted_files(run: Run, host: Host) -> tuple[str, ...]:
+    """Return the files that are fetched of a peer there. Traces hold what was trained, as models do."""
+    return tuple(name for name in WANTED if name not in (MODEL, BEST_MODEL)) if host.models == "leave" else run.wanted
 
 
 async def collect_files(link: HostConnection, there: str, out: Path, names: Iterable[str] = WANTED) -> None:
-    """Those of its files that are there, each whole or not at all; tried again when the connection is lost meanwhile.
+    """Fetch those of the files that are there, each whole or not at all, over a new connection if one is lost.
 
-    FailedError when it cannot.
+    Raises FailedError if it cannot.
     """
     import asyncssh
 
     while True:
-        connection = await _connected(link)
+        connection = (await link.agent_within()).connection
         try:
             async with connection.start_sftp_client() as sftp:
-                await _bring(sftp, link.host, there, out, names)
+                await _fetch(sftp, link.host, there, out, names)
                 return
         except asyncssh.SFTPError as error:
             if not isinstance(error, asyncssh.SFTPConnectionLost | asyncssh.SFTPNoConnection):
@@ -500,21 +456,13 @@ async def collect_files(link: HostConnection, there: str, out: Path, names: Iter
         await asyncio.sleep(0)
 
 
-async def _connected(link: HostConnection) -> "asyncssh.SSHClientConnection":
-    try:
-        async with asyncio.timeout(COLLECT_REACH):
-            return (await link.agent()).connection
-    except TimeoutError:
-        raise FailedError(f"{link.host.host} cannot be reached: {link.why or 'timed out'}") from None
-
-
 async def _is_lost(connection: "asyncssh.SSHClientConnection") -> bool:
     await asyncio.sleep(0)  # it is marked as closed a step after its transport is
     closed: bool = connection.is_closed()
     return closed
 
 
-async def _bring(sftp: "asyncssh.SFTPClient", host: Host, there: str, out: Path, names: Iterable[str]) -> None:
+async def _fetch(sftp: "asyncssh.SFTPClient", host: Host, there: str, out: Path, names: Iterable[str]) -> None:
     import asyncssh
 
     left = host.bytes_of_a_peer
@@ -528,19 +476,19 @@ async def _bring(sftp: "asyncssh.SFTPClient", host: Host, there: str, out: Path,
             raise FailedError(host.too_much(there))
 
 
-async def _copy(file: "asyncssh.SFTPClientFile", here: Path, most: int) -> int:
-    """How many bytes it has; when there are more than `most`, the file is not made, and the rest is not asked for."""
+async def _copy(file: "asyncssh.SFTPClientFile", here: Path, limit: int) -> int:
+    """Return the size of the file. If it exceeds the limit, no file is made and the rest is not asked for."""
     here.parent.mkdir(mode=0o700, exist_ok=True)
     beside, size = here.with_name(f".{here.name}.part"), 0
     beside.unlink(missing_ok=True)
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as made:
-            while size <= most and (data := cast(bytes, await file.read(min(CHUNK, most + 1 - size)))):
+            while size <= limit and (data := cast(bytes, await file.read(min(CHUNK_BYTES, limit + 1 - size)))):
                 size += len(data)
-                if size <= most:
+                if size <= limit:
                     made.write(data)
-        if size <= most:
+        if size <= limit:
             beside.replace(here)
     finally:
         beside.unlink(missing_ok=True)
@@ -548,24 +496,22 @@ async def _copy(file: "asyncssh.SFTPClientFile", here: Path, most: int) -> int:
 
 
 async def clear_hosts(run: Run) -> None:
-    """Ends the peers and removes their files. FailedError, before any of it, names hosts that cannot be reached."""
+    """End the peers and remove their files. FailedError, before any of it, names hosts that cannot be reached."""
     placed = earlier_hosts(run)
-    async with probe_hosts({name: host for name, (host, _) in placed.items()}) as met:
-        away = [
-            f"{name} cannot be reached ({why}), and {', '.join(placed[name][1])} of the earlier run may still be there"
-            for name, why in met.items()
-            if isinstance(why, str)
-        ]
-        if away:
-            raise FailedError(f"{'; '.join(away)}: try again when that is mended, or choose another --out")
-        await asyncio.gather(
-            *(_clear_host(run, one, placed[name][1]) for name, one in met.items() if isinstance(one, HostProbe))
-        )
+    async with probe_hosts({name: host for name, (host, _) in placed.items()}) as (here, unreachable):
+        if unreachable:
+            away = "; ".join(
+                f"{name} cannot be reached ({why}), and {', '.join(placed[name][1])} of the earlier run may still be "
+                "there"
+                for name, why in unreachable.items()
+            )
+            raise FailedError(f"{away}: try again when that is mended, or choose another --out")
 
+        async def clear(one: Agent) -> None:
+            directory, ids = one.host.run(run.files.path.name), placed[one.host.host][1]
+            try:
+                await one.ask("discard", directory=directory, run=known_owner(run), ids=ids)
+            except FailedError as error:
+                raise FailedError(f"{one.host.host}: {error}") from None
 
-async def _clear_host(run: Run, visit: HostProbe, ids: list[str]) -> None:
-    directory = visit.host.run(run.files.path.name)
-    try:
-        await visit.ask("discard", directory=directory, run=known_owner(run), ids=ids)
-    except CommandRejectedError as error:
-        raise FailedError(f"{visit.host.host}: {error}") from None
+        await asyncio.gather(*map(clear, here.values()))

@@ -1,14 +1,14 @@
-"""A host as the launcher reaches it: a connection by SSH, and the process there that obeys.
+"""A host as the launcher reaches it: a connection by SSH, and the process there that executes its orders.
 
 Connections are made with the user's own keys, agent, ~/.ssh/config and known hosts. Over one of them,
-`programs/ssh_host.py` is sent to the host and run by the Python there: it obeys orders and answers them (`Agent`), and
-tells unasked what is added to peers' files and how peers end (`RemotePeer`).
+`programs/ssh_host.py` is sent to the host and run by the Python there: it executes orders and answers them (`Agent`),
+and reports unasked what is added to peers' files and how peers end (`RemotePeer`).
 
-A short stay at every host at once, to look whether peers can run there, is a `HostProbe`. For as long as a run lasts
-there is a `HostConnection`, which is made again whenever it is lost: orders wait until the host can be reached, and
-peers are followed from where their files end here.
+`probe_hosts` connects to all hosts at once, for a check whether peers can run there. For as long as a run lasts there
+is a `HostConnection`, which is made again whenever it is lost: orders wait until the host can be reached, and peers are
+followed from where their files end here.
 
-What a host says is not trusted: what is not said as it should be is passed over, and no peer's file grows beyond what
+What a host reports is not trusted: whatever has not the expected form is ignored, and no peer's file grows beyond what
 hosts.yaml allows.
 """
 
@@ -20,13 +20,13 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from errno import ECONNREFUSED
+from errno import ECONNREFUSED, EFBIG
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from launcher.engines.base import Process
+from launcher.engines.base import FollowedProcess, bytes_here, write_at
 from launcher.engines.ssh_hosts import Host, user_and_host
 from peer.errors import FailedError
 from peer.files import write_failure
@@ -36,27 +36,30 @@ if TYPE_CHECKING:
     import asyncssh
 
 
-PATIENCE = 10
-"""Seconds that an attempt to connect, and then one to log in, may take."""
-ALIVE = 5
-"""Seconds between two signs of life; when two in a row are not answered, the connection is lost."""
+CONNECT_TIMEOUT_S = 10
+"""For an attempt to connect, and then for one to log in."""
+KEEPALIVE_INTERVAL_S = 5
+"""When two keepalives in a row are not answered, the connection is lost."""
+
+
+T = TypeVar("T")
 
 
 class UnreachableError(FailedError):
-    """There is no connection to a host; the message says why, without naming the host."""
+    """There is no connection to a host; the message gives the reason without naming the host."""
 
 
 @asynccontextmanager
 async def connected(host: Host) -> AsyncIterator["asyncssh.SSHClientConnection"]:
-    """UnreachableError when there is none, or the server is not the one that is known."""
+    """A connection for the block. Raises UnreachableError if there is none, or the server is not the known one."""
     import asyncssh
 
     with unreachable_errors(host):
         connection = await asyncssh.connect(
             **user_and_host(host),
-            connect_timeout=PATIENCE,
-            login_timeout=PATIENCE,
-            keepalive_interval=ALIVE,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            login_timeout=CONNECT_TIMEOUT_S,
+            keepalive_interval=KEEPALIVE_INTERVAL_S,
             keepalive_count_max=2,
         )
     try:
@@ -68,7 +71,7 @@ async def connected(host: Host) -> AsyncIterator["asyncssh.SSHClientConnection"]
 
 @contextmanager
 def unreachable_errors(host: Host) -> Iterator[None]:
-    """What goes wrong with a connection comes out as an UnreachableError."""
+    """Raise UnreachableError for what goes wrong with a connection inside the block."""
     import asyncssh
 
     try:
@@ -78,7 +81,7 @@ def unreachable_errors(host: Host) -> Iterator[None]:
 
 
 def connection_error(error: Exception, host: Host) -> str:
-    """In words, with the way out where a person has to do something."""
+    """Return the error in words, with a hint where the user has to do something."""
     import asyncssh
 
     match error:
@@ -108,12 +111,10 @@ def connection_error(error: Exception, host: Host) -> str:
 
 PROGRAM = Path(__file__).parent / "programs" / "ssh_host.py"
 BEGIN = "import sys, json; exec(json.loads(sys.stdin.buffer.readline()))"
-LONGEST = 10_000
-"""Bytes that are read of why a Python does not run."""
-PAUSE = 20
-"""Seconds between two signs that the launcher is there."""
-
-LOST = "the connection was lost"
+MAX_COMPLAINT_BYTES = 10_000
+"""That are read of why a Python does not run."""
+PING_INTERVAL_S = 20
+"""Between two signs to the host that the launcher is there."""
 
 Notice = dict[str, Any]
 
@@ -121,63 +122,66 @@ Notice = dict[str, Any]
 class ConnectionLostError(UnreachableError):
     """The connection was lost before the answer came."""
 
+    def __init__(self) -> None:
+        super().__init__("the connection was lost")
+
 
 class CommandRejectedError(FailedError):
-    """The host cannot obey an order; the message says why, without naming the host."""
+    """The host cannot execute an order; the message gives the reason without naming the host."""
 
 
 class Agent:
-    """One connection to one host, and the process there that obeys."""
+    """One connection to one host, and the process there that executes orders."""
 
     def __init__(
         self, host: Host, connection: "asyncssh.SSHClientConnection", process: "asyncssh.SSHClientProcess[bytes]"
     ) -> None:
-        self.connection, self._host, self._process = connection, host, process
+        self.host, self.connection, self._process = host, connection, process
         self._numbers = itertools.count()
         self._awaited: dict[int, asyncio.Future[Any]] = {}
         self._over = asyncio.Event()
 
     async def ask(self, do: str, **order: Any) -> Any:
-        """The answer; RefusedError, or LostError when none can come any more."""
+        """Return the answer. Raises CommandRejectedError, or ConnectionLostError if none can come any more."""
         if self._over.is_set():
-            raise ConnectionLostError(LOST)
+            raise ConnectionLostError()
         number = next(self._numbers)
         answer = self._awaited[number] = asyncio.get_running_loop().create_future()
         try:
             self._process.stdin.write(json.dumps({"order": number, "do": do, "given": order}).encode() + b"\n")
             return await answer
         except OSError:
-            raise ConnectionLostError(LOST) from None
+            raise ConnectionLostError() from None
         finally:
             del self._awaited[number]
 
-    async def lost(self) -> NoReturn:
-        """LostError once the connection is lost."""
+    async def wait_lost(self) -> NoReturn:
+        """Raise ConnectionLostError once the connection is lost."""
         await self._over.wait()
-        raise ConnectionLostError(LOST)
+        raise ConnectionLostError()
 
-    async def listen(self, hear: Callable[[Notice], None]) -> None:
-        """Takes in what the host says, until the connection is lost."""
+    async def listen(self, on_notice: Callable[[Notice], None]) -> None:
+        """Dispatch what the host sends, until the connection is lost."""
         try:
             async for notice in self._notices():
-                self._take(notice, hear)
+                self._dispatch(notice, on_notice)
         finally:
             self._over.set()
             for answer in self._awaited.values():
                 if not answer.done():
-                    answer.set_exception(ConnectionLostError(LOST))
+                    answer.set_exception(ConnectionLostError())
 
     async def _notices(self) -> AsyncIterator[Notice]:
-        with suppress(UnreachableError), unreachable_errors(self._host):
+        with suppress(UnreachableError), unreachable_errors(self.host):
             async for line in self._process.stdout:
                 try:
                     notice = json.loads(line)
                 except (ValueError, RecursionError):
-                    continue  # what a login shell says there is none of ours
+                    continue  # printed by a login shell there
                 if isinstance(notice, dict):
                     yield notice
 
-    def _take(self, notice: Notice, hear: Callable[[Notice], None]) -> None:
+    def _dispatch(self, notice: Notice, on_notice: Callable[[Notice], None]) -> None:
         match notice:
             case {"answer": int(number)}:
                 if (answer := self._awaited.get(number)) and not answer.done():
@@ -186,33 +190,28 @@ class Agent:
                     else:
                         answer.set_result(notice.get("result"))
             case {"peer": str()}:
-                hear(notice)
+                on_notice(notice)
 
-    async def stay_awake(self) -> None:
+    async def keep_awake(self) -> None:
         while True:
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PING_INTERVAL_S)
             with suppress(ConnectionLostError):
                 await self.ask("awake")
 
 
 @asynccontextmanager
-async def agent(host: Host, python: str, hear: Callable[[Notice], None] = lambda _: None) -> AsyncIterator[Agent]:
-    """An agent on the host, by the Python there. UnreachableError when there can be none."""
+async def agent(host: Host, python: str, on_notice: Callable[[Notice], None] = lambda _: None) -> AsyncIterator[Agent]:
+    """An agent on the host for the block, run by the Python there. Raises UnreachableError if there can be none."""
     order = f"exec {command(python)} -c {shlex.quote(BEGIN)}"
     async with connected(host) as connection, background() as tasks:
         with unreachable_errors(host):
             process = await connection.create_process(order, encoding=None)
-            process.stdin.write(remote_script())
+            process.stdin.write(json.dumps(PROGRAM.read_text()).encode() + b"\n")  # what BEGIN reads
             await _hello(process, python)
         one = Agent(host, connection, process)
-        tasks.create_task(one.listen(hear))
-        tasks.create_task(one.stay_awake())
+        tasks.create_task(one.listen(on_notice))
+        tasks.create_task(one.keep_awake())
         yield one
-
-
-def remote_script() -> bytes:
-    """What BEGIN reads."""
-    return json.dumps(PROGRAM.read_text()).encode() + b"\n"
 
 
 async def _hello(process: "asyncssh.SSHClientProcess[bytes]", python: str) -> None:
@@ -220,7 +219,7 @@ async def _hello(process: "asyncssh.SSHClientProcess[bytes]", python: str) -> No
         if line.startswith(b'{"hello"'):
             return
     try:
-        said = await process.stderr.readexactly(LONGEST)
+        said = await process.stderr.readexactly(MAX_COMPLAINT_BYTES)
     except asyncio.IncompleteReadError as all:
         said = all.partial
     lines = said.decode(errors="replace").strip().splitlines()
@@ -229,42 +228,31 @@ async def _hello(process: "asyncssh.SSHClientProcess[bytes]", python: str) -> No
 
 
 def command(python: str) -> str:
-    """For a shell of any kind; `~/` stays the home directory."""
+    """Quote it for any shell; `~/` stays the home directory."""
     home = re.match(r"~/", python)
     return f"~/{shlex.quote(python[2:])}" if home else shlex.quote(python)
 
 
-class HostProbe:
-    """At one host."""
-
-    def __init__(self, host: Host, agent: Agent) -> None:
-        self.host, self._agent = host, agent
-
-    async def ask(self, do: str, **order: Any) -> Any:
-        """The answer; RefusedError, also when the connection is lost."""
-        try:
-            return await self._agent.ask(do, **order)
-        except ConnectionLostError as error:
-            raise CommandRejectedError(str(error)) from None
-
-
 @asynccontextmanager
-async def probe_hosts(hosts: Mapping[str, Host]) -> AsyncIterator[dict[str, HostProbe | str]]:
-    """By host: the visit, or why there can be none."""
+async def probe_hosts(hosts: Mapping[str, Host]) -> AsyncIterator[tuple[dict[str, Agent], dict[str, str]]]:
+    """For the block: an agent on each host, by name, and for each host without one the reason."""
     async with background() as tasks:
-        met: dict[str, asyncio.Future[HostProbe | str]] = {
-            name: asyncio.get_running_loop().create_future() for name in hosts
-        }
+        loop = asyncio.get_running_loop()
+        met: dict[str, asyncio.Future[Agent | str]] = {name: loop.create_future() for name in hosts}
         for name, host in hosts.items():
-            tasks.create_task(_stay(host, met[name]))
-        yield {name: await one for name, one in met.items()}
+            tasks.create_task(_probe(host, met[name]))
+        found = {name: await one for name, one in met.items()}
+        yield (
+            {name: one for name, one in found.items() if isinstance(one, Agent)},
+            {name: one for name, one in found.items() if isinstance(one, str)},
+        )
 
 
-async def _stay(host: Host, met: "asyncio.Future[HostProbe | str]") -> None:
+async def _probe(host: Host, met: "asyncio.Future[Agent | str]") -> None:
     try:
         async with agent(host, host.python) as one:
-            met.set_result(HostProbe(host, one))
-            await one.lost()
+            met.set_result(one)
+            await one.wait_lost()
     except UnreachableError as error:
         if not met.done():
             met.set_result(str(error))
@@ -273,140 +261,125 @@ async def _stay(host: Host, met: "asyncio.Future[HostProbe | str]") -> None:
 FOLLOWED = ("events.jsonl", "log.txt")
 
 
-class RemotePeer(Process):
+class RemotePeer(FollowedProcess):
     """From a start to the end that follows it, however often the connection is lost meanwhile.
 
-    out: the peer's directory here. poke: called when there is a signal to deliver.
+    out: the peer's directory here. wake: called when there is a signal to deliver.
     """
 
-    def __init__(self, id: str, host: Host, out: Path, poke: Callable[[], None]) -> None:
-        self.id, self._host, self._out, self._poke = id, host, out, poke
-        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    def __init__(self, id: str, host: Host, out: Path, wake: Callable[[], None]) -> None:
+        super().__init__()
+        self.id, self._host, self._out, self._wake = id, host, out, wake
         self._unwritable: asyncio.Future[FailedError] = asyncio.get_running_loop().create_future()
-        self._told = False
+        self._reported = False
         self.undelivered: int | None = None
-        """A signal that the host has not been told of yet."""
+        """A signal that the host has not received yet."""
 
     async def wait(self) -> int:
-        """As every process; FailedError, once, when what it writes cannot be written here any more."""
-        either = (self._ended,) if self._told else (self._ended, self._unwritable)
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not self.ended:
-            self._told = True
-            raise self._unwritable.result()
-        return self._ended.result()
+        """As every process. Raises FailedError, once, when what the peer writes can no longer be written here."""
+        if not self._reported:
+            await asyncio.wait((self._end, self._unwritable), return_when=asyncio.FIRST_COMPLETED)
+            if not self.ended:
+                self._reported = True
+                raise self._unwritable.result()
+        return await super().wait()
 
     def signal(self, number: int) -> None:
         if not self.ended:
             self.undelivered = number
-            self._poke()
-
-    @property
-    def ended(self) -> bool:
-        return self._ended.done()
+            self._wake()
 
     def delivered(self, number: int) -> None:
         if self.undelivered == number:
             self.undelivered = None
 
     def end(self, code: int) -> None:
-        if not self.ended:
-            self._ended.set_result(code)
+        super().end(code)
         self.undelivered = None
 
     def offsets(self) -> dict[str, int]:
         """How many bytes of each file are here."""
-        paths = {name: self._out / name for name in FOLLOWED}
-        return {name: path.stat().st_size if path.exists() else 0 for name, path in paths.items()}
+        return {name: bytes_here(self._out / name) for name in FOLLOWED}
 
-    def hear(self, notice: dict[str, Any]) -> None:
-        """What the host tells of the peer; what is not said as `remote/` says it is passed over."""
+    def on_notice(self, notice: Notice) -> None:
+        """Apply what the host reports of the peer; ignore what `programs/ssh_host.py` would not have sent."""
         match notice:
             case {"ended": int(code)}:
                 self.end(code)
             case {"file": str(name), "at": int(at), "data": str(data)} if name in FOLLOWED:
                 if not self._unwritable.done():
-                    self._take(name, at, data)
+                    self._write(name, at, data)
 
-    def _take(self, name: str, at: int, data: str) -> None:
+    def _write(self, name: str, at: int, data: str) -> None:
         try:
-            self._write(name, at, base64.b64decode(data, validate=True))
+            write_at(self._out / name, at, base64.b64decode(data, validate=True), self._host.bytes_of_a_peer)
         except ValueError:
             return
         except OSError as error:
-            self._unwritable.set_result(FailedError(write_failure(self._out / name, error)))
-        except FailedError as error:
-            self._unwritable.set_result(error)
-
-    def _write(self, name: str, at: int, data: bytes) -> None:
-        """ValueError where something would be missing before it; FailedError where it would be too much."""
-        descriptor = os.open(self._out / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "wb") as file:
-            if not 0 <= at <= (size := os.fstat(descriptor).st_size):
-                raise ValueError
-            if at + len(data) > self._host.bytes_of_a_peer:
-                raise FailedError(self._host.too_much(f"{name} of {self.id}"))
-            if at < size:  # the file there was begun anew
-                file.truncate(at)
-            file.seek(at)
-            file.write(data)
+            too_much = error.errno == EFBIG
+            why = self._host.too_much(f"{name} of {self.id}") if too_much else write_failure(self._out / name, error)
+            self._unwritable.set_result(FailedError(why))
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
-"""Seconds before the first attempt to connect again, and at most; each waits twice as long as the one before."""
+RECONNECT_S, MAX_RECONNECT_S = 0.5, 15.0
+"""Before the first attempt to connect again, and at most; each waits twice as long as the one before."""
+ANSWER_TIMEOUT_S = 60.0
+"""For a host to be reached and to place files."""
 
 
 class HostConnection:
     """Orders wait until the host can be reached; whenever it is, peers are followed from where their files end here.
 
-    directory: that of the run there. say: told when the host cannot be reached, and when it can be again.
+    directory: that of the run there. say: reports when the host becomes unreachable, and reachable again.
     """
 
     def __init__(self, host: Host, directory: str, say: Callable[[str], None]) -> None:
         self.host, self.directory, self._say = host, directory, say
-        self.why = ""
+        self.root = ""
+        """The run's directory there, absolute, once the host has said so."""
+        self.problem = ""
         """Why it cannot be reached, once an attempt has failed; empty while it can."""
         self._agent: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._peers: dict[str, RemotePeer] = {}
-        self._poked = asyncio.Event()
+        self._woken = asyncio.Event()
 
     async def keep(self, python: str) -> None:
-        """Connects, and again for ever."""
-        pause = FIRST_PAUSE
+        """Connect, and reconnect whenever the connection is lost, until cancelled."""
+        delay = RECONNECT_S
         while True:
             try:
-                async with agent(self.host, python, self._hear) as one:
-                    pause = FIRST_PAUSE
+                async with agent(self.host, python, self._on_notice) as one:
+                    delay = RECONNECT_S
                     await self._serve(one)
             except ConnectionLostError:
-                pass  # for a moment, perhaps
+                pass  # the next attempt may succeed at once
             except CommandRejectedError as error:
                 raise FailedError(f"{self.host.host}: {error}") from None
             except UnreachableError as error:
-                if not self.why:
-                    self._say(f"{self.host.host} cannot be reached: {error}; its peers go on, and so do the attempts")
-                self.why = str(error)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+                if not self.problem:
+                    self._say(f"{self.host.host} unreachable: {error}; its peers keep running, retrying")
+                self.problem = str(error)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, MAX_RECONNECT_S)
 
     async def _serve(self, one: Agent) -> None:
-        """Until the connection is lost, which ends in LostError."""
-        if self.why:
-            self._say(f"{self.host.host} can be reached again")
-            self.why = ""
+        """Serve until the connection is lost. Raises ConnectionLostError then."""
+        if self.problem:
+            self._say(f"{self.host.host} reachable again")
+            self.problem = ""
         self._agent.set_result(one)
         try:
             async with background() as tasks:
-                tasks.create_task(one.lost())
-                await self._tend(one)
+                tasks.create_task(one.wait_lost())
+                await self._follow_and_signal(one)
         finally:
             self._agent = asyncio.get_running_loop().create_future()
 
-    async def _tend(self, one: Agent) -> None:
-        """Follows whom it does not follow by this connection yet, and delivers signals, whenever poked."""
+    async def _follow_and_signal(self, one: Agent) -> None:
+        """Whenever woken, follow peers that are not followed by this connection yet, and deliver signals."""
         followed: list[RemotePeer] = []
         while True:
-            self._poked.clear()
+            self._woken.clear()
             for peer in [*self._peers.values()]:
                 if peer not in followed and not peer.ended:
                     followed.append(peer)
@@ -414,18 +387,22 @@ class HostConnection:
                 number = peer.undelivered
                 if number and await one.ask("send", directory=self.directory, id=peer.id, number=number):
                     peer.delivered(number)
-            await self._poked.wait()
+            await self._woken.wait()
 
-    def _hear(self, notice: Notice) -> None:
+    def _on_notice(self, notice: Notice) -> None:
         if peer := self._peers.get(notice.get("peer", "")):
-            peer.hear(notice)
+            peer.on_notice(notice)
 
     async def agent(self) -> Agent:
-        """As soon as there is one."""
+        """Return an agent as soon as there is one."""
         return await asyncio.shield(self._agent)
 
+    async def agent_within(self) -> Agent:
+        """Return an agent. Raises FailedError if there is none in time."""
+        return await self._within(self.agent())
+
     async def ask(self, do: str, **order: Any) -> Any:
-        """The answer of the host about the run's directory, whenever it comes; FailedError when the host refuses."""
+        """Return the host's answer about the run's directory, whenever it comes. Raises FailedError if rejected."""
         while True:
             try:
                 return await (await self.agent()).ask(do, directory=self.directory, **order)
@@ -434,21 +411,32 @@ class HostConnection:
             except CommandRejectedError as error:
                 raise FailedError(f"{self.host.host}: {error}") from None
 
-    def follow(self, peer: RemotePeer) -> None:
-        """Until it has ended: its files, and its end."""
-        self._peers[peer.id] = peer
-        self.poke()
+    async def ask_within(self, do: str, **order: Any) -> Any:
+        """Return the answer. Raises FailedError also if there is none in time."""
+        return await self._within(self.ask(do, **order))
 
-    def poke(self) -> None:
-        """There is somebody to follow, or a signal to deliver."""
-        self._poked.set()
+    async def _within(self, answer: Coroutine[Any, Any, T]) -> T:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await answer
+        except TimeoutError:
+            raise FailedError(f"{self.host.host} unreachable: {self.problem or 'timed out'}") from None
+
+    def follow(self, peer: RemotePeer) -> None:
+        """Follow its files until it has ended."""
+        self._peers[peer.id] = peer
+        self.wake()
+
+    def wake(self) -> None:
+        """There is a peer to follow, or a signal to deliver."""
+        self._woken.set()
 
     @property
     def running(self) -> list[str]:
         """The peers that are not known to have ended."""
         return [peer.id for peer in self._peers.values() if not peer.ended]
 
-    async def ended(self) -> None:
-        """Returns when no peer runs there."""
+    async def wait_ended(self) -> None:
+        """Return when no peer runs there."""
         for peer in [*self._peers.values()]:
             await peer.wait()

@@ -268,7 +268,7 @@ class Supervisor:
             hurried.cancel()
             for process in self._running.values():
                 process.signal(signal.SIGKILL)  # reaches only those that have not ended
-            await self.deployment.end()
+            await self.deployment.stop_all()
             # Of a place that cannot be reached no end is heard: that has been said, and nobody waits for it for ever.
             await asyncio.wait((everyone,), timeout=self.policy.grace)
             everyone.cancel()

@@ -1,6 +1,7 @@
 """What a run leaves behind besides its model: one line a round, and the result."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,8 +10,17 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, FiniteFloat, TypeAdapter
 
-from peer.files import MAX_RECORDS_BYTES, LineFile, read, read_plain, retry_without_descriptors, sync, write_atomically
-from peer.telemetry.events import Count, FigureValue, Ratio, RoundDone, Started, read_event
+from peer.files import (
+    MAX_RECORDS_BYTES,
+    LineFile,
+    open_plain,
+    read,
+    read_plain,
+    retry_without_descriptors,
+    sync,
+    write_atomically,
+)
+from peer.telemetry.events import Count, Event, Failed, FigureValue, Ratio, RoundDone, Started, read_event
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
 MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
@@ -164,6 +174,26 @@ def earlier(out: Path) -> EarlierProcesses:
 def _first_time(lines: Iterable[bytes]) -> float:
     """When the first event was told that can be read, in unix seconds."""
     return next((event.time for line in lines for one in objects([line]) if (event := read_event(one))), 0.0)
+
+
+TAIL_BYTES = 16384
+"""Bytes at the end of events.jsonl that hold the last event."""
+
+
+def last_event(out: Path) -> Event | None:
+    """Return the last of a peer's events; None if it cannot be read."""
+    try:
+        with open_plain(out / EVENTS) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).splitlines()
+    except OSError:
+        return None
+    return next((read_event(one) for one in objects(lines[-1:])), None)
+
+
+def gave_up(out: Path) -> bool:
+    """Return whether the peer itself has said that it cannot go on, so that a restart would not help."""
+    return isinstance(last_event(out), Failed)
 
 
 def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:

@@ -14,9 +14,11 @@ from typing import Any, cast
 
 import pytest
 
+from launcher.engines.base import Run
 from launcher.engines.ssh import collect_files, wanted_files, where_models_go
 from launcher.engines.ssh_connection import Agent, RemotePeer
 from launcher.engines.ssh_hosts import Host
+from launcher.run_files import RunFiles
 from peer.errors import FailedError
 from peer.spec.loading import load_spec
 from peer.telemetry.results import WANTED, traced
@@ -69,7 +71,7 @@ async def connected(served: type[Hostile]) -> AsyncIterator[Any]:
         async def agent() -> Any:
             return SimpleNamespace(connection=connection)
 
-        yield SimpleNamespace(host=HOST, why="", agent=agent)
+        yield SimpleNamespace(host=HOST, agent_within=agent)
     server.close()
     await server.wait_closed()
 
@@ -95,7 +97,11 @@ def out(tmp_path: Path) -> Path:
 @pytest.fixture
 def wanted(tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "federation.yaml").write_text("{protocol: fedavg, rounds: 3, trace: true, data: digits}")
-    return wanted_files(load_spec(tmp_path / "federation.yaml", peers=3), HOST)
+    return wanted_files(traced_run(tmp_path / "federation.yaml"), HOST)
+
+
+def traced_run(federation: Path) -> Run:
+    return Run(load_spec(federation, peers=3), RunFiles(federation.parent))
 
 
 def all_in(directory: Path) -> set[str]:
@@ -118,7 +124,7 @@ async def test_a_host_that_leaves_its_models_is_asked_for_none(there: Path, out:
     host = HOST.model_copy(update={"models": "leave"})
     (there / "model.safetensors").write_bytes(b"a head")
     async with connected(Hostile) as link:
-        await collect_files(link, str(there), out, wanted_files(load_spec(tmp_path / "federation.yaml", peers=3), host))
+        await collect_files(link, str(there), out, wanted_files(traced_run(tmp_path / "federation.yaml"), host))
     assert all_in(out) == {"result.json"}
     assert where_models_go([host]) == "the models stay on lab0"
     assert "the models on lab0, heads included, are copied to this machine; `models: leave`" in where_models_go([HOST])
@@ -188,7 +194,7 @@ async def following(out: Path) -> Callable[..., Any]:
 
         peer = RemotePeer("peer0", HOST, out, lambda: None)
         process = cast(Any, SimpleNamespace(stdout=stdout()))
-        await Agent(HOST, cast(Any, None), process).listen(peer.hear)
+        await Agent(HOST, cast(Any, None), process).listen(peer.on_notice)
         return peer
 
     return follow
@@ -210,6 +216,6 @@ async def test_a_log_without_end_fills_no_disk(following: Callable[..., Any], ou
     assert (out / name).stat().st_size == MOST
     with pytest.raises(FailedError, match=f"^lab0: {name} of peer0 comes to more than 0.001 GB; see what it is"):
         await peer.wait()
-    peer.hear({"peer": "peer0", "ended": 0})
+    peer.on_notice({"peer": "peer0", "ended": 0})
     assert await peer.wait() == 0
     assert os.listdir(out) == [name]

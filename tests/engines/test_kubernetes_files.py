@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from launcher.engines.base import Run
 from launcher.engines.kubernetes import VolumeFiles
 from launcher.engines.kubernetes_cluster import CutError, Kubectl
 from launcher.run_files import RunFiles
+from peer.spec.loading import load_spec
 from peer.telemetry.results import AUDIT, BEST_MODEL, MODEL, RESULT
 
 
@@ -38,6 +40,7 @@ class Says(Kubectl):
         yield lines
 
 
+DEMO = load_spec(Path(__file__).parents[2] / "examples" / "demo.yaml")
 NOTICES: Sequence[dict[str, object]] = ({"file": "/runs/0/p/result.json", "size": 5}, {"over": True})
 
 
@@ -49,7 +52,7 @@ def test_all_that_a_run_is_worth_comes_back_from_the_volume(tmp_path: Path) -> N
         (volume / name).write_text(f"the {name}")
     (volume / "checkpoint").write_text("stays")
 
-    asyncio.run(VolumeFiles(HereAsPod("kubectl"), "pod", files, {"p": str(volume)}).bring())
+    asyncio.run(VolumeFiles(HereAsPod("kubectl"), "pod", Run(DEMO, files), {"p": str(volume)}).fetch())
 
     brought = {path.name: path.read_text() for path in files.out("p").iterdir()}
     assert brought == {name: f"the {name}" for name in (AUDIT, MODEL, BEST_MODEL, RESULT)}
@@ -59,4 +62,4 @@ def test_a_file_told_of_and_not_sent_is_a_connection_that_was_cut(tmp_path: Path
     files = RunFiles(tmp_path / "run")
     files.out("p").mkdir(parents=True)
     with pytest.raises(CutError, match=r"result\.json"):
-        asyncio.run(VolumeFiles(Says("kubectl"), "pod", files, {"p": "/runs/0/p"}).bring())
+        asyncio.run(VolumeFiles(Says("kubectl"), "pod", Run(DEMO, files), {"p": "/runs/0/p"}).fetch())

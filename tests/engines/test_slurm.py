@@ -119,7 +119,7 @@ def test_a_peer_that_is_killed_brings_the_job_into_the_queue_again(launch: Launc
     launch.reaches(3)
     launch.signal_peer("peer2", signal.SIGKILL)
     said = launch.ended(0)
-    assert "peer2 was killed by signal 9; queued again (1 of 5 in a row)" in said
+    assert "peer2 was killed by SIGKILL; queued again (1 of 5 in a row)" in said
     assert "is pending (" in said
     assert models(launch.out) == local
     assert restarts(launch.out) == PEERS

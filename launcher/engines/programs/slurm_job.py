@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run_files import RunFiles
+from peer.exit_codes import STOPPED, WRONG_INPUT, in_words
 from peer.files import write_atomically
 from peer.spec.document import Document, dump_yaml
+from peer.telemetry.results import gave_up, history
 
-BESIDE = Path(__file__).parent
-WRONG_INPUT = 2
-STOPPED = (143, 130, -15, -2)
+TASK = Path(__file__).with_name("slurm_task.py")
 Exits = Mapping[str, int | None]
-"""Exit codes by peer; None: it was ended with the step, and nobody saw how."""
+"""Exit codes by peer; None: it was ended with the step, its code unseen."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,20 @@ class JobRunner:
     requeues: int
 
     def run(self) -> int:
-        exits = self.peers() if self.place() else dict.fromkeys(self.ids, STOPPED[0] if self.stopping else WRONG_INPUT)
-        why = self.why_again(exits)
+        exits = (
+            self.peers()
+            if self.write_addresses()
+            else dict.fromkeys(self.ids, STOPPED[0] if self.stopping else WRONG_INPUT)
+        )
+        why = self.restart_reason(exits)
         if why is None:
-            return self.over(exits)
+            return self.finish(exits)
         if (row := self.row()) > self.requeues:
             print(f"{why}; not queued again: {self.requeues} times in a row are enough", flush=True)
-            return self.over(exits)
+            return self.finish(exits)
         print(f"{why}; queued again ({row} of {self.requeues} in a row)", flush=True)
         if subprocess.call(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]):
-            return self.over(exits)
+            return self.finish(exits)
         return 0
 
     @property
@@ -55,7 +59,7 @@ class JobRunner:
         """Whether the launcher has asked for the end."""
         return (self.files.job / "stop").exists()
 
-    def place(self) -> bool:
+    def write_addresses(self) -> bool:
         """Writes the addresses into the federation's file, and into each peer's where it listens. False: not all have
         found one, and have said why.
         """
@@ -76,7 +80,7 @@ class JobRunner:
     def addresses(self) -> list[dict[str, Any]] | None:
         """Of every task, by rank. All hold their ports until the last has one."""
         nodes = node_addresses(os.environ["SLURM_JOB_NODELIST"])
-        command = [*step(len(self.ids)), sys.executable, "-P", str(BESIDE / "slurm_address.py")]
+        command = [*step(len(self.ids)), sys.executable, "-P", str(TASK), "address"]
         command += [str(self.files.path), str(self.port)]
         environment = os.environ | {"DFL_NODES": json.dumps(nodes)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -90,18 +94,18 @@ class JobRunner:
         exits = self.files.job / "exit"
         shutil.rmtree(exits, ignore_errors=True)
         exits.mkdir()
-        command = [*step(len(self.ids)), "--wait=0", sys.executable, "-P", str(BESIDE / "slurm_task.py")]
+        command = [*step(len(self.ids)), "--wait=0", sys.executable, "-P", str(TASK), "peer"]
         subprocess.call([*command, str(self.files.path), *self.ids], stdin=subprocess.DEVNULL)
         return {id: int((exits / id).read_text()) if (exits / id).exists() else None for id in self.ids}
 
-    def why_again(self, exits: Exits) -> str | None:
+    def restart_reason(self, exits: Exits) -> str | None:
         """Why the peers are to be started again; None when they have decided themselves how they end."""
         first = not (self.files.job / "row.json").exists()
         if self.stopping or any(self.decided(id, code, first) for id, code in exits.items()):
             return None
-        crashed = {id: code for id, code in exits.items() if code not in (0, None, *STOPPED)}
+        crashed = {id: code for id, code in exits.items() if code is not None and code not in (0, *STOPPED)}
         if crashed:
-            return ", ".join(f"{id} {told(code)}" for id, code in crashed.items())
+            return ", ".join(f"{id} {in_words(code)}" for id, code in crashed.items())
         if any(code is None for code in exits.values()):
             return "Slurm has ended the peers"
         if any(exits.values()):
@@ -110,20 +114,18 @@ class JobRunner:
 
     def decided(self, id: str, code: int | None, first: bool) -> bool:
         """A crash is no decision; wrong input is one at the first start only."""
-        return (code == WRONG_INPUT and first) or (
-            code == 1 and last_event(self.files.out(id)).get("event") == "failed"
-        )
+        return (code == WRONG_INPUT and first) or (code == 1 and gave_up(self.files.out(id)))
 
     def row(self) -> int:
         """Which requeue this would be, of those since the last completed round."""
         path = self.files.job / "row.json"
         before = json.loads(path.read_text()) if path.exists() else {"row": 0, "round": -1}
-        round = max(completed(self.files.out(id)) for id in self.ids)
+        round = max((done[-1].round for id in self.ids if (done := history(self.files.out(id)))), default=0)
         row = before["row"] + 1 if round == before["round"] else 1
         write_atomically(path, json.dumps({"row": row, "round": round}).encode())
         return int(row)
 
-    def over(self, exits: Exits) -> int:
+    def finish(self, exits: Exits) -> int:
         """Tells the launcher; the job's own exit code."""
         rounds = Document.read(self.files.federation).content.get("rounds", 10)
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
@@ -144,26 +146,6 @@ def node_addresses(nodes: str) -> dict[str, str]:
     shown = subprocess.run(["scontrol", "show", "node", "-o", nodes], capture_output=True, text=True, check=True).stdout
     lines = [dict(field.partition("=")[::2] for field in line.split()) for line in shown.splitlines()]
     return {line["NodeName"]: line.get("NodeAddr", line["NodeName"]) for line in lines if "NodeName" in line}
-
-
-def events(out: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (out / "events.jsonl").read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines if line.endswith(b"}")]
-
-
-def last_event(out: Path) -> dict[str, Any]:
-    return (events(out) or [{}])[-1]
-
-
-def completed(out: Path) -> int:
-    return max((event["round"] for event in events(out) if event.get("event") == "round"), default=0)
-
-
-def told(code: int | None) -> str:
-    return f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
 
 
 def main() -> int:

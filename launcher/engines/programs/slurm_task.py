@@ -1,35 +1,80 @@
-"""A task of a Slurm job: one peer, and a file with its exit code.
+"""A task of a Slurm job, one for every peer. Only the standard library: each of them waits for its imports.
 
-    python -P slurm_task.py DIR ID...     the one whose place in the list is the task's rank
+    python -P slurm_task.py address DIR FIRST_PORT    '{"n1": "10.0.0.1", ...}' in the environment's DFL_NODES
 
-Only the standard library: there is one of it beside every peer.
+Before the peers start: finds a port on its node, and holds it until all have found one. Prints one line of JSON: its
+rank, its node, `host:port` for the others and the address to listen at.
+
+    python -P slurm_task.py peer DIR ID...            the one whose place in the list is the task's rank
+
+Runs the peer, and writes its exit code into a file.
 """
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+LAST_PORT = 65_535
+
 
 def main() -> int:
-    directory, ids = Path(sys.argv[1]), sys.argv[2:]
-    id = ids[int(os.environ["SLURM_PROCID"])]
+    what, directory, *more = sys.argv[1:]
+    rank = int(os.environ["SLURM_PROCID"])
+    return (
+        run_peer(Path(directory), more[rank]) if what == "peer" else find_address(Path(directory), int(more[0]), rank)
+    )
+
+
+def run_peer(directory: Path, id: str) -> int:
     # Slurm sends a signal to all processes of a task, so the peer has it, too.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     command = [sys.executable, "-P", "-m", "peer.cli", "--config", str(directory / f"{id}.yaml"), "--quiet"]
     log = os.open(directory / id / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    write(directory / ".job" / "exit" / id, str(code))
+    path = directory / ".job" / "exit" / id
+    beside = path.with_name(f".{id}.part")  # the file is whole or not there
+    beside.write_text(str(code))
+    beside.replace(path)
     return code if code >= 0 else 128 - code
 
 
-def write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text)
-    beside.replace(path)
+def find_address(directory: Path, first: int, rank: int) -> int:
+    node = os.environ["SLURMD_NODENAME"]
+    host = json.loads(os.environ["DFL_NODES"])[node]
+    if not (directory / "federation.yaml").exists():
+        sys.exit(f"{directory} is not on {node}: choose a directory that all nodes share, with --out")
+    with listener(host, first) as held:
+        port = held.getsockname()[1]
+        bracketed = f"[{host}]" if ":" in host else host
+        everywhere = "[::]" if held.family == socket.AF_INET6 else "0.0.0.0"
+        found = {"rank": rank, "node": node, "address": f"{bracketed}:{port}", "listen": f"{everywhere}:{port}"}
+        print(json.dumps(found), flush=True)
+        sys.stdin.read()  # ends when all tasks have found theirs
+    return 0
+
+
+def listener(host: str, first: int) -> socket.socket:
+    """Listen at the first free port from `first` on.
+
+    At all addresses of the node, as its name may stand for loopback on the node itself.
+    """
+    family = socket.getaddrinfo(host, first, type=socket.SOCK_STREAM)[0][0]
+    for port in range(first, LAST_PORT + 1):
+        held = socket.socket(family)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # past connections that are still closing
+        try:
+            held.bind(("", port))
+            held.listen()  # or another could bind as well
+        except OSError:
+            held.close()
+        else:
+            return held
+    sys.exit(f"no port from {first} on is free")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Runs in the pod that sees the volume of a run: tells what is in the peers' files, one JSON object a line.
+"""Runs in the pod that sees the volume of a run: prints what is in the peers' files, one JSON object per line.
 
-Comes to it by its standard input, with a call behind it. Only the standard library, and nothing of this package.
+It is sent there by standard input, with a call appended. Only the standard library, and nothing of this package.
 """
 
 import base64
@@ -8,44 +8,41 @@ import json
 import os
 import time
 
-LOOK = 0.5
-"""Seconds between two looks at the files."""
-CHUNK = 1 << 18
-"""Bytes of a file in one line."""
+POLL_INTERVAL_S = 0.5
+CHUNK_BYTES = 1 << 18
+"""Of a file, in one line."""
 
 
 def follow(offsets: dict[str, int]) -> None:
-    """What is added to these files, for as long as somebody listens; `{}` after every look at all of them."""
+    """Send what is added to these files, until the connection ends; `{}` after every scan of all of them."""
     while True:
         for path in offsets:
-            offsets[path] = tell(path, offsets[path])
-        say({})
-        time.sleep(LOOK)  # the standard library has nothing that tells of changes of a file
+            offsets[path] = send_from(path, offsets[path])
+        send({})
+        time.sleep(POLL_INTERVAL_S)  # the standard library cannot watch a file for changes
 
 
-def bring(wanted: list[str]) -> None:
-    """These files, and all in these directories, as far as they are there."""
+def fetch(wanted: list[str]) -> None:
+    """Send these files whole, as far as they are there."""
     for path in wanted:
-        names = sorted(os.listdir(path)) if os.path.isdir(path) else []
-        for one in [f"{path}/{name}" for name in names] or [path]:
-            if os.path.isfile(one):
-                say({"file": one, "size": tell(one, 0)})
-    say({"over": True})
+        if os.path.isfile(path):
+            send({"file": path, "size": send_from(path, 0)})
+    send({"over": True})
 
 
-def tell(path: str, offset: int) -> int:
-    """Says what the file has from `offset` on, or all of it where it was begun anew; how far that is."""
+def send_from(path: str, offset: int) -> int:
+    """Send what the file has from `offset` on, or all of it if it was begun anew. Return how far that is."""
     if not os.path.exists(path):
         return offset
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size < offset:
             offset = 0
         file.seek(offset)
-        while data := file.read(CHUNK):
-            say({"file": path, "at": offset, "data": base64.b64encode(data).decode()})
+        while data := file.read(CHUNK_BYTES):
+            send({"file": path, "at": offset, "data": base64.b64encode(data).decode()})
             offset += len(data)
     return offset
 
 
-def say(notice: dict[str, object]) -> None:
+def send(notice: dict[str, object]) -> None:
     print(json.dumps(notice), flush=True)

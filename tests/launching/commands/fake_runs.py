@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 from launcher.engines import base
-from launcher.engines.local import ForkServer, LocalEngine
+from launcher.engines.local import ForkServer, LocalEngine, fork_server
 
 HERE = Path(__file__).parent
 """Where fake_peer.py is."""
@@ -18,8 +19,8 @@ class FakeEngine(LocalEngine):
     def check(self, run: base.Run) -> None:
         pass
 
-    def fork_server(self, lock: int) -> ForkServer:
-        return ForkServer(entry="fake_peer:main", preload=("ruamel.yaml",), grace=1.0, keep=(lock,))
+    def fork_server(self, lock: int) -> AbstractAsyncContextManager[ForkServer]:
+        return fork_server(entry="fake_peer:main", preload=("ruamel.yaml",), grace=1.0, keep=(lock,))
 
 
 Run = Callable[..., tuple[int, str]]

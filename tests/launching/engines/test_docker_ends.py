@@ -71,7 +71,7 @@ async def test_a_container_that_is_being_made_when_the_run_ends_is_removed(tmp_p
     asyncio.get_running_loop().call_soon(engine.let.set)
     with pytest.raises(asyncio.CancelledError):
         await starting
-    await deployment.end()
+    await deployment.stop_all()
     await asyncio.to_thread(engine.started.wait)
     assert not engine.left
     await deployment.close()

@@ -11,7 +11,7 @@ import pytest
 from interpreter import Commands
 from real_peers import all_gone
 
-from launcher.engines.local import ForkServer
+from launcher.engines.local import ForkServer, fork_server
 from peer.errors import FailedError
 
 HERE = Path(__file__).parent
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ForkServer]:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    async with ForkServer(entry="fake_children:main", preload=(), grace=0.5) as server:
+    async with fork_server(entry="fake_children:main", preload=(), grace=0.5) as server:
         yield server
 
 
@@ -101,7 +101,7 @@ async def test_log_that_cannot_be_opened(server: ForkServer, tmp_path: Path) -> 
 
 async def test_leaving_the_block_ends_the_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    async with ForkServer(entry="fake_children:main", preload=(), grace=0.3) as server:
+    async with fork_server(entry="fake_children:main", preload=(), grace=0.3) as server:
         names = ("polite", "stubborn", "sleep")
         processes = [await server.start([name], tmp_path / name) for name in names]
         await log_says(tmp_path / "stubborn", "stubborn")
@@ -122,7 +122,7 @@ async def test_fork_server_killed_under_its_children(server: ForkServer, tmp_pat
 async def test_entry_that_cannot_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with ForkServer(entry="no_such_module:main", preload=()) as server:
+    async with fork_server(entry="no_such_module:main", preload=()) as server:
         with pytest.raises(FailedError, match="fork server ended"):
             await server.start(["exit", "0"], tmp_path / "log")
     assert "no_such_module" in capfd.readouterr().err
@@ -132,10 +132,10 @@ LAUNCHER = textwrap.dedent(
     """
     import asyncio, sys
     from pathlib import Path
-    from launcher.engines.local import ForkServer
+    from launcher.engines.local import fork_server
 
     async def main():
-        async with ForkServer(entry="fake_children:main", preload=(), grace=0.5) as server:
+        async with fork_server(entry="fake_children:main", preload=(), grace=0.5) as server:
             started = [await server.start([name], Path(sys.argv[1]) / name) for name in ("sleep", "stubborn")]
             print(server.pid, *(process.pid for process in started), flush=True)
             await asyncio.sleep(60)

@@ -90,23 +90,23 @@ def test_why_a_pod_waits(status: Object, said: str) -> None:
 )
 async def test_when_a_peer_has_ended(items: list[Object], stopping: bool, code: int | None, tmp_path: Path) -> None:
     peer = PeerPods(1, tmp_path, lambda _number: None)
-    peer.judge(state(*items), stopping)
-    assert (await peer.wait() if peer.ended.done() else None) == code
+    peer.update(state(*items), stopping)
+    assert (await peer.wait() if peer.ended else None) == code
 
 
 async def test_what_the_peer_itself_has_decided_is_final(tmp_path: Path) -> None:
     failed = {"event": "failed", "time": 1.0, "id": "peer1", "message": "the model diverged"}
     (tmp_path / "events.jsonl").write_text(json.dumps(failed) + "\n")
     peer = PeerPods(1, tmp_path, lambda _number: None)
-    peer.judge(state(job(), pod(1, **ended(1))), stopping=False)
+    peer.update(state(job(), pod(1, **ended(1))), stopping=False)
     assert await asyncio.wait_for(peer.wait(), 1) == 1
 
 
 async def test_restarts_are_the_pods_after_the_first(tmp_path: Path) -> None:
     peer = PeerPods(1, tmp_path, lambda _number: None)
-    peer.judge(state(job(), pod(0, phase="Running"), pod(1, **ended(137))), stopping=False)
+    peer.update(state(job(), pod(0, phase="Running"), pod(1, **ended(137))), stopping=False)
     assert peer.restarts == 0
-    peer.judge(state(job(), pod(1, **ended(137)), pod(1, 1, **ended(1)), pod(1, 2, phase="Running")), stopping=False)
+    peer.update(state(job(), pod(1, **ended(137)), pod(1, 1, **ended(1)), pod(1, 2, phase="Running")), stopping=False)
     assert peer.restarts == 2
 
 

@@ -77,7 +77,7 @@ async def test_a_job_is_cancelled_again_until_slurm_has_heard_it(slurm: Slurm) -
         assert not made.ended.done()
         slurm.up("scancel")
         assert await peer.wait() == -signal.SIGTERM
-        await made.end()
+        await made.stop_all()
     assert (slurm.directory / "ended").exists()
     assert slurm.said.count("scancel failed: no controller") == 1
 
@@ -101,7 +101,7 @@ async def test_a_job_that_cannot_be_cancelled_is_named(slurm: Slurm, monkeypatch
         peer.signal(signal.SIGKILL)
         with pytest.raises(FailedError, match="has not ended job 12 yet"):
             await peer.wait()
-        await made.end()
+        await made.stop_all()
     assert any("`scancel 12` ends it" in line for line in slurm.said)
 
 

@@ -25,12 +25,11 @@ class FakeLink:
     """A connection that breaks some times; then SFTP meets a full disk here."""
 
     host = Host(host="lab0")
-    why = ""
 
     def __init__(self, broken: int) -> None:
         self.broken, self.connections = broken, 0
 
-    async def agent(self) -> Any:
+    async def agent_within(self) -> Any:
         self.connections += 1
         lost = self.connections <= self.broken
 
@@ -62,12 +61,12 @@ def test_what_a_host_tells_and_cannot_be_written_here_ends_the_wait_once(tmp_pat
             yield json.dumps(notice).encode() + b"\n"
 
         process = cast(Any, SimpleNamespace(stdout=stdout()))
-        await Agent(Host(host="lab0"), cast(Any, None), process).listen(peer.hear)
+        await Agent(Host(host="lab0"), cast(Any, None), process).listen(peer.on_notice)
         with pytest.raises(FailedError, match=r"cannot write .*missing/log.txt: No such file or directory; mend that"):
             await peer.wait()
         peer.signal(signal.SIGTERM)
         assert peer.undelivered == signal.SIGTERM
-        peer.hear({"peer": "peer0", "ended": 143})
+        peer.on_notice({"peer": "peer0", "ended": 143})
         assert await peer.wait() == 143
 
     asyncio.run(listen())

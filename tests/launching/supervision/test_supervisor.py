@@ -24,7 +24,7 @@ class OutOfReach(Deployment):
         self.started.set()
         return self.peer
 
-    async def end(self) -> None:
+    async def stop_all(self) -> None:
         self.ended = True
 
 
