@@ -27,7 +27,8 @@ from peer.network.streams.link import KeptFrames
 from peer.plugins import describe_error
 from peer.protocols.base import State
 from peer.runtime.checkpoints import CheckpointLostError, Checkpoints, Snapshot, tensor_digest
-from peer.runtime.communicator import PhaseTimes, RingOrder
+from peer.runtime.communicator import RingOrder
+from peer.runtime.lifecycle import PhaseTimes
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.round_reports import RunProgress
 from peer.tasks import background, shielded
@@ -60,7 +61,7 @@ class StateCapture:
         tensors |= {f"behaviour/{name}": tensor for name, tensor in self._peer.misbehaviour.state_dict().items()}
         return tensors, {
             "ring": asdict(self._peer.ring_order),
-            "seconds": asdict(self._peer.seconds),
+            "seconds": asdict(self._peer.lifecycle.times),
             "loss": self._peer.loss,
             "frozen": self._peer.trained.frozen_sha256,
         }
@@ -99,7 +100,7 @@ class StateCapture:
                 f"put a copy of "
                 "this peer's files in its place, or begin the federation again (`dfl-launch run --fresh`)"
             ) from error
-        self._peer.round, self._unchanging = round, dict(unchanging)
+        self._peer.lifecycle.round, self._unchanging = round, dict(unchanging)
 
     def _check_frozen(self, round: int, before: str) -> None:
         """What is frozen stands in no checkpoint, but in its own file or code."""
@@ -122,7 +123,7 @@ class StateCapture:
         if "standard" in tensors:
             self._peer.standardise(Standardisation.of_vector(tensors["standard"]))
         self._peer.ring_order = RingOrder(**{**facts["ring"], "order": tuple(facts["ring"]["order"])})
-        self._peer.seconds = PhaseTimes(**facts["seconds"])
+        self._peer.lifecycle.times = PhaseTimes(**facts["seconds"])
         self._peer.loss = facts["loss"]
 
 

@@ -18,7 +18,6 @@ comes back finds what was thought of it (`PerMemberState`).
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from peer.protocols.declarations import Share
 from peer.runtime.calls import CallChecker, CheckedExchange, Of, ProtocolState, To, first_rows, row_dtype
 from peer.runtime.connection import admission_name, admission_names
 from peer.runtime.encodings import Collective, Encoding, new_encoding
-from peer.runtime.lifecycle import State as Activity
+from peer.runtime.lifecycle import Lifecycle
 from peer.runtime.setup import Setup
 from peer.spec.blocks import Behaviour, Noise, SignFlip, Stale
 from peer.telemetry.events import Report, RingOrdered
@@ -270,15 +269,6 @@ UNDECIDED = -1
 
 
 @dataclass
-class PhaseTimes:
-    """Where a peer's time goes."""
-
-    train: float = 0.0
-    communicate: float = 0.0
-    evaluate: float = 0.0
-
-
-@dataclass
 class RingOrder:
     """The ring's order and what it cost before and after ordering."""
 
@@ -290,24 +280,23 @@ class RingOrder:
 class Communicator(Peer):
     """Checks each call against the declarations, and runs it on this round's collectives."""
 
-    def __init__(self, setup: Setup, network: Network, report: Report, enter: Callable[[Activity], None]) -> None:
+    def __init__(self, setup: Setup, network: Network, lifecycle: Lifecycle, report: Report) -> None:
         spec, protocol = setup.spec, setup.spec.protocol
         self.id, self.members, self.graph = setup.config.id, setup.view.members, protocol.graph
         self.trained, self.network, self.report, self._protocol = setup.model, network, report, protocol
-        self.enter = enter
-        """Says in which state of its life the peer now is."""
+        self.lifecycle = lifecycle
         initial = setup.model.vector if spec.init == "shared" else None
         self.encoding = new_encoding(spec.wire, setup.model.sizes, initial)
         self.calls = CallChecker.of(protocol, spec.rounds, setup.model, self.encoding)
         self.misbehaviour = SimulatedAdversary(spec.behaviour.get(self.id), setup.model, spec.seed, self.id)
         self._transfers, self._sending = Transfers(setup.model.device), SendQueue()
         self.departures = OutgoingVectors(self.id, self.misbehaviour, self.encoding, self._transfers)
-        self.ring_order, self.seconds, self.round = RingOrder(self.members), PhaseTimes(), 0
+        self.ring_order = RingOrder(self.members)
         self._rows = PerMemberState(protocol, spec.ids)
 
     def begin(self, round: int) -> None:
         """A new round: its messages are numbered from the start."""
-        self.round = round
+        self.lifecycle.round = round
         self._exchanges = list[Pending[dict[str, Received]]]()
         self.departures.begin(round)
         self.network.begin(round)
@@ -322,6 +311,10 @@ class Communicator(Peer):
                 f"`{self.calls.protocol}` calls `exchange` in round {self.round} and does not wait for it; write "
                 "`await` before the call, or await what it returned"
             )
+
+    @property
+    def round(self) -> int:  # type: ignore[override]
+        return self.lifecycle.round
 
     @property
     def ring(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -516,10 +509,9 @@ class Communicator(Peer):
     @contextmanager
     def _communicating(self) -> Iterator[None]:
         """The time that the block takes counts as communication."""
-        self.enter("communicating")
-        began = time.perf_counter()
-        yield
-        self.seconds.communicate += time.perf_counter() - began
+        self.lifecycle.become("communicating")
+        with self.lifecycle.timed("communicate"):
+            yield
 
 
 def decision_digest(decision: Tensor | None) -> int:

@@ -7,7 +7,6 @@ samples, of which no peer tells its own. Who is taken in later, with nothing but
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -33,7 +32,7 @@ from peer.runtime.calls import plain_notes
 from peer.runtime.checkpoints import Journal
 from peer.runtime.communicator import Communicator
 from peer.runtime.connection import admission_name
-from peer.runtime.lifecycle import State as Activity
+from peer.runtime.lifecycle import Lifecycle
 from peer.runtime.setup import Setup, load_shard
 from peer.spec.federation import MEANS, VARIANCES
 from peer.spec.recordings import RESOURCES_NOTE, as_noted
@@ -53,10 +52,10 @@ class LocalPeer(Communicator):
         setup: Setup,
         network: Network,
         executor: Executor,
+        lifecycle: Lifecycle,
         report: Report,
-        enter: Callable[[Activity], None],
     ) -> None:
-        super().__init__(setup, network, report, enter)
+        super().__init__(setup, network, lifecycle, report)
         spec = setup.spec
         self.rounds, self.seed, self.setup, self._since = spec.rounds, spec.seed, setup, 1
         self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.training)
@@ -140,11 +139,10 @@ class LocalPeer(Communicator):
 
     async def train(self, *phases: Phase) -> float:
         self.calls.train(self, phases)
-        self.enter("training")
+        self.lifecycle.become("training")
         self.trained_this_round = True
-        began = time.perf_counter()
-        losses = [await self._phase(phase) for phase in phases]
-        self.seconds.train += time.perf_counter() - began
+        with self.lifecycle.timed("train"):
+            losses = [await self._phase(phase) for phase in phases]
         self.loss = losses[-1]
         return losses[-1]
 
@@ -170,10 +168,8 @@ class LocalPeer(Communicator):
         return loss
 
     async def accuracy(self) -> float:
-        began = time.perf_counter()
-        result = await self.compute(self.trainer.accuracy)
-        self.seconds.train += time.perf_counter() - began
-        return result
+        with self.lifecycle.timed("train"):
+            return await self.compute(self.trainer.accuracy)
 
     def logits(self, vector: Tensor, x: Tensor, training: bool = False) -> Tensor:
         return self.trainer.logits(vector, x, training, self.round)

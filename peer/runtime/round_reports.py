@@ -13,7 +13,6 @@ that has fine-tuned and is started once more finds that model and its result who
 import asyncio
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -33,6 +32,7 @@ from peer.learning.training.phase import Phase
 from peer.network.network import Network
 from peer.network.streams.stream import Traffic
 from peer.network.wire.messages import Resources, StatusReply
+from peer.runtime.lifecycle import PhaseTimes
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.setup import Setup
 from peer.spec.blocks import StopEarly
@@ -175,9 +175,9 @@ def user_figures(peer: LocalPeer, found: ModelFigures) -> dict[str, Note]:
     return {**figures, **(peer.noted if ":" in spec.protocol.name else {})}
 
 
-def round_done(peer: LocalPeer, found: ModelFigures, before: dict[str, float]) -> RoundDone:
+def round_done(peer: LocalPeer, found: ModelFigures, before: PhaseTimes) -> RoundDone:
     """The event of the present round; `before`: the peer's seconds when it began."""
-    traffic, now = peer.network.traffic, asdict(peer.seconds)
+    traffic, now, then = peer.network.traffic, asdict(peer.lifecycle.times), asdict(before)
     return RoundDone(
         round=peer.round,
         accuracy=found.accuracy,
@@ -186,7 +186,7 @@ def round_done(peer: LocalPeer, found: ModelFigures, before: dict[str, float]) -
         loss=bounded(peer.loss),
         test_loss=found.test_loss,
         balanced=found.balanced,
-        seconds={name: now[name] - before[name] for name in now},
+        seconds={name: now[name] - then[name] for name in now},
         bytes_sent=traffic.sent.total(),
         bytes_received=traffic.received.total(),
         tensor_bytes_sent=peer.network.audit.tensor_bytes,
@@ -246,7 +246,7 @@ def result(peer: LocalPeer, ending: Ending) -> Result:
         bytes_received=traffic.received.total(),
         tensor_bytes_sent=peer.network.audit.tensor_bytes,
         sent_to=dict(traffic.sent),
-        seconds=asdict(peer.seconds),
+        seconds=asdict(peer.lifecycle.times),
         ring=ring.order,
         ring_cost={"before": ring.cost_before, "after": ring.cost_after},
         history=ending.past,
@@ -267,9 +267,8 @@ class Evaluator:
 
     async def evaluate(self) -> Evaluation:
         """Find out what the model is worth as it is."""
-        began = time.perf_counter()
-        found, self.validation = await self._peer.compute(self._measure)
-        self._peer.seconds.evaluate += time.perf_counter() - began
+        with self._peer.lifecycle.timed("evaluate"):
+            found, self.validation = await self._peer.compute(self._measure)
         self.evaluation = found
         return found
 
@@ -412,19 +411,18 @@ class Finish:
 
     async def _fine_tune(self, phase: Phase) -> ModelFigures:
         peer = self._peer
-        peer.enter("ready")
-        peer.enter("training")
-        began, trainer = time.perf_counter(), peer.take_trainer(peer.setup.spec.training.beside_the_phase)
+        peer.lifecycle.become("ready")
+        peer.lifecycle.become("training")
         try:
-            with memory_errors():
+            with peer.lifecycle.timed("train"), memory_errors():
+                trainer = peer.take_trainer(peer.setup.spec.training.beside_the_phase)
                 await peer.compute(trainer.train, phase, self._last + 1)
         except DivergedError:
             raise FailedError(
                 "fine-tuning diverged; lower `lr` in `finetune` and start again, or leave it out: the model in "
                 "model.safetensors is that of the last round"
             ) from None
-        peer.seconds.train += time.perf_counter() - began
-        peer.enter("evaluating")
+        peer.lifecycle.become("evaluating")
         found = await self._judge.judge()
         peer.report(FineTuned(accuracy=found.accuracy, figures=found.figures, validation=found.validation))
         return found

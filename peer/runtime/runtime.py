@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 from peer.errors import DivergedError, FailedError, InputError
@@ -27,7 +27,6 @@ from peer.runtime.encodings import encoded_manifest, new_encoding
 from peer.runtime.lifecycle import (
     Lifecycle,
     RuntimeLimits,
-    State,
     await_staleness_bound,
     drain,
     wait_for_neighbours,
@@ -75,7 +74,7 @@ class Runtime:
     ) -> None:
         self.setup, self.telemetry = setup, telemetry
         self._spec, self._out, self._reminders = setup.spec, setup.out, bounds.reminders
-        self._lifecycle = Lifecycle()
+        self.lifecycle = Lifecycle(telemetry.emit)
         self._declared = self._spec.declarations()
         self._seat, self._view = setup.seat, setup.view
         peers, names = len(self._view.members), setup.shard.names
@@ -98,9 +97,9 @@ class Runtime:
         )
         node = NetworkState(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
         memory = memory_for(setup.model.device)
-        callbacks = NetworkCallbacks(telemetry.emit, self._doing, self._resources, memory, self._seat.answer)
+        callbacks = NetworkCallbacks(telemetry.emit, self._state_and_round, self._resources, memory, self._seat.answer)
         self.network = Network(node, declared, callbacks)
-        self.peer = LocalPeer(setup, self.network, executor, telemetry.emit, self._become)
+        self.peer = LocalPeer(setup, self.network, executor, self.lifecycle, telemetry.emit)
         self._judge = Evaluator(self.peer, telemetry.emit)
         self._checkpointer = Checkpointer(self._out / "checkpoint", self.peer, self._judge.course, telemetry.emit)
         self._complete = self._out / "complete"
@@ -127,7 +126,7 @@ class Runtime:
                 async with self.network.running():
                     over = await self._live()
             if over:
-                self._become("done")
+                self.lifecycle.become("done")
                 self.telemetry.emit(Done())
             return over
         except DivergedError as error:
@@ -154,8 +153,7 @@ class Runtime:
         )
 
     def _failed(self, message: str) -> FailedError:
-        self._lifecycle.state = "failed"
-        self.telemetry.emit(StateChanged(state="failed", round=self.peer.round))
+        self.lifecycle.fail()
         self.telemetry.emit(Failed(message=message))
         return FailedError(message)
 
@@ -164,12 +162,12 @@ class Runtime:
         network, emit = self.network, self.telemetry.emit
         with own_directory(self._out, self.setup.config, self._spec):
             async with self._checkpointer.writing(), background() as watchers:
-                lost = watch_unresponsive(network.edges, self._spec, self._seat, self._running, emit, self._reminders)
+                lost = watch_unresponsive(network.edges, self._spec, self._seat, self.lifecycle, emit, self._reminders)
                 watchers.create_task(lost)
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
                 if self._seat.can_be_lost:
                     faulty = self._view.tolerates(self._spec.tolerated(self.setup.config.tls is not None))
-                    watchers.create_task(watch_own_regression(network.edges, self._joining, faulty))
+                    watchers.create_task(watch_own_regression(network.edges, self.lifecycle, faulty))
                 try:
                     return await self._live_there()
                 finally:
@@ -185,7 +183,7 @@ class Runtime:
             self.telemetry.emit(started(self.setup, before))
         done = await self._checkpointer.resume()
         self._passed = self.network.traffic.copy()
-        self.telemetry.emit(StateChanged(state="joining", round=self.peer.round))
+        self.telemetry.emit(StateChanged(state=self.lifecycle.state, round=self.lifecycle.round))
         await self.peer.hold_data_of(done)
         self.telemetry.emit(self.peer.data_held(max(0, done)))
         if self._spec.behaviour:
@@ -198,7 +196,7 @@ class Runtime:
             if done < self._view.first:
                 self._use_first_edges()
             await wait_for_neighbours(self.network.edges, self.telemetry.emit, self._seat.patience(done))
-            self._become("ready")
+            self.lifecycle.become("ready")
             while done < self.network.last_round and await self._may_start(done + 1):
                 done += 1
                 await (self._round(done) if done else self._start())
@@ -237,12 +235,12 @@ class Runtime:
             first_rows(self._spec.protocol, self.peer.state, len(self.peer.members))
             await self._spec.protocol.start(self.peer, self._spec.init)
             self.peer.end()
-        self._become("evaluating")
+        self.lifecycle.become("evaluating")
         await self._close_round(0)
 
     async def _round(self, round: int) -> None:
         self.peer.begin(round)
-        before = asdict(self.peer.seconds)
+        before = replace(self.lifecycle.times)
         name = self._traced(round)
         shared = self.peer.extractor if name == "extractor" else self.peer.model
         if self._spec.trace:
@@ -255,13 +253,13 @@ class Runtime:
             self._spec.protocol.check_state(self.peer)
         if trace := self.peer.departures.trace:
             await in_thread(trace.write, shared, trace_facts(self.peer))
-        self._become("evaluating")
+        self.lifecycle.become("evaluating")
         found = model_figures(None, {})
         if self._spec.evaluates(round):
             found = await self._judge.judge()
             await self._judge.keep_best(round, self._out)
             await self._judge.agree(round)
-            self._become("evaluating")
+            self.lifecycle.become("evaluating")
         self.network.audit.noted(round, user_figures(self.peer, found))
         self.telemetry.emit(round_done(self.peer, found, before))
         passed = self.network.traffic.copy()
@@ -286,7 +284,7 @@ class Runtime:
         await in_thread(append_audit, self._audit, self._audited(self.network.audit.close(round)))
         await self._checkpointer.save(round)
         if round < self.network.last_round:
-            self._become("ready")
+            self.lifecycle.become("ready")
 
     def _audited(self, line: dict[str, Any]) -> dict[str, Any]:
         """With whose code had a say in what was sent."""
@@ -300,7 +298,7 @@ class Runtime:
 
     async def _serve(self) -> None:
         """Keep what the neighbours may still ask for until they have the last round on disk (rule R8)."""
-        self._become("serving")
+        self.lifecycle.become("serving")
         if not self._complete.exists():
             behind = await drain(self.network, self._spec.patience)
             if behind:
@@ -322,19 +320,8 @@ class Runtime:
                 async with asyncio.timeout(STATUS_WATCH_S):
                     await self._seen_serving.wait()
 
-    def _running(self) -> bool:
-        return self._lifecycle.state not in ("joining", "serving")
-
-    def _joining(self) -> bool:
-        return self._lifecycle.state == "joining"
-
-    def _become(self, state: State) -> None:
-        if state != self._lifecycle.state:
-            self._lifecycle.become(state)
-            self.telemetry.emit(StateChanged(state=state, round=self.peer.round))
-
-    def _doing(self) -> tuple[str, int]:
-        return self._lifecycle.state, self.peer.round
+    def _state_and_round(self) -> tuple[str, int]:
+        return self.lifecycle.state, self.lifecycle.round
 
     def _resources(self) -> Resources:
         rates = {peer: link.bytes_per_second for peer, link in self.network.links.items()}
@@ -343,8 +330,8 @@ class Runtime:
     async def status(self, _request: bytes) -> bytes:
         """The answer to the Status RPC."""
         self._asked = time.monotonic()
-        if self._lifecycle.state == "serving":
+        if self.lifecycle.state == "serving":
             self._seen_serving.set()
-        found, state = self._judge.evaluation, self._lifecycle.state
+        found, state = self._judge.evaluation, self.lifecycle.state
         waiting, resources = self._seat.waiting, self._resources()
         return status_reply(self.network, self._judge.course, state, self.peer, found, resources, waiting)

@@ -48,7 +48,7 @@ async def peers(name: str, out: Path) -> AsyncIterator[list[LocalPeer]]:
             runtime.peer.begin(1)
         await asyncio.gather(*(runtime.network.edges.complete() for runtime in made))
         for runtime in made:
-            runtime._become("ready")
+            runtime.lifecycle.become("ready")
         yield [runtime.peer for runtime in made]
 
 
