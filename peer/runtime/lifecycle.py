@@ -31,7 +31,6 @@ from peer.network.streams.handshake import MAKE_ALIKE_HINT
 from peer.network.streams.state import no_views
 from peer.network.transport import Pipe
 from peer.network.wire.frames import Key
-from peer.runtime.checkpoints import CheckpointLostError
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import MAX_NAMED, Awaited, NeighbourLost, Report, StateChanged, Waiting
@@ -61,6 +60,10 @@ MEANING: dict[State, str] = {
 }
 
 
+class CheckpointLostError(FailedError):
+    """What this peer had on disk is gone, and no replay brings it back."""
+
+
 @dataclass
 class PhaseTimes:
     """Seconds that a peer has spent on each phase."""
@@ -77,7 +80,8 @@ class Lifecycle:
     """
 
     def __init__(self, report: Report) -> None:
-        self._report = report
+        self.report = report
+        """Where this peer's events go."""
         self.state: State = "joining"
         self.round = 0
         self.times = PhaseTimes()
@@ -97,7 +101,7 @@ class Lifecycle:
 
     def _enter(self, state: State) -> None:
         self.state = state
-        self._report(StateChanged(state=state, round=self.round))
+        self.report(StateChanged(state=state, round=self.round))
 
     @contextmanager
     def timed(self, phase: Literal["train", "communicate", "evaluate"]) -> Iterator[None]:

@@ -436,7 +436,7 @@ def simulate(
     directory = Path(tempfile.mkdtemp(prefix="simulated-", dir=place))
     resources = Resources(cpus=1, samples=1)
     try:
-        with patch("peer.runtime.runtime.measure", lambda *_: resources):
+        with patch("peer.runtime.connection.measure", lambda *_: resources):
             spec = specification(name)
             simulation = Simulation(spec, seed, kills, weather or Weather(), directory)
             simulation.look, simulation.orders, simulation.certificates = look, orders, certificates(name)

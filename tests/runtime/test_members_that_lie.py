@@ -12,8 +12,7 @@ from peer.network.neighbours import Edges
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
-from peer.runtime.checkpoints import CheckpointLostError
-from peer.runtime.lifecycle import Lifecycle, watch_own_regression
+from peer.runtime.lifecycle import CheckpointLostError, Lifecycle, watch_own_regression
 from peer.runtime.membership.gate import MembershipSettings
 from peer.runtime.membership.membership import Membership, ViewStore
 from peer.telemetry.events import CallerRefused, Event
