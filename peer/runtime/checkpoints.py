@@ -28,13 +28,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import safetensors.numpy
 import safetensors.torch
 import torch
@@ -43,7 +42,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.files import read, sync, write_atomically
+from peer.files import Buffer, read, sync, write_atomically
 from peer.network.streams.link import KeptFrames
 from peer.network.wire.frames import BadFrameError, decode
 from peer.runtime.lifecycle import CheckpointLostError
@@ -161,14 +160,51 @@ class ImmutableTensors:
                 path.unlink()
 
 
-def tensor_file(tensor: Tensor) -> bytes:
-    return safetensors.torch.save({"value": tensor})
+DTYPES = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""As safetensors names them, the largest first: so every tensor in a file is aligned."""
 
 
-def pack_frames(frames: KeptFrames) -> bytes:
-    tensors = {f"{number:08d}": np.frombuffer(data, np.uint8) for number, (_, data) in enumerate(frames)}
-    receivers = json.dumps([to for to, _ in frames])
-    return safetensors.numpy.save(tensors, {"receivers": receivers})
+def tensor_file(tensors: Mapping[str, Tensor]) -> list[Buffer]:
+    """A safetensors file of tensors on the CPU, as buffers: what the library's `save` joins by copying it all twice."""
+    if not all(tensor.dtype in DTYPES for tensor in tensors.values()):
+        return [safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})]
+    kinds = [*DTYPES]
+    ordered = sorted(tensors.items(), key=lambda named: (kinds.index(named[1].dtype), named[0]))
+    return _safetensors(
+        (name, DTYPES[tensor.dtype], [*tensor.shape], tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        for name, tensor in ordered
+    )
+
+
+def pack_frames(frames: KeptFrames) -> list[Buffer]:
+    """A safetensors file, too: a frame a tensor, in order, and in its metadata who is to have which."""
+    parts = ((f"{number:08d}", "U8", [len(data)], data) for number, (_, data) in enumerate(frames))
+    return _safetensors(parts, {"receivers": json.dumps([to for to, _ in frames])})
+
+
+def _safetensors(
+    parts: Iterable[tuple[str, str, list[int], Buffer]], metadata: Mapping[str, str] | None = None
+) -> list[Buffer]:
+    """By tensor its name, type, shape and content: the length of the header, the header, and all content in order."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    contents, end = list[Buffer](), 0
+    for name, dtype, shape, content in parts:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end := end + len(content)]}
+        contents.append(content)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *contents]
 
 
 def unpack_frames(content: bytes) -> KeptFrames:
@@ -211,10 +247,10 @@ class Checkpoints:
     def save(self, snapshot: Snapshot, frames: KeptFrames) -> None:
         """Write a checkpoint and the messages of its round; they are on disk when this returns."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        state = safetensors.torch.save(dict(snapshot.tensors))
+        state = tensor_file(snapshot.tensors)
         messages = pack_frames(frames)
         for digest, tensor in snapshot.new.items():
-            write_atomically(self._kept.path(digest), tensor_file(tensor))
+            write_atomically(self._kept.path(digest), tensor_file({"value": tensor}))
         self._write("round", snapshot.round, "safetensors", state)
         self._write("messages", snapshot.round, "safetensors", messages)
         sync(self.directory)
@@ -325,7 +361,7 @@ class Checkpoints:
         # Before they are written over: a power cut must not bring an old name back with other content.
         sync(self.directory)
 
-    def _write(self, kind: str, round: int, suffix: str, content: bytes) -> None:
+    def _write(self, kind: str, round: int, suffix: str, content: Buffer | Sequence[Buffer]) -> None:
         write_atomically(self._path(kind, round, suffix), content, self._spare(kind, suffix))
 
     def _set_aside(self, kind: str, round: int, suffix: str) -> None:
@@ -385,8 +421,11 @@ def _file_name(kind: str, round: int, suffix: str) -> str:
     return f"{kind}-{round:04d}.{suffix}"
 
 
-def _content_digest(content: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(content)
+def _content_digest(content: Buffer | Sequence[Buffer]) -> str:
+    digest = xxhash.xxh3_128()
+    for buffer in [content] if isinstance(content, Buffer) else content:
+        digest.update(buffer)
+    return digest.hexdigest()
 
 
 class Checkpointer:

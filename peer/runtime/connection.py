@@ -42,7 +42,7 @@ def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, life
         rates = {peer: link.bytes_per_second for peer, link in network.links.items()}
         return measure(setup.model.device, len(setup.shard.train), rates)
 
-    node = NetworkState(identity, addresses, transport, limits.timeouts, limits.limits)
+    shared = NetworkState(identity, addresses, transport, limits.timeouts, limits.limits)
     callbacks = NetworkCallbacks(lifecycle.report, state, resources, memory_for(setup.model.device), seat.answer)
-    network = Network(node, manifest, callbacks)
+    network = Network(shared, manifest, callbacks)
     return network

@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from faults.disk import half_written
 from faults.liars import make_liar
 from peer import files
 from peer.cli import main as peer_main
+from peer.files import Buffer
 from peer.learning.training.trainer import Trainer
 from peer.network.collectives import AllGather, AllReduce, Collectives
 from peer.network.network import Network
@@ -159,7 +160,7 @@ def token(fault: Fault) -> None:
 def checkpoint(fault: Fault) -> None:
     """In the middle of a file, or after it and before the fsync of the directory."""
 
-    def write(path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
+    def write(path: Path, content: Buffer | Sequence[Buffer], over: Path | None = None) -> None:
         if path.parent.name == "journal":  # not of a checkpoint
             files.write_atomically(path, content, over)
             return
