@@ -90,12 +90,12 @@ async def test_a_job_that_cannot_be_told_to_stop_is_cancelled_whole(slurm: Slurm
         peer.signal(signal.SIGTERM)
         assert await peer.wait() == -signal.SIGTERM
     told = f"cannot write {slurm.run.files.job}/stop: No such file or directory; mend that and start again"
-    assert f"{told}; the job is cancelled without a word to it" in slurm.said
+    assert f"{told}; so the job is cancelled without notice" in slurm.said
     assert "--signal" not in (slurm.directory / "asked").read_text()
 
 
 async def test_a_job_that_cannot_be_cancelled_is_named(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployment, "PATIENCE", 0.05)
+    monkeypatch.setattr(deployment, "CANCEL_TIMEOUT_S", 0.05)
     slurm.down("scancel")
     async with deployed(slurm) as (made, peer):
         peer.signal(signal.SIGKILL)
