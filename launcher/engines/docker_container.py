@@ -80,19 +80,24 @@ def _short_reason(said: str) -> str:
     return said.rpartition(":")[2].strip(" ')\"")
 
 
+def engine_errors() -> tuple[type[Exception], ...]:
+    """What the SDK raises where the engine refuses, or does not answer."""
+    import requests
+
+    return docker_sdk().errors.DockerException, requests.RequestException, OSError
+
+
 @contextmanager
 def refusals() -> Iterator[None]:
     """Raise FailedError for what the engine refuses inside the block."""
     docker = docker_sdk()
-    import requests
-
     try:
         yield
     except docker.errors.ImageNotFound as error:
         raise FailedError(no_image((error.explanation or str(error)).rpartition(": ")[2])) from None
     except docker.errors.APIError as error:
         raise FailedError(refusal_in_words(str(error.explanation or error))) from None
-    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+    except engine_errors() as error:
         raise FailedError(f"the Docker engine no longer answers ({_short_reason(str(error))})") from None
 
 
@@ -160,12 +165,9 @@ class ContainerEvents:
             self._close()
 
     def _listen(self, put: Any) -> None:
-        docker = docker_sdk()
-        import requests
-
         answered = time.monotonic()
         while not self._over and time.monotonic() - answered < ENGINE_TIMEOUT_S:
-            with suppress(docker.errors.DockerException, requests.RequestException, OSError):
+            with suppress(*engine_errors()):
                 self._client.ping()
                 answered = time.monotonic()
                 self._stream = self._client.events(since=self._since, filters=self._filters, decode=True)
@@ -238,16 +240,13 @@ class ContainerLog:
                 self._stream.close()
 
     def _follow(self) -> None:
-        docker = docker_sdk()
-        import requests
-
         over = False
         while not over:
             self._more.wait()
             self._more.clear()
             over = self._over
             try:
-                with suppress(docker.errors.APIError, requests.RequestException, OSError):
+                with suppress(*engine_errors()):
                     self._copy()
             except FailedError as error:
                 self.why = str(error)

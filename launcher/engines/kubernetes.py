@@ -293,27 +293,21 @@ def _write(path: Path, notice: Mapping[str, Any]) -> None:
         raise FailedError(write_failure(path, error)) from None
 
 
-def volume_place(index: int, id: str) -> str:
-    """Return a peer's directory as seen by the pod that sees all of them."""
-    return str(RUNS / str(index) / id)
-
-
 async def append_logs(cluster: Cluster, run: Run, pods: Sequence[Pod]) -> None:
     """Append what these pods have printed to the logs. They are all of one peer, or all that there are."""
     indexes = {pod.index for pod in pods}
     printed = await cluster.log(indexes.pop() if len(indexes) == 1 else None)
     for pod in pods:
         if pod.index is not None and pod.name in printed:
-            _append_log(run, run.spec.ids[pod.index], pod.name, printed[pod.name])
+            _append_log(run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]])
 
 
-def _append_log(run: Run, id: str, pod: str, lines: list[str]) -> None:
-    path, head = run.files.log(id), f"--- {pod}"
+def _append_log(path: Path, lines: Sequence[str]) -> None:
     before = path.read_text(errors="replace").splitlines() if path.exists() else []
-    if head not in before:
+    if lines[0] not in before:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "a", encoding="utf-8") as file:
-            file.write("\n".join([head, *lines]) + "\n")
+            file.write("\n".join(lines) + "\n")
 
 
 class PeerPods(FollowedProcess):
@@ -528,7 +522,9 @@ class KubernetesDeployment(Deployment):
 
     def __init__(self, run: Run, cluster: Cluster, order: RunObjects, new: bool) -> None:
         self._run, self._cluster, self._order, self._new = run, cluster, order, new
-        directories = {id: volume_place(index, id) for index, id in enumerate(run.spec.ids)}
+        directories = {
+            id: str(RUNS / str(index) / id) for index, id in enumerate(run.spec.ids)
+        }  # as the collector sees them
         self._files = VolumeFiles(cluster.kubectl, f"{order.name}-collect", run, directories)
         self.loop = ControlLoop(run, cluster, order, self._files)
         self._collected = self._over = False

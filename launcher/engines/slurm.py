@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
-from launcher.engines.base import Deployment, Engine, Process, Run
+from launcher.engines.base import Deployment, Engine, FollowedProcess, Run
 from launcher.engines.preflight import as_input_error, check_room, check_secrecy
 from launcher.plan import plan
 from launcher.run_files import RunFiles
@@ -311,13 +311,14 @@ class JobDirectory:
         except FileNotFoundError:
             return unseen
 
-    def ask_to_stop(self) -> None:
-        """Let the job know that peers which end now are not to be restarted. Raises FailedError if it cannot."""
+    def ask_to_stop(self) -> str:
+        """Let the job know that peers which end now are not to be restarted. Return why that cannot be done, or ""."""
         stop = self._path / "stop"
         try:
             stop.touch()
         except OSError as error:
-            raise FailedError(write_failure(stop, error)) from None
+            return write_failure(stop, error)
+        return ""
 
     def forget(self) -> None:
         shutil.rmtree(self._path, ignore_errors=True)
@@ -331,25 +332,22 @@ READS_AFTER_END = 3
 """Of the file with the exit codes after the job's end: a network file system may show it late."""
 
 
-class SlurmProcess(Process):
-    """One task of the job. A signal to it is one to all: a run's peers end together."""
+class SlurmProcess(FollowedProcess):
+    """One task of the job. ask: called for each signal."""
 
-    def __init__(self, id: str, deployment: "SlurmDeployment"):
-        self._id, self._deployment = id, deployment
-        self._restarts = 0
+    requeues = 0
+
+    def __init__(self, ask: Callable[[int], None]) -> None:
+        super().__init__()
+        self._ask = ask
 
     @property
     def restarts(self) -> int:
-        return self._restarts
-
-    async def wait(self) -> int:
-        codes = await asyncio.shield(self._deployment.ended)
-        self._restarts = codes.restarts
-        code = codes.codes[self._id]
-        return -signal.SIGKILL if code is None else code
+        return self.requeues
 
     def signal(self, number: int) -> None:
-        self._deployment.ask(number)
+        if not self.ended:
+            self._ask(number)
 
 
 class SlurmDeployment(Deployment):
@@ -361,19 +359,20 @@ class SlurmDeployment(Deployment):
     def __init__(self, run: Run, job: str | None, poll: float):
         self._run, self._job, self._poll = run, job, poll
         self._outcome = JobDirectory(run.files)
-        self._asked = 0
+        self._processes = {id: SlurmProcess(self._ask) for id in run.spec.ids}
+        self._asked = self._done = 0
+        """1 after SIGTERM, 2 after SIGKILL, which nothing undoes: what was asked for, and what Slurm was sent."""
         self._wake = asyncio.Event()
         self._deadline = math.inf
         self._reported: dict[str, str] = {}
         self._gone = asyncio.Event()
-        self.ended: asyncio.Future[ExitCodes] = asyncio.get_running_loop().create_future()
 
     async def start(self, id: str) -> SlurmProcess:
-        return SlurmProcess(id, self)
+        return self._processes[id]
 
-    def ask(self, number: int) -> None:
-        """Send SIGTERM to all peers; SIGKILL cancels the job. A later SIGTERM does not undo that."""
-        if not self.ended.done() and self._asked < (level := 2 if number == signal.SIGKILL else 1):
+    def _ask(self, number: int) -> None:
+        """Send SIGTERM to all peers, or cancel the job: a run's peers end together."""
+        if self._asked < (level := 2 if number == signal.SIGKILL else 1):
             self._asked = level
             if level == 2:
                 self._deadline = asyncio.get_running_loop().time() + CANCEL_TIMEOUT_S
@@ -381,24 +380,33 @@ class SlurmDeployment(Deployment):
 
     async def watch(self) -> None:
         """Follow the job until Slurm has ended it."""
-        done = 0
         try:
             while self._job and not self._gone.is_set():
                 self._report_output()
-                done = await self._apply_signal(done)
+                await self._apply_signal()
                 await self._look()
                 self._give_up()
                 await self._pause()
             self._report_output()
-            if not self.ended.done():
-                self.ended.set_result(await self._last())
+            if not self._ended:
+                self._end(await self._last())
         except FailedError as error:
-            if self.ended.done():
+            if self._ended:
                 raise
-            self.ended.set_exception(error)
-            self.ended.exception()  # otherwise asyncio complains where nothing waits
+            for process in self._processes.values():
+                process.fail(error)
         finally:
             self._gone.set()
+
+    @property
+    def _ended(self) -> bool:
+        return all(process.ended for process in self._processes.values())
+
+    def _end(self, codes: ExitCodes) -> None:
+        for id, process in self._processes.items():
+            code = codes.codes.get(id)
+            process.requeues = codes.restarts
+            process.end(-signal.SIGKILL if code is None else code)
 
     async def stop_all(self) -> None:
         """Wait until Slurm has ended the job: before that, nothing new can begin in the directory."""
@@ -411,7 +419,7 @@ class SlurmDeployment(Deployment):
     async def _pause(self) -> None:
         """Wait for the next poll: neither Slurm nor a network file system reports changes."""
         with suppress(TimeoutError):
-            ending = self.ended.done() or self._asked
+            ending = self._ended or self._asked
             await asyncio.wait_for(self._wake.wait(), min(self._poll, ENDING_POLL_S) if ending else self._poll)
         self._wake.clear()
 
@@ -419,27 +427,19 @@ class SlurmDeployment(Deployment):
         for line in self._outcome.new_lines():
             self._run.say(line)
 
-    async def _apply_signal(self, done: int) -> int:
-        """Do what was asked since the last call. Return what has been done by now."""
-        if self._asked > done:
-            asked = self._asked
+    async def _apply_signal(self) -> None:
+        if (asked := self._asked) > self._done:
             try:
                 if unknown := await asyncio.to_thread(self._cancel, asked):
                     self._report("stop", f"{unknown}; so the job is cancelled without notice")
+                self._done = asked
             except FailedError as error:
                 self._report("scancel", str(error))  # it may answer the next time
-            else:
-                return asked
-        return done
 
     def _cancel(self, level: int) -> str:
         """Return why the job cannot be notified: it is then cancelled as a whole, as it would restart ended peers."""
         assert self._job
-        unknown = ""
-        try:
-            self._outcome.ask_to_stop()
-        except FailedError as error:
-            unknown = str(error)
+        unknown = self._outcome.ask_to_stop()
         cancel_job("--state=PENDING", self._job)
         cancel_job(*(["--signal=TERM"] if level == 1 and not unknown else []), self._job)
         return unknown
@@ -447,8 +447,8 @@ class SlurmDeployment(Deployment):
     async def _look(self) -> None:
         """Read whether the job has decided, and report what Slurm says of it."""
         assert self._job
-        if not self.ended.done() and (codes := self._outcome.read()):
-            self.ended.set_result(codes)
+        if not self._ended and (codes := self._outcome.read()):
+            self._end(codes)
         try:
             job = await asyncio.to_thread(find_job, self._run.files.path, self._job)
         except FailedError as error:
@@ -461,7 +461,7 @@ class SlurmDeployment(Deployment):
 
     def _give_up(self) -> None:
         """Raise FailedError if the job should have ended long ago. Says so, as the error may not be awaited."""
-        if not self._gone.is_set() and not self.ended.done() and asyncio.get_running_loop().time() > self._deadline:
+        if not self._gone.is_set() and not self._ended and asyncio.get_running_loop().time() > self._deadline:
             self._run.say(self._alive())
             raise FailedError(self._alive())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engines import slurm as deployment
-from launcher.engines.base import Process, Run
+from launcher.engines.base import FollowedProcess, Run
 from launcher.engines.slurm import JobDirectory, SlurmDeployment, SlurmEngine, SlurmSettings
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
@@ -61,7 +61,7 @@ async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 @asynccontextmanager
-async def deployed(slurm: Slurm) -> AsyncIterator[tuple[SlurmDeployment, Process]]:
+async def deployed(slurm: Slurm) -> AsyncIterator[tuple[SlurmDeployment, FollowedProcess]]:
     """Job 12, and its first peer."""
     async with background() as tasks:
         made = SlurmDeployment(slurm.run, "12", 0.01)
@@ -74,7 +74,7 @@ async def test_a_job_is_cancelled_again_until_slurm_has_heard_it(slurm: Slurm) -
     async with deployed(slurm) as (made, peer):
         peer.signal(signal.SIGTERM)
         await slurm.until(lambda: "scancel failed: no controller" in slurm.said)
-        assert not made.ended.done()
+        assert not peer.ended
         slurm.up("scancel")
         assert await peer.wait() == -signal.SIGTERM
         await made.stop_all()
