@@ -114,9 +114,8 @@ class DockerEngine(Engine[DockerSettings]):
         return placed.in_plaintext() if self.settings.network is None else placed
 
     def check(self, run: Run) -> None:
-        with as_input_error(), closing(connect()) as client:
-            check_image(client, self.settings.image)
-            check_network(client, self.settings.network)
+        with as_input_error(), closing(connect()) as client, refusals():
+            check_engine(client, self.settings.image, self.settings.network)
         check_ids(run.spec)
         check_container_device(run.device, self.settings.gpus, "a container", "all")
         check_secrecy(run)
@@ -154,23 +153,21 @@ def in_containers(spec: Spec) -> Spec:
 
 
 def user_of(client: Any) -> str:
-    """Return the user of a container: the caller of this machine, who is root inside a rootless engine."""
+    """Return the user of a container: the caller of this machine, root inside a rootless engine."""
     rootless = any("rootless" in option for option in client.info().get("SecurityOptions") or ())
     return "0:0" if rootless else f"{os.getuid()}:{os.getgid()}"
 
 
-def check_image(client: Any, name: str) -> None:
-    with refusals():
-        try:
-            client.images.get(name)
-        except docker_sdk().errors.ImageNotFound:
-            raise InputError(no_image(name)) from None
-
-
-def check_network(client: Any, name: str | None) -> None:
-    with refusals():
-        if name and not client.networks.list(names=[name]):
-            raise InputError(f"the Docker engine has no network `{name}`; make it with `docker network create {name}`")
+def check_engine(client: Any, image: str, network: str | None) -> None:
+    """Check that the engine has image and network."""
+    try:
+        client.images.get(image)
+    except docker_sdk().errors.ImageNotFound:
+        raise InputError(no_image(image)) from None
+    if network and not client.networks.list(names=[network]):
+        raise InputError(
+            f"the Docker engine has no network `{network}`; make it with `docker network create {network}`"
+        )
 
 
 def check_ids(spec: Spec) -> None:
@@ -262,10 +259,6 @@ def docker_name(run: Run, *parts: str) -> str:
     return "-".join(("dfl", run.spec.name.strip("._-") or "run", mark, *parts))
 
 
-def run_labels(run: Run, **more: str) -> dict[str, str]:
-    return {RUN: str(run.files.path), **more}
-
-
 def run_filter(run: Run) -> dict[str, str]:
     """Return the engine's filter for what belongs to this run."""
     return {"label": f"{RUN}={run.files.path}"}
@@ -297,7 +290,7 @@ def container_spec(run: Run, id: str, settings: DockerSettings, user: str) -> di
         asked["nano_cpus"] = round(settings.cpus * 1e9)
     if settings.gpus:
         asked["device_requests"] = [docker.types.DeviceRequest(**gpu_request(settings.gpus))]
-    return asked | {"labels": run_labels(run, **{PEER: id, ORDER: _digest(asked, run, id)})}
+    return asked | {"labels": {RUN: str(run.files.path), PEER: id, ORDER: _digest(asked, run, id)}}
 
 
 def gpu_request(gpus: Any) -> dict[str, Any]:
@@ -351,7 +344,7 @@ class DockerDeployment(Deployment):
             driver="bridge",
             internal=True,  # peers reach each other and nothing else
             ipam=docker.types.IPAMConfig(pool_configs=pool),
-            labels=run_labels(self._run),
+            labels={RUN: str(self._run.files.path)},
         )
 
     def _handle(self, id: str) -> Any:

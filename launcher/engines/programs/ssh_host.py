@@ -370,7 +370,7 @@ def discard(directory: str, run: dict[str, str], ids: list[str]) -> None:
         for name in ("federation.yaml", "ca.pem"):
             with suppress(FileNotFoundError):
                 os.remove(os.path.join(root, name))
-        with suppress(OSError):  # it holds files of somebody else
+        with suppress(OSError):  # it holds files that are not ours
             os.rmdir(root)
 
 
