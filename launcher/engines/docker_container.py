@@ -26,8 +26,8 @@ from typing import Any
 
 from launcher.engines.base import Process
 from peer.errors import FailedError, InputError
-from peer.exit_codes import STOPPED, WRONG_INPUT, of_container
 from peer.files import write_failure
+from peer.process import STOPPED, WRONG_INPUT, container_exit_code
 from peer.telemetry.results import gave_up
 
 BUILD = "docker build -f deploy/Dockerfile -t dfl ."
@@ -366,7 +366,7 @@ class Container(Process):
                 await asyncio.to_thread(self._log.end)
                 if self._handle.attrs["State"].get("OOMKilled"):
                     self._log.say(OUT_OF_MEMORY)
-                return of_container(code)
+                return container_exit_code(code)
             if self._log.why and not self._reported:
                 self._reported = True
                 raise FailedError(self._log.why)

@@ -28,8 +28,8 @@ from launcher.engines.kubernetes_objects import DIGEST_ANNOTATION, RUNS, Cluster
 from launcher.engines.preflight import as_input_error, check_container_device, check_resources, check_secrecy
 from launcher.plan import plan
 from peer.errors import FailedError, InputError
-from peer.exit_codes import WRONG_INPUT
 from peer.files import write_failure
+from peer.process import WRONG_INPUT
 from peer.tasks import background, shielded
 from peer.telemetry.results import EVENTS, gave_up
 from peer.text import one_line

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from launcher.engines.kubernetes_objects import INDEX_ANNOTATION, RUN_LABEL
 from peer.errors import FailedError, InputError
-from peer.exit_codes import in_words, of_container
+from peer.process import container_exit_code, exit_words
 from peer.text import one_line
 
 REQUEST_TIMEOUT_S, KUBECTL_TIMEOUT_S = 20, 60.0
@@ -162,7 +162,7 @@ class Pod:
             phase=status.get("phase", "Pending"),
             ready=bool(container.get("ready")) and "deletionTimestamp" not in metadata,
             made=metadata.get("creationTimestamp", ""),
-            code=of_container(ended["exitCode"]) if ended else None,
+            code=container_exit_code(ended["exitCode"]) if ended else None,
             why=reason.get("reason", ""),
             details=one_line(reason.get("message", "")),
         )
@@ -177,7 +177,7 @@ class Pod:
 
     @property
     def exit_message(self) -> str:
-        how = "was ended by the cluster" if self.code is None else in_words(self.code)
+        how = "was ended by the cluster" if self.code is None else exit_words(self.code)
         return f"{how} ({self.why})" if self.why not in ("", "Error") else how
 
     @property

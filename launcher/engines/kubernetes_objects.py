@@ -24,7 +24,7 @@ from pydantic import Field
 from launcher.engines.base import IMAGE_WANTED, Image, Run
 from launcher.run_files import certificate_files
 from peer.errors import InputError
-from peer.exit_codes import WRONG_INPUT
+from peer.process import WRONG_INPUT
 from peer.settings import Settings, Wanted
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run_files import RunFiles
-from peer.exit_codes import STOPPED, WRONG_INPUT, in_words
 from peer.files import write_atomically
+from peer.process import STOPPED, WRONG_INPUT, exit_words
 from peer.spec.document import Document, dump_yaml
 from peer.telemetry.results import gave_up, history
 
@@ -106,7 +106,7 @@ class JobRunner:
             return None
         crashed = {id: code for id, code in exits.items() if code is not None and code not in (0, *STOPPED)}
         if crashed:
-            return ", ".join(f"{id} {in_words(code)}" for id, code in crashed.items())
+            return ", ".join(f"{id} {exit_words(code)}" for id, code in crashed.items())
         if any(code is None for code in exits.values()):
             return "Slurm has ended the peers"
         if any(exits.values()):
