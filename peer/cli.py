@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from peer.errors import FailedError, InputError
 from peer.files import private
-from peer.process import Parser, leaving_at_once, tune
+from peer.process import DONE, FAILED, WRONG_INPUT, Parser, leaving_at_once, tune
 from peer.telemetry.logs import start_logging
 from peer.text import one_line
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from peer.telemetry.telemetry import Subscriber, Telemetry
 
 # What takes seconds to import is imported where it is used: by then Ctrl-C ends this process in order.
-
-DONE, FAILED, WRONG_INPUT = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,13 @@ from typing import Any
 
 from peer.errors import suggest
 
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+"""Exit codes of both programs. A peer that ends with the last is not started again: its input would be no better."""
+STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+"""The exit code after each signal that ends a launcher."""
+STOPPED = (143, 130, -15, -2)
+"""Exit codes of a peer after SIGTERM or SIGINT: with a checkpoint, or before it could handle signals at all."""
+
 OPTION_PATTERN = re.compile(r"-[^\d.\s]\S*")
 """What argparse takes for an option, and never for a value: `--peers`, `-h`; but not `-1`."""
 

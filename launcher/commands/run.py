@@ -28,8 +28,9 @@ from launcher.reports.worth import solo_directory, solo_spec, with_worth
 from launcher.run_files import RunFiles, default_directory
 from launcher.supervision import run_directory
 from launcher.supervision.run_directory import RunDirectory, Totals
-from launcher.supervision.supervisor import STOPPED, WRONG_INPUT, LossTolerance, RestartPolicy, Stop, Supervisor
+from launcher.supervision.supervisor import LossTolerance, RestartPolicy, Stop, Supervisor
 from peer.errors import FailedError, InputError
+from peer.process import STOPPED, WRONG_INPUT
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec

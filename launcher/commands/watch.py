@@ -6,7 +6,6 @@
 
 import argparse
 import asyncio
-import signal
 import time
 from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
@@ -27,6 +26,7 @@ from launcher.table import HEAD, quantity
 from peer.errors import InputError
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
 from peer.network.transport.tls import CertificateBundle, CertificatePaths
+from peer.process import STOPS
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import MAX_NAMED
@@ -125,8 +125,6 @@ def too_few(answer: PeerStatus) -> str:
 
 POLL_SECONDS = 0.25
 """Seconds between an answer and the next question, and between two pictures."""
-STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-"""The exit code after each signal that ends the view; the peers go on."""
 
 
 def watch(spec: Spec, chain: CertificateBundle | None, output: Output, dashboard: Dashboard | None = None) -> int:

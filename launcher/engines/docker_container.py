@@ -28,6 +28,7 @@ from typing import Any
 from launcher.engines.base import Process, last_event
 from peer.errors import FailedError, InputError
 from peer.files import write_failure
+from peer.process import WRONG_INPUT
 from peer.telemetry.events import Failed
 from peer.telemetry.results import EVENTS
 
@@ -316,7 +317,6 @@ class ContainerLog:
             self._path.replace(self._aside)
 
 
-WRONG_INPUT = 2
 OUT_OF_MEMORY = "the container had no memory left; give its peer more with --option memory=4g"
 ASKED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 """Exit codes of a peer that was told to stop."""

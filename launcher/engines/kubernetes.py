@@ -32,6 +32,7 @@ from launcher.plan import plan
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
 from peer.files import MAX_SETTINGS_BYTES, read_plain, write_atomically
+from peer.process import WRONG_INPUT
 from peer.spec.peer import PeerConfig
 from peer.tasks import background, shielded
 from peer.telemetry.events import Failed
@@ -562,7 +563,6 @@ REACH, END = 60.0, 60.0
 """Seconds that the cluster is waited for to show the results, and to end the peers."""
 TRIES = 3
 """To bring the results, where a connection is cut meanwhile."""
-WRONG_INPUT = 2
 
 
 class KubernetesDeployment(Deployment):

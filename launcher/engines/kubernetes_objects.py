@@ -25,6 +25,7 @@ from pydantic import Field
 from launcher.engines.base import IMAGE_WANTED, Image, Run
 from launcher.run_files import certificate_files
 from peer.errors import InputError
+from peer.process import WRONG_INPUT
 from peer.settings import Settings, Wanted
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
@@ -136,7 +137,6 @@ INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 USER = 70001
 """The image's."""
 RESTARTS = 5
-WRONG_INPUT = 2
 GRACE_SECONDS = 30
 """For the checkpoint after SIGTERM."""
 Object = Mapping[str, Any]

@@ -17,12 +17,10 @@ from launcher.engines.base import Deployment, Process
 from launcher.monitor.federation import Federation, last_lines
 from launcher.run_files import RunFiles
 from peer.errors import FailedError
+from peer.process import STOPPED, STOPS, WRONG_INPUT
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.views.view import View
-
-STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-"""The exit code after each signal that ends a launcher."""
 
 
 class Stop:
@@ -56,11 +54,6 @@ class Stop:
         finally:
             for number in STOPS:
                 loop.remove_signal_handler(number)
-
-
-WRONG_INPUT = 2
-STOPPED = (143, 130, -15, -2)
-"""After SIGTERM or SIGINT: with a checkpoint, or before the peer could handle signals at all."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from typing import Any
 
 from launcher.run_files import RunFiles
 from peer.files import write_atomically
+from peer.process import STOPPED, WRONG_INPUT
 from peer.spec.document import Document, dump_yaml
 
 BESIDE = Path(__file__).parent
-WRONG_INPUT = 2
-STOPPED = (143, 130, -15, -2)
 Exits = Mapping[str, int | None]
 """Exit codes by peer; None: it was ended with the step, and nobody saw how."""
 
