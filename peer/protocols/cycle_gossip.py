@@ -48,10 +48,7 @@ class CycleGossip(PlainSGD, Protocol):
 
     paper: ClassVar[str] = "CYCle, Algorithm 3"
     by_peer: ClassVar[Mapping[str, float]] = {"opinions": 1.0}
-
-    @property
-    def graph(self) -> Graph:
-        return "complete"
+    graph: ClassVar[Graph] = "complete"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model"), Share("gradient", like="model", rounds=range(1, rounds + 1, self.every)))

@@ -38,10 +38,7 @@ class FedISP(Participation, Protocol):
 
     paper: ClassVar[str] = "FedISP, Algorithm 1"
     passed_on: ClassVar[ModelPart | None] = "model"
-
-    @property
-    def graph(self) -> Graph:
-        return "directed ring"
+    graph: ClassVar[Graph] = "directed ring"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model", scalars=1),)

@@ -252,7 +252,7 @@ class Runtime:
                 await self._begin_view(round)
             await self._spec.protocol.round(self.peer)
             self.peer.end()
-            self._spec.protocol.check_state(self.peer)
+            self._spec.protocol.state_contract.check(self.peer)
         if trace := self.peer.departures.trace:
             await in_thread(trace.write, shared, trace_facts(self.peer))
         self._become("evaluating")
