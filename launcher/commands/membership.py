@@ -16,7 +16,6 @@ from launcher.views import view_as_log_line
 from peer.errors import FailedError, InputError, suggest
 from peer.network.operator_client import Ask, PeerStatus, StatusClient, UnansweredError, connect
 from peer.network.transport.tls import CertificatePaths
-from peer.spec.agreement import digests
 from peer.spec.federation import Spec
 from peer.views.statements import Decided, Denied, Expel, Leave, Reply
 from peer.views.view import View
@@ -49,8 +48,8 @@ def own_certificate(id: str, directory: Path | None, files: tuple[Path, Path, Pa
 
 def member_connection(spec: Spec, id: str, certificates: CertificatePaths | None) -> AbstractAsyncContextManager[Ask]:
     """Ask that member; UnansweredError where there is no answer."""
-    agreement = spec.agreement()
-    return connect(id, spec.addresses, agreement, digests(agreement), certificates)
+    agreement = spec.link_agreement
+    return connect(id, spec.addresses, agreement.content, agreement.digests, certificates)
 
 
 LAST_LOOKS = 10

@@ -33,7 +33,7 @@ from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
 from peer.files import MAX_SETTINGS_BYTES, read_plain, write_atomically
 from peer.process import WRONG_INPUT
-from peer.spec.peer import PeerConfig
+from peer.spec.peer import PeerConfig, refuse_plaintext
 from peer.tasks import background, shielded
 from peer.telemetry.events import Failed
 from peer.telemetry.results import EVENTS, WANTED
@@ -143,11 +143,8 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 def check_kubernetes(run: Run, settings: KubernetesSettings) -> None:
     """All of it; whether data and model go together, too. Raises InputError."""
-    if not run.certs and not run.spec.allows_plaintext:
-        raise InputError(
-            "--on kubernetes: peers in a cluster speak over its network; make certificates with `dfl-launch certs` and "
-            f"give --certs, or write {run.spec.to_allow_plaintext}"
-        )
+    if not run.certs:
+        refuse_plaintext(run.spec, "--on kubernetes: peers in a cluster speak over its network", "--certs")
     check_device(run.device, settings)
     check_certificates(run.spec, run.certs)
     check_resources(run.spec, run.files.path)

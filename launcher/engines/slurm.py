@@ -34,6 +34,7 @@ from peer.errors import FailedError, InputError
 from peer.files import make_private, write_atomically, write_failure
 from peer.settings import Settings, Wanted
 from peer.spec.federation import Spec
+from peer.spec.peer import refuse_plaintext
 from peer.tasks import background
 from peer.text import one_line, plural, printable
 
@@ -215,11 +216,8 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     def check(self, run: Run) -> None:
         check_programs()
-        if not run.certs and not run.spec.allows_plaintext:
-            raise InputError(
-                "--on slurm: peers on several nodes speak over the network; make certificates with `dfl-launch certs` "
-                f"and give --certs, or write {run.spec.to_allow_plaintext}"
-            )
+        if not run.certs:
+            refuse_plaintext(run.spec, "--on slurm: peers on several nodes speak over the network", "--certs")
         check_certificates(run.spec, run.certs)
         if job := check_answers(run.files.path, self._known(run)):
             raise InputError(

@@ -49,7 +49,6 @@ from peer.runtime.round_reports import (
     user_figures,
 )
 from peer.runtime.setup import Setup, own_directory
-from peer.spec.agreement import digests
 from peer.spec.blocks import describe_behaviours
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Done, EndedUnacknowledged, Failed, Misbehaving, StateChanged
@@ -87,13 +86,13 @@ class Runtime:
         agreement = setup.agreement
         identity = Identity(
             setup.config.id,
-            digests(agreement),
+            agreement.digests,
             declared.digest,
             declared.data,
             self._view.number,
             self._seat.passed,
             rounds=self._spec.rounds,
-            settings=agreement,
+            settings=agreement.content,
             keyring=self._seat.keyring,
         )
         node = NetworkState(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
