@@ -34,8 +34,7 @@ from peer.files import open_plain
 from peer.settings import Settings
 from peer.spec.document import Document, scalar, validate
 from peer.spec.federation import Spec
-from peer.telemetry.events import Event, read_event
-from peer.telemetry.results import objects
+from peer.telemetry.events import Event, read_events
 
 S = TypeVar("S", bound=Settings)
 
@@ -145,7 +144,7 @@ def last_event(path: Path) -> Event | None:
             lines = file.read(LAST_EVENT_BYTES).splitlines()
     except OSError:
         return None
-    return next((read_event(one) for one in objects(lines[-1:])), None)
+    return next(read_events(lines[-1:]), None)
 
 
 _IMAGE_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"

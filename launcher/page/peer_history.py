@@ -8,6 +8,7 @@ A history grows event by event, live or from the peer's events.jsonl, and never 
 - What lasts (a wait, a silent link) stays open until an event closes it, and ends with the last event otherwise.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -41,9 +42,9 @@ from peer.telemetry.events import (
     ViewConflict,
     ViewDecided,
     Waiting,
-    read_event,
+    read_events,
 )
-from peer.telemetry.results import EVENTS, objects
+from peer.telemetry.results import EVENTS
 
 EventKind = Literal["running", "waits", "not heard", "failure", "recovery", "change of view", "note"]
 
@@ -92,14 +93,9 @@ class PeerHistory:
     def read(cls, id: str, place: Path) -> "PeerHistory":
         """From a peer's directory; empty where its events cannot be read."""
         found = cls(id)
-        try:
-            with open_plain(place / EVENTS) as file:
-                for line in lines(file):
-                    for one in objects([line]):
-                        if event := read_event(one):
-                            found.hear(event)
-        except OSError:
-            pass
+        with suppress(OSError), open_plain(place / EVENTS) as file:
+            for event in read_events(lines(file)):
+                found.hear(event)
         return found
 
     @property

@@ -19,8 +19,8 @@ from peer.errors import FailedError
 from peer.files import lines, open_plain
 from peer.spec.federation import Spec
 from peer.spec.recordings import VIEWS, OldVersionError, read_proved_views, read_views
-from peer.telemetry.events import Event, RoundDone, Started, StateChanged, ViewDecided, read_event
-from peer.telemetry.results import AUDIT, EVENTS, objects
+from peer.telemetry.events import RoundDone, Started, StateChanged, ViewDecided, objects, read_events
+from peer.telemetry.results import AUDIT, EVENTS
 from peer.views.statements import InvalidError
 from peer.views.view import View
 
@@ -69,12 +69,7 @@ def audits(places: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
     found = {}
     for id, place in places.items():
         with suppress(OSError), open_plain(place / AUDIT) as file:
-            records = {
-                (one.get("view", 0), one["round"]): one
-                for line in lines(file)
-                for one in objects([line])
-                if _is_valid(one)
-            }
+            records = {(one.get("view", 0), one["round"]): one for one in objects(lines(file)) if _is_valid(one)}
             found[id] = {"rounds": list(records.values())}
     return found
 
@@ -136,10 +131,9 @@ def _proved_views(place: Path, spec: Spec, trusted: Collection[str]) -> Iterator
 
 def _views_in_events(place: Path) -> Iterator[View]:
     with suppress(OSError), open_plain(place / EVENTS) as file:
-        for line in lines(file):
-            for one in objects([line]) if b'"view"' in line else ():
-                if isinstance(event := read_event(one), ViewDecided) and event.number > 0 <= event.first:
-                    yield view_of_event(event)
+        for event in read_events(line for line in lines(file) if b'"view"' in line):
+            if isinstance(event, ViewDecided) and event.number > 0 <= event.first:
+                yield view_of_event(event)
 
 
 MAX_SECONDS = 1e12
@@ -159,10 +153,7 @@ def peer_activity(directory: Path) -> PeerActivity:
     rounds, starts, first, last, spent = 0, 0, math.nan, math.nan, 0.0
     moved = False
     with suppress(OSError), open_plain(directory / EVENTS) as file:
-        for line in lines(file):
-            event = _event_in(line)
-            if event is None:
-                continue
+        for event in read_events(lines(file)):
             if math.isnan(first):
                 first = event.time
             elif isinstance(event, Started):
@@ -175,7 +166,3 @@ def peer_activity(directory: Path) -> PeerActivity:
             rounds = max(rounds, event.round) if isinstance(event, RoundDone) else rounds
     spent += last - first
     return PeerActivity(rounds, max(0, starts - 1), spent if 0 <= spent <= MAX_SECONDS else 0.0)
-
-
-def _event_in(line: bytes) -> Event | None:
-    return next((event for one in objects([line]) if (event := read_event(one))), None)

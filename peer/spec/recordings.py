@@ -23,8 +23,8 @@ from peer.protocols.base import Resources
 from peer.spec.agreement import Agreement, differing, lasting_digest
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
-from peer.telemetry.events import Note, RoundDone, read_event
-from peer.telemetry.results import EVENTS, objects
+from peer.telemetry.events import Note, RoundDone, read_events
+from peer.telemetry.results import EVENTS
 from peer.views.decision import Court, Memory, Rules
 from peer.views.signing import Authorities, Keyring
 from peer.views.statements import Decision, InvalidError
@@ -254,18 +254,14 @@ def _recorded(config: PeerConfig, spec: Spec) -> dict[int, Resources]:
 
 
 def _notes(events: Path) -> Mapping[int, Note]:
-    found = dict[int, Note]()
     try:
         with open_plain(events) as file:
-            for line in lines(file):
-                for event in map(read_event, objects([line])):
-                    if isinstance(event, RoundDone) and RESOURCES_NOTE in event.notes:
-                        found[event.round] = event.notes[RESOURCES_NOTE]
+            rounds = [event for event in read_events(lines(file)) if isinstance(event, RoundDone)]
     except OSError as error:
         raise InputError(
             f"{events}: cannot be read ({error.strerror}); `recording` is the directory of a run of these peers"
         ) from None
-    return found
+    return {event.round: event.notes[RESOURCES_NOTE] for event in rounds if RESOURCES_NOTE in event.notes}
 
 
 def _resources(note: Note, spec: Spec, events: Path) -> Resources:

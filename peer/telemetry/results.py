@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from peer.files import MAX_RECORDS_BYTES, LineFile, read, read_plain, retry_without_descriptors, sync, write_atomically
-from peer.telemetry.events import Count, FigureValue, Ratio, RoundDone, Started, read_event
+from peer.telemetry.events import Count, FigureValue, Ratio, RoundDone, Started, read_events
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
 MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
@@ -131,52 +131,39 @@ def append_audit(file: LineFile, line: dict[str, Any]) -> None:
 
 
 def history(out: Path) -> tuple[RoundDone, ...]:
-    """The `round` events of this peer, one a round in order, as far as they are in events.jsonl."""
-    try:
-        lines = read(out / EVENTS).splitlines()
-    except FileNotFoundError:
-        return ()
-    rounds = {event.round: event for line in objects(lines) if isinstance(event := read_event(line), RoundDone)}
+    """The `round` events of this peer, one per round in order, as far as they are in events.jsonl."""
+    rounds = {event.round: event for event in read_events(_event_lines(out)) if isinstance(event, RoundDone)}
     return tuple(rounds[number] for number in sorted(rounds))
 
 
 class EarlierProcesses(NamedTuple):
-    """The lives of a peer's processes so far: how many, and for how many seconds they lived in all."""
+    """A peer's processes so far: how many, and for how many seconds they lived in all."""
 
     starts: int
     seconds: float
 
 
 def earlier(out: Path) -> EarlierProcesses:
-    """By events.jsonl, each life from its `started` to its last event: what lies between them counts for nothing."""
-    try:
-        lines = read(out / EVENTS).splitlines()
-    except FileNotFoundError:
-        return EarlierProcesses(0, 0.0)
-    named = ((at, objects([line])) for at, line in enumerate(lines) if Started.name.encode() in line)
-    starts = [at for at, found in named if found and isinstance(read_event(found[0]), Started)]
+    """By events.jsonl, each process from its `started` to its last event: the time between two counts for nothing."""
+    lines = _event_lines(out)
+    named = (at for at, line in enumerate(lines) if Started.name.encode() in line)
+    starts = [at for at in named if isinstance(next(read_events([lines[at]]), None), Started)]
     lives = [lines[first:following] for first, following in pairwise([*starts, len(lines)])]
     return EarlierProcesses(
         len(starts), sum(max(0.0, _first_time(reversed(life)) - _first_time(life)) for life in lives)
     )
 
 
+def _event_lines(out: Path) -> list[bytes]:
+    try:
+        return read(out / EVENTS).splitlines()
+    except FileNotFoundError:
+        return []
+
+
 def _first_time(lines: Iterable[bytes]) -> float:
-    """When the first event was told that can be read, in unix seconds."""
-    return next((event.time for line in lines for one in objects([line]) if (event := read_event(one))), 0.0)
-
-
-def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """The JSON objects among the lines; a line that a crash or the disk has spoilt is passed over."""
-    found = []
-    for line in lines:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found
+    """When the first event that can be read was emitted, in unix seconds."""
+    return next((event.time for event in read_events(lines)), 0.0)
 
 
 def write_result(out: Path, result: Result) -> None:
