@@ -1,14 +1,16 @@
-"""What the exit code of a peer says. Codes are as `subprocess` has them: -n after signal n.
+"""What the exit codes of both programs say. Codes are as `subprocess` has them: -n after signal n.
 
 Only the standard library, as the command line and the job on a cluster's nodes import this and wait for it.
 """
 
 import signal
 
-WRONG_INPUT = 2
-"""At the first start this is final: the same input would be refused again."""
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+"""At a peer's first start the last is final: the same input would be refused again."""
+STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+"""The exit code of a launcher after each signal that ends it."""
 STOPPED = (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT)
-"""After SIGTERM or SIGINT: with a checkpoint, or before the peer could handle signals at all."""
+"""Of a peer after SIGTERM or SIGINT: with a checkpoint, or before the peer could handle signals at all."""
 
 
 def of_container(code: int) -> int:

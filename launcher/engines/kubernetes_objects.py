@@ -378,7 +378,7 @@ class RunObjects:
         return {"requests": requests, "limits": limits}
 
     def _digest_of(self, job: MutableObject) -> str:
-        asked = [job, self.place.files(), self.run.spec.digest()]
+        asked = [job, self.place.files(), self.run.spec.agreement.digest]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def _of(self, kind: str, name: str, data: dict[str, str]) -> MutableObject:

@@ -41,11 +41,12 @@ class StateCapture:
 
     def __init__(self, peer: LocalPeer) -> None:
         self._peer, self._protocol = peer, peer.setup.spec.protocol
+        self._contract = self._protocol.state_contract
         self._unchanging: dict[str, str] = {}
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything to go on from: tensors on the CPU, copied as the next round changes them, and plain JSON."""
-        changing = {name: tensor for name, tensor in self._peer.state.items() if not self._protocol.keeps(name)}
+        changing = {name: tensor for name, tensor in self._peer.state.items() if not self._contract.is_unchanging(name)}
         tensors = copies(
             {
                 "model": self._peer.model,
@@ -70,7 +71,11 @@ class StateCapture:
 
         InputError when it was changed or is gone: what is on disk already would be something else.
         """
-        kept = {f"protocol/{name}": tensor for name, tensor in self._peer.state.items() if self._protocol.keeps(name)}
+        kept = {
+            f"protocol/{name}": tensor
+            for name, tensor in self._peer.state.items()
+            if self._contract.is_unchanging(name)
+        }
         if not kept and not self._unchanging:
             return {}, {}
         before, self._unchanging = self._unchanging, await asyncio.to_thread(_digests, kept)

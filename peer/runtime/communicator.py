@@ -37,7 +37,7 @@ from peer.network.network import Network
 from peer.protocols.base import Peer, Protocol, Received
 from peer.protocols.declarations import Share
 from peer.runtime.calls import CallChecker, CheckedExchange, Of, ProtocolState, To, first_rows, row_dtype
-from peer.runtime.connection import admission_name, admission_names
+from peer.runtime.connection import admission_name
 from peer.runtime.encodings import Collective, Encoding, new_encoding
 from peer.runtime.lifecycle import State as Activity
 from peer.runtime.setup import Setup
@@ -459,7 +459,7 @@ class Communicator(Peer):
         if entrants.get(self.id) == -1:
             first_rows(protocol, self.state, len(self.members))
             protocol.begin_late(self)
-        for name in admission_names(protocol) if entrants else ():
+        for name in protocol.state_contract.handed_over if entrants else ():
             rows = name in protocol.by_peer
             if self.id in entrants:
                 self._replace(

@@ -36,19 +36,9 @@ def with_admission_vectors(declared: Manifest, plain: Manifest, protocol: Protoc
     known = vectors | {payload.name: payload for payload in numbers}
     entries = [
         replace(known[name], name=admission_name(name), first_round=view.first, last_round=view.first, every=1)
-        for name in admission_names(protocol)
+        for name in protocol.state_contract.handed_over
     ]
     return Manifest((*declared.payloads, *entries), declared.data)
-
-
-def replicated_names(protocol: Protocol) -> tuple[str, ...]:
-    """The vectors that every peer has with the same bits after a round."""
-    return (*((protocol.common,) if protocol.common else ()), *protocol.replicated)
-
-
-def admission_names(protocol: Protocol) -> tuple[str, ...]:
-    """What whoever is taken in gets of its left neighbour."""
-    return (*((protocol.passed_on,) if protocol.passed_on else ()), *replicated_names(protocol))
 
 
 def admission_name(name: str) -> str:

@@ -49,7 +49,6 @@ from peer.runtime.round_reports import (
     user_figures,
 )
 from peer.runtime.setup import Setup, own_directory
-from peer.spec.agreement import digests
 from peer.spec.blocks import describe_behaviours
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Done, EndedUnacknowledged, Failed, Misbehaving, StateChanged
@@ -87,13 +86,13 @@ class Runtime:
         agreement = setup.agreement
         identity = Identity(
             setup.config.id,
-            digests(agreement),
+            agreement.digests,
             declared.digest,
             declared.data,
             self._view.number,
             self._seat.passed,
             rounds=self._spec.rounds,
-            settings=agreement,
+            settings=agreement.content,
             keyring=self._seat.keyring,
         )
         state = NetworkState(identity, self._addresses(), transport(self.status), bounds.timeouts, bounds.limits)
@@ -252,7 +251,7 @@ class Runtime:
                 await self._begin_view(round)
             await self._spec.protocol.round(self.peer)
             self.peer.end()
-            self._spec.protocol.check_state(self.peer)
+            self._spec.protocol.state_contract.check(self.peer)
         if trace := self.peer.departures.trace:
             await in_thread(trace.write, shared, trace_facts(self.peer))
         self._become("evaluating")
