@@ -12,6 +12,7 @@ event, live or from the peer's events.jsonl, and never looks at anything else. I
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -44,9 +45,9 @@ from peer.telemetry.events import (
     ViewConflict,
     ViewDecided,
     Waiting,
-    read_event,
+    read_events,
 )
-from peer.telemetry.results import EVENTS, objects
+from peer.telemetry.results import EVENTS
 
 SILENT_LINKS = ("suspected", "down")
 """States of a link at whose other end no peer is heard."""
@@ -57,16 +58,10 @@ MAX_TIMELINE = 100_000
 EventKind = Literal["running", "waits", "not heard", "failure", "recovery", "change of view", "note"]
 
 
-def read_events(place: Path, holding: bytes = b"") -> Iterator[Event]:
+def recorded_events(place: Path, holding: bytes = b"") -> Iterator[Event]:
     """The events in a peer's directory, of lines that hold these bytes; none where they cannot be read."""
-    try:
-        with open_plain(place / EVENTS) as file:
-            for line in lines(file):
-                for one in objects([line]) if holding in line else ():
-                    if event := read_event(one):
-                        yield event
-    except OSError:
-        return
+    with suppress(OSError), open_plain(place / EVENTS) as file:
+        yield from read_events(line for line in lines(file) if holding in line)
 
 
 @dataclass
@@ -121,7 +116,7 @@ class PeerHistory:
     def read(cls, id: str, place: Path) -> "PeerHistory":
         """From a peer's directory; empty where its events cannot be read."""
         found = cls(id)
-        for event in read_events(place):
+        for event in recorded_events(place):
             found.apply(event)
         return found
 

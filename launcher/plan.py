@@ -29,7 +29,8 @@ from peer.learning.training.checks import check_length, try_training
 from peer.learning.training.phase import Training
 from peer.learning.training.trainer import check_batches
 from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput
-from peer.spec.federation import Spec, check_learnt, check_mix
+from peer.spec.checks import check_learnt, check_mix
+from peer.spec.federation import Spec
 from peer.spec.peer import peer_data
 
 Counts = NDArray[np.int64]

@@ -5,31 +5,16 @@ import asyncio
 import signal
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from peer.errors import FailedError, InputError
 from peer.files import private
-from peer.process import Parser, leaving_at_once, tune
+from peer.process import DONE, FAILED, WRONG_INPUT, Parser, leaving_at_once, tune
 from peer.telemetry.logs import start_logging
 from peer.text import one_line
 
-if TYPE_CHECKING:
-    from peer.network.transport.base import ListenConfig
-    from peer.network.transport.tls import TlsCredentials
-    from peer.runtime.setup import Setup
-    from peer.spec.federation import Spec
-    from peer.spec.peer import PeerConfig
-    from peer.telemetry.operator_log import OperatorLog
-    from peer.telemetry.telemetry import Subscriber, Telemetry
-
 # What takes seconds to import is imported where it is used: by then Ctrl-C ends this process in order.
-
-DONE, FAILED, WRONG_INPUT = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,6 +78,7 @@ def _check(config: Path) -> int:
 
 def _run(path: Path, quiet: bool) -> int:
     from peer.learning.device import memory_errors
+    from peer.runtime.peer_process import operator_log, run_peer
     from peer.runtime.resources import whole_cores
     from peer.runtime.setup import prepare
     from peer.runtime.subscribers import subscribers
@@ -101,7 +87,7 @@ def _run(path: Path, quiet: bool) -> int:
 
     with memory_errors():
         config, spec = load_peer(path)
-        operator = None if quiet else _operator_log(path, config, spec)
+        operator = None if quiet else operator_log(path, config, spec)
         telemetry = Telemetry(operator.hear) if operator else Telemetry()
         setup = prepare(config, spec)
         watching = subscribers(setup, telemetry.emit)
@@ -110,95 +96,11 @@ def _run(path: Path, quiet: bool) -> int:
         tune(whole_cores() if setup.config.threads == "auto" else setup.config.threads)
         with private():  # only now: data that were fetched may be of use to others
             if sys.platform == "win32":
-                return asyncio.run(_live_watched(setup, telemetry, watching, operator))
+                return asyncio.run(run_peer(setup, telemetry, watching, operator))
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_live_watched(setup, telemetry, watching, operator))
-
-
-def _operator_log(path: Path, config: "PeerConfig", spec: "Spec") -> "OperatorLog":
-    from peer.telemetry.operator_log import Identification, OperatorLog
-    from peer.telemetry.results import MODEL
-
-    out = config.out or Path(config.id)
-    about = Identification(
-        config.id,
-        spec.name,
-        spec.protocol.name,
-        config.listen or spec.addresses[config.id],
-        peers=len(spec.ids),
-        rounds=spec.rounds,
-        config=path,
-        out=out,
-        model=out / MODEL,
-    )
-    return OperatorLog(about)
-
-
-async def _live_watched(
-    setup: "Setup", telemetry: "Telemetry", watching: "Sequence[Subscriber]", operator: "OperatorLog | None"
-) -> int:
-    from peer.runtime.subscribers import told
-
-    async with operator.shown() if operator else nullcontext(), told(telemetry, watching):
-        return await _live(setup, telemetry)
-
-
-async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
-    from peer.network.transport.grpc import GrpcTransport
-    from peer.runtime.membership.view_runner import ViewRunner
-    from peer.telemetry.events import Stopped
-
-    caught: list[signal.Signals] = []
-    task = asyncio.current_task()
-    assert task
-
-    def cancel() -> None:
-        task.cancel()
-
-    def stop(number: signal.Signals) -> None:
-        caught.append(number)
-        leaves = number == signal.SIGTERM and len(caught) == 1 and setup.spec.on_stop == "leave"
-        if not leaves or not lives.leave(otherwise=cancel):
-            cancel()
-
-    security = _security(setup, telemetry)
-    with ThreadPoolExecutor(1, "train") as executor:
-        transport = partial(GrpcTransport, _place(setup), security=security, report=telemetry.emit)
-        lives = ViewRunner(setup, transport, executor, telemetry)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop, number)
-        try:
-            await lives.run()
-        except asyncio.CancelledError:
-            if not caught:
-                raise
-            while task.uncancel():  # what was asked is done: whoever waits for this task may end in order
-                pass
-            telemetry.emit(Stopped(signal=caught[0].name))
-            return 128 + caught[0]
-    return DONE
-
-
-def _place(setup: "Setup") -> "ListenConfig":
-    from peer.network.transport.base import ListenConfig
-    from peer.topology import neighbours
-
-    config, spec = setup.config, setup.spec
-    around = neighbours(spec.protocol.graph, spec.ids, config.id)
-    ring = tuple(address for address in spec.addresses.values() if address)
-    return ListenConfig(config.listen or spec.addresses[config.id], config.health, ring, len(around))
-
-
-def _security(setup: "Setup", telemetry: "Telemetry") -> "TlsCredentials | None":
-    from peer.network.transport.tls import CertificatePaths, TlsCredentials
-
-    tls = setup.config.tls
-    if tls is None:
-        return None
-    names = {address: id for id, address in setup.spec.addresses.items() if address}
-    return TlsCredentials(CertificatePaths(setup.config.id, tls.ca, tls.cert, tls.key), names, telemetry.emit)
+                return runner.run(run_peer(setup, telemetry, watching, operator))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 
 class InputError(Exception):
@@ -33,3 +35,15 @@ def suggest(word: str, known: Sequence[str], elsewhere: Sequence[str] = ()) -> s
     close = difflib.get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.5)
     meant = [f"`{by_lower_case[one]}`" for one in close] + [*elsewhere]
     return f"did you mean {' or '.join(meant)}?" if meant else f"known: {', '.join(sorted(known))}"
+
+
+def optional(module: str, purpose: str, package: str, extra: str) -> Any:
+    """A module of a package that is not always installed; InputError says what needs it, and with which extra of dfl it
+    comes."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"{purpose} needs {package}, which cannot be imported here ({error}); install it with: "
+            f"pip install -c constraints.txt 'dfl[{extra}]'"
+        ) from error

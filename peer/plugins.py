@@ -232,8 +232,8 @@ def _check_override(name: str, attribute: str, ours: Any, meant: Any) -> None:
     """InputError where one is a method and the other is not, or where they are not called in the same way."""
     if not inspect.isfunction(meant):
         if inspect.isfunction(ours):
-            way_out = "write `@property` above it" if isinstance(meant, property) else AS_VALUE
-            raise InputError(f"`{attribute}` of `{name}` is a method ({_line_of(ours)}); {way_out}")
+            hint = "write `@property` above it" if isinstance(meant, str) else AS_VALUE  # settings may decide on a word
+            raise InputError(f"`{attribute}` of `{name}` is a method ({_line_of(ours)}); {hint}")
         return
     written = _as_written(attribute, meant)
     if not inspect.isfunction(ours):

@@ -9,9 +9,8 @@ import ruamel.yaml.mergevalue  # noqa: F401  (as ruamel.yaml does for the first 
 from pydantic import BaseModel
 
 import peer.cli
-import peer.network.transport.grpc
 import peer.network.transport.tls
-import peer.runtime.membership.view_runner
+import peer.runtime.peer_process
 import peer.runtime.setup
 import peer.runtime.subscribers
 import peer.spec.loading  # noqa: F401

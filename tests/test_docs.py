@@ -256,7 +256,7 @@ def test_the_compose_file_is_the_demo_composed(tmp_path: Path) -> None:
         config, there = load_peer(tmp_path / "peer.yaml")
         assert (config.id, config.out) == (id, Path("/runs") / id)
         assert [member.address for member in there.ring] == [f"{id}:7700" for id in services]
-        assert there.canonical() == {**spec.canonical(), "plaintext": True}
+        assert there.agreement.content == {**spec.agreement.content, "plaintext": True}
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "docs/glossary.md", "SECURITY.md"])

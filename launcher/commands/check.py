@@ -103,7 +103,7 @@ def _check_awaited(protocol: str, dry_run: DryRun) -> None:
 
 def _check_kept(protocol: Protocol, dry_run: DryRun) -> None:
     """InputError where a protocol says of a name that it never changes and keeps nothing under it, as if misspelt."""
-    for name in protocol.never_kept(dry_run.state):
+    for name in protocol.state_contract.never_kept(dry_run.state):
         raise InputError(
             f"`{protocol.name}` declares {name!r} as unchanging and keeps nothing under that name; write "
             f"peer.state[{name!r}] = ... or take it out of `unchanging`"

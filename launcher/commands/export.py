@@ -26,6 +26,7 @@ from launcher.run_files import certificate_files
 from peer.errors import InputError
 from peer.files import open_plain, unwritable_reason, write_atomically
 from peer.spec.federation import Spec
+from peer.spec.peer import in_plaintext, refuse_plaintext
 
 if TYPE_CHECKING:
     from launcher.output import Output
@@ -99,7 +100,7 @@ def compose_text(given: Spec, options: ComposeOptions) -> str:
     check_certificates(given, options.certs)
     spec = in_containers(given)
     if not options.certs:
-        spec = spec.in_plaintext()
+        spec = in_plaintext(spec)
     made = Composition(spec, options.settings, options.file.absolute().parent, options.certs, options.build)
     content = made.content()
     about = COMPOSE_HEADER.format(peer=spec.ids[0], file=options.file.name) + ("" if options.certs else PLAINTEXT_NOTE)
@@ -133,11 +134,8 @@ def write_manifest_tree(spec: Spec, options: ManifestOptions) -> None:
     if not is_image(options.image):
         raise InputError(f"--image wants {IMAGE_WANTED} (given: {options.image})")
     files = tree(spec, options.image)
-    if not options.certs and not spec.allows_plaintext:
-        raise InputError(
-            "peers in a cluster speak over its network; make certificates with `dfl-launch certs` and give --certs, or "
-            f"write {spec.to_allow_plaintext}"
-        )
+    if not options.certs:
+        refuse_plaintext(spec, "peers in a cluster speak over its network", "--certs")
     check_certificates(spec, options.certs)
     if why := unwritable_reason(options.out):
         raise InputError(f"{why}; choose another directory with --out")

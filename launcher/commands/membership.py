@@ -16,7 +16,6 @@ from launcher.views import view_as_log_line
 from peer.errors import FailedError, InputError, suggest
 from peer.network.operator_client import Ask, PeerStatus, StatusClient, UnansweredError, connect
 from peer.network.transport.tls import CertificatePaths
-from peer.spec.agreement import digests
 from peer.spec.federation import Spec
 from peer.views.statements import Decided, Denied, Expel, Leave, Reply
 from peer.views.view import View
@@ -65,8 +64,8 @@ class Operator:
 
     async def connect(self, stack: AsyncExitStack, id: str, certificates: CertificatePaths | None) -> Ask:
         """Until the stack is closed; what it returns raises UnansweredError where there is no answer."""
-        agreement = self.spec.agreement()
-        member = connect(id, self.spec.addresses, agreement, digests(agreement), certificates)
+        agreement = self.spec.link_agreement
+        member = connect(id, self.spec.addresses, agreement.content, agreement.digests, certificates)
         return await stack.enter_async_context(member)
 
     async def statuses(self, ids: Collection[str], certificates: CertificatePaths | None) -> list[PeerStatus]:

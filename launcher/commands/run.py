@@ -22,8 +22,9 @@ from launcher.reports.summary import summarise
 from launcher.reports.summary_json import Summary
 from launcher.reports.worth import solo_directory, solo_spec, with_worth
 from launcher.supervision.run_directory import LaunchRecord, RunDirectory
-from launcher.supervision.supervisor import WRONG_INPUT, Supervised, supervise
+from launcher.supervision.supervisor import Supervised, supervise
 from peer.errors import FailedError, InputError
+from peer.process import WRONG_INPUT
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 

@@ -51,6 +51,7 @@ from peer.learning.data.sources import Source
 from peer.settings import Settings, Wanted
 from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
+from peer.spec.peer import in_plaintext
 from peer.tasks import background, shielded
 from peer.telemetry.results import EVENTS
 
@@ -111,7 +112,7 @@ class DockerEngine(Engine[DockerSettings]):
     def with_addresses(self, spec: Spec) -> Spec:
         """A peer's id is its host's name. A bridge of this machine, made for the run, has no other listener."""
         placed = in_containers(spec)
-        return placed.in_plaintext() if self.settings.network is None else placed
+        return in_plaintext(placed) if self.settings.network is None else placed
 
     def check(self, run: Run) -> None:
         with as_input_error(), closing(connect()) as client, refusals():
@@ -307,7 +308,7 @@ def _mount(docker: Any, one: Shared) -> Any:
 def _digest(asked: Mapping[str, Any], run: Run, id: str) -> str:
     """Return what changes if a container would now be made differently, or for a new directory of that name."""
     out = run.files.out(id).stat()
-    content = [asked, run.spec.digest(), out.st_dev, out.st_ino]
+    content = [asked, run.spec.agreement.digest, out.st_dev, out.st_ino]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 

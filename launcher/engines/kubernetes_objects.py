@@ -373,7 +373,7 @@ class RunObjects:
         volumes += [data_volume(settings.data)] if settings.data else []
         needs = resources(f"{settings.cpus:g}", settings.memory, settings.gpus)
         made = job(self.place, settings.image, ("--quiet",), needs, volumes)
-        asked = json.dumps([made, self.place.files(), self.run.spec.digest()], sort_keys=True)
+        asked = json.dumps([made, self.place.files(), self.run.spec.agreement.digest], sort_keys=True)
         made["metadata"]["annotations"] = {DIGEST_ANNOTATION: hashlib.sha256(asked.encode()).hexdigest()}
         return made
 

@@ -15,7 +15,7 @@ from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
 from peer.runtime.dry_run import check_disk, disk_needed, dry_run_figures
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig, check_plaintext
+from peer.spec.peer import PeerConfig, check_plaintext, refuse_plaintext
 from peer.spec.recordings import fixed_resources, recorded_views
 
 
@@ -50,11 +50,8 @@ def check_secrecy(run: Run, network: str = "") -> None:
     """
     if not run.certs and not network:
         check_plaintext(PeerConfig(federation=Path("federation.yaml"), id=run.spec.ids[0]), run.spec)
-    elif not run.certs and not run.spec.allows_plaintext:
-        raise InputError(
-            f"{network}; make certificates with `dfl-launch certs` and give --certs, or write "
-            f"{run.spec.to_allow_plaintext}"
-        )
+    elif not run.certs:
+        refuse_plaintext(run.spec, network, "--certs")
     check_certificates(run.spec, run.certs)
 
 

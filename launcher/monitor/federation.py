@@ -47,10 +47,10 @@ from peer.telemetry.events import (
     SubscriberDropped,
     ViewDecided,
     Waiting,
-    read_event,
+    read_events,
 )
 from peer.telemetry.remaining import Remaining
-from peer.telemetry.results import EVENTS, objects
+from peer.telemetry.results import EVENTS
 from peer.text import printable
 from peer.views.view import View
 
@@ -441,8 +441,7 @@ class Federation(FederationView):
         return self.apply(self._news(id))
 
     def _news(self, id: str) -> list[News]:
-        events = map(read_event, objects(self._tails[id].lines()))
-        return [(id, event) for event in events if event]
+        return [(id, event) for event in read_events(self._tails[id].lines())]
 
     def forget_past(self) -> None:
         """Takes in what an earlier run left, without telling of it or taking its states for the present."""

@@ -22,7 +22,7 @@ from peer.errors import FailedError, InputError
 from peer.learning.tasks import TASKS
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS
-from peer.spec.agreement import agreed, digests
+from peer.spec.agreement import Agreement, differing
 from peer.spec.federation import Spec
 from peer.spec.recordings import RUN, RunIdentity
 from peer.telemetry.results import RESULT, Result, read_result
@@ -133,9 +133,8 @@ def _by_id(runs: Mapping[Path, RunIdentity]) -> dict[str, Path]:
 def _refuse_mixture(runs: Mapping[Path, RunIdentity]) -> None:
     (first, one), *others = runs.items()
     for place, other in others:
-        keys = sorted(one.digests.keys() | other.digests.keys())
-        if differing := [key for key in keys if one.digests.get(key) != other.digests.get(key)]:
-            named = ", ".join(f"`{key}`" for key in differing)
+        if keys := differing(one.digests, other.digests):
+            named = ", ".join(f"`{key}`" for key in keys)
             raise InputError(f"{first} and {place} are of different runs: they differ in {named}")
 
 
@@ -152,7 +151,7 @@ def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> Spec:
     file = place / RUN
     try:
         keys = Keys.model_validate(run.spec)
-        if digests(agreed(run.spec)) != run.digests:
+        if Agreement.of(run.spec).digests != run.digests:
             raise InputError(f"{file}: its spec is not the one that the run's peers agreed on; bring it again")
         _check_code([keys.protocol.name, keys.task.name], file, code)
         return Spec.model_validate_json(json.dumps(_harmless(run.spec)), strict=True)

@@ -13,14 +13,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
-from launcher.history import read_events
+from launcher.history import recorded_events
 from launcher.views import Views, sorted_views, view_of_event
 from peer.errors import FailedError
 from peer.files import lines, open_plain
 from peer.spec.federation import Spec
 from peer.spec.recordings import VIEWS, OldVersionError, read_proved_views, read_views
-from peer.telemetry.events import ViewDecided
-from peer.telemetry.results import AUDIT, objects
+from peer.telemetry.events import ViewDecided, objects
+from peer.telemetry.results import AUDIT
 from peer.views.statements import InvalidError
 from peer.views.view import View
 
@@ -79,7 +79,7 @@ def audits(places: Mapping[str, Path]) -> dict[str, list[AuditedRound]]:
     for id, place in places.items():
         with suppress(OSError), open_plain(place / AUDIT) as file:
             rounds: dict[tuple[int, int], AuditedRound] = {}
-            for one in (one for line in lines(file) for one in objects([line])):
+            for one in objects(lines(file)):
                 with suppress(ValidationError):
                     record = AuditedRound.model_validate(one)
                     rounds[record.at] = record
@@ -135,6 +135,6 @@ def _proved_views(place: Path, spec: Spec, trusted: Collection[str]) -> Iterator
 
 
 def _views_in_events(place: Path) -> Iterator[View]:
-    for event in read_events(place, holding=b'"view"'):
+    for event in recorded_events(place, holding=b'"view"'):
         if isinstance(event, ViewDecided) and event.number > 0 <= event.first:
             yield view_of_event(event)

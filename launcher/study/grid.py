@@ -119,7 +119,8 @@ class Cell:
     def key(self) -> str:
         """The digest of all that its peers must agree on, and of the files that they read; the same for the same cell
         of another study file beside this one."""
-        return sha256({**self.spec.canonical(), "sources": self.sources}) if self.sources else self.spec.digest()
+        agreement = self.spec.agreement
+        return sha256({**agreement.content, "sources": self.sources}) if self.sources else agreement.digest
 
     @cached_property
     def place(self) -> Path:

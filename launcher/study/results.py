@@ -42,7 +42,7 @@ def _baseline(cell: Cell, alone: Sequence[Cell]) -> Cell | None:
 
 def _compared(cell: Cell) -> str:
     """The digest of all but the protocol: also of the files that it reads, as only these tell what is in them."""
-    spec = cell.spec.canonical()
+    spec = cell.spec.agreement.content
     modules = {name.partition(":")[0] for name in user_code({key: spec.get(key) for key in COMPARED})}
     read = {"data.path", "data.root", "model.weights", *modules}
     sources = {name: found for name, found in cell.sources.items() if name in read}

@@ -26,9 +26,9 @@ from launcher.reports.summary import TimeSpent, summarise, weight_divergence
 from launcher.reports.summary_json import Summary
 from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
-from launcher.supervision.supervisor import STOPS
 from peer.errors import FailedError, InputError
 from peer.files import lock, write_atomically
+from peer.process import STOPS
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec

@@ -26,6 +26,7 @@ from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles, default_directory
 from peer.errors import InputError
 from peer.files import MAX_SETTINGS_BYTES, lock, make_private, read_plain, unwritable_reason, write_atomically
+from peer.spec.checks import why_not_continued
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 
@@ -192,7 +193,7 @@ class RunDirectory:
         if earlier is None:
             return
         differing = earlier.differing(RecordedSpec.of(spec, self.files.federation))
-        if obstacle := spec.why_not(differing, earlier.keys.rounds):
+        if obstacle := why_not_continued(spec, differing, earlier.keys.rounds):
             raise InputError(
                 f"{self.path} holds another run: {obstacle}; choose another --out, or discard it with --fresh"
             )

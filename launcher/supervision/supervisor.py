@@ -29,14 +29,12 @@ from launcher.monitor.federation import Federation, last_lines
 from launcher.monitor.live_table import Display, display
 from launcher.reports.summary import TimeSpent
 from peer.errors import FailedError
+from peer.process import STOPPED, STOPS, WRONG_INPUT
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Misbehaving
 from peer.views.view import View
-
-STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-"""The exit code after each signal that ends a launcher."""
 
 
 class Stop:
@@ -70,11 +68,6 @@ class Stop:
         finally:
             for number in STOPS:
                 loop.remove_signal_handler(number)
-
-
-WRONG_INPUT = 2
-STOPPED = (143, 130, -15, -2)
-"""After SIGTERM or SIGINT: with a checkpoint, or before the peer could handle signals at all."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ crashes. A protocol has hyperparameters, declarations and one round; what it rem
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from peer.learning.named_tensors import NamedTensors
 from peer.learning.tasks import Task
 from peer.learning.training.phase import Phase
 from peer.plugins import user_code_errors
-from peer.protocols.declarations import Declarations, Record, Share, describe_shares
+from peer.protocols.declarations import Declarations, Record, Share
 from peer.settings import Settings
 from peer.topology import Graph
 
@@ -246,11 +247,76 @@ class Peer(ABC):
 Init = Literal["shared", "independent"]
 
 
+@dataclass(frozen=True)
+class StateContract:
+    """What a protocol declares of `peer.state`.
+
+    Which names are equal at all peers, have a row for each member, or never change; and what of it a peer that is taken
+    in during a run gets from its left neighbour.
+    """
+
+    protocol: str
+    """Its name."""
+    replicated: tuple[str, ...]
+    by_peer: Mapping[str, float | bool]
+    unchanging: tuple[str, ...]
+    common: ModelPart | None
+    passed_on: ModelPart | None
+
+    @property
+    def held_by_all(self) -> tuple[str, ...]:
+        """The vectors that have the same bits at every peer after a round."""
+        return (*((self.common,) if self.common else ()), *self.replicated)
+
+    @property
+    def handed_over(self) -> tuple[str, ...]:
+        """The vectors that a peer which is taken in gets."""
+        return (*((self.passed_on,) if self.passed_on else ()), *self.held_by_all)
+
+    def is_unchanging(self, name: str) -> bool:
+        """Whether what stands in `peer.state` under that name is set once."""
+        return any(_stands_for(declared, name) for declared in self.unchanging)
+
+    def never_kept(self, names: Collection[str]) -> list[str]:
+        """What of `unchanging` stands for none of these names."""
+        return [declared for declared in self.unchanging if not any(_stands_for(declared, name) for name in names)]
+
+    def check(self, peer: Peer) -> None:
+        """InputError unless the peer's state is as declared, after a round."""
+        for name in (*self.replicated, *self.by_peer):
+            if name not in peer.state:
+                raise InputError(
+                    f"`{self.protocol}` declares `{name}` as replicated or by_peer and keeps nothing under that name; "
+                    f"write peer.state[{name!r}] = ... in its rounds"
+                )
+        if why := peer.state.why_not_apart(peer.model):
+            raise InputError(f"`{self.protocol}` {why}")
+        for name in self.by_peer:
+            shape, wanted = tuple(peer.state[name].shape), (len(peer.members),)
+            if shape[:1] != wanted:
+                raise InputError(
+                    f"`{self.protocol}` declares `{name}` as by_peer, and its shape is {shape}; it needs a row for "
+                    f"each of the {len(peer.members)} members"
+                )
+            if name in self.replicated and shape != wanted:
+                raise InputError(
+                    f"`{self.protocol}` declares `{name}` as replicated and by_peer, and its shape is {shape}; such a "
+                    "row is one number"
+                )
+
+
+def _stands_for(declared: str, name: str) -> bool:
+    return name == declared or (declared.endswith("/") and name.startswith(declared))
+
+
 class Protocol(Settings):
     """One paper's method: its hyperparameters as fields, its declarations, and one round.
 
     A protocol object never changes; what it remembers stands in `peer.state`. That makes a crashed
     peer's replay of a round end in the same bits.
+
+    What it declares is read in three ways: what leaves a peer, as `declarations`; what stands in `peer.state`, as its
+    `state_contract`; and what it cannot do, hook by hook.
     """
 
     model_config = ConfigDict(validate_default=True)
@@ -261,50 +327,59 @@ class Protocol(Settings):
     min_peers: ClassVar[int] = 2
     init: ClassVar[Init] = "shared"
     """Whether all peers start from the same weights unless the spec says otherwise."""
-    records: ClassVar[tuple[Record, ...]] = ()
     needs_classes: ClassVar[bool] = False
     """Whether the method itself goes by classes: by labels, by class mixes, or by outputs taken as classes' logits.
     Then it is refused for a task that has none. A record of size "classes" says so, too."""
-    exact: ClassVar[bool] = False
-    """Whether its vectors must arrive as they are: then `wire` is float32."""
+    resources_from: ClassVar[ResourceSource] = "measured"
+    """Where `peer.resources()` gets its figures from; a property where the settings decide."""
+
+    # -- what leaves a peer --
+
+    graph: ClassVar[Graph] = "ring"
+    """Along which edges messages travel; a property where the settings decide."""
     reorders: ClassVar[bool] = False
     """Whether it puts the ring in another order: then any two peers may become neighbours."""
+    exact: ClassVar[bool] = False
+    """Whether its vectors must arrive as they are: then `wire` is float32."""
+    records: ClassVar[tuple[Record, ...]] = ()
+
+    @abstractmethod
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        """The vectors that may leave the peer in a run of so many rounds; all others cannot."""
+
+    def declarations(self, rounds: int) -> Declarations:
+        """All that may leave the peer in a run of so many rounds."""
+        return Declarations(self.name, self.shares(rounds), self.records)
+
+    # -- what it remembers in `peer.state`, and what a peer that is taken in gets --
+
     replicated: ClassVar[tuple[str, ...]] = ()
     """Names in `peer.state` that hold the same bits at every peer after each round."""
     by_peer: ClassVar[Mapping[str, float | bool]] = {}
     """Names in `peer.state` that have a row for each member, in the order of `peer.members`, and what a row is before
-    round 1: float64 or bool. Of who leaves the run the row is kept until it comes back; one who was never there is
-    taken for the mean of the others."""
-    common: ClassVar[ModelPart | None] = None
-    """The part of the model that is the same at every peer after each round. Whoever is taken in during a run gets it,
-    and what is `replicated`, from its left neighbour."""
-    passed_on: ClassVar[ModelPart | None] = None
-    """The part of the model that is not the same everywhere, and that whoever is taken in gets as its left neighbour
-    has it."""
-
+    round 1: float64 or bool. Of a peer that leaves the run the row is kept until it comes back; one that was never
+    there is taken for the mean of the others."""
     unchanging: ClassVar[tuple[str, ...]] = ()
     """Names in `peer.state` that are set once and never change, so that they are written to disk once and not in each
     round. With a slash at its end, all names that begin so."""
+    common: ClassVar[ModelPart | None] = None
+    """The part of the model that is the same at every peer after each round. A peer that is taken in during a run gets
+    it, and what is `replicated`, from its left neighbour."""
+    passed_on: ClassVar[ModelPart | None] = None
+    """The part of the model that is not the same everywhere, and that a peer which is taken in gets as its left
+    neighbour has it."""
+
+    @property
+    def state_contract(self) -> StateContract:
+        """What it declares of `peer.state`."""
+        return StateContract(self.name, self.replicated, self.by_peer, self.unchanging, self.common, self.passed_on)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(
             f"`self.{name}` cannot be set, as a protocol never changes; write peer.state[{name!r}] = torch.tensor(...)"
         )
 
-    @property
-    def graph(self) -> Graph:
-        """Along which edges messages travel."""
-        return "ring"
-
-    @property
-    def resources_from(self) -> ResourceSource:
-        """Whence `peer.resources()` has its figures."""
-        return "measured"
-
-    @property
-    def leaves(self) -> str:
-        """In words, for people: what leaves the peer."""
-        return describe_shares(self.shares(rounds=10), self.records)
+    # -- what it cannot do: a reason, as text, or None where it can --
 
     @classmethod
     def lacks(cls, task: Task) -> str | None:
@@ -346,9 +421,7 @@ class Protocol(Settings):
     def check_samples(self, peer: str, samples: int) -> None:
         """InputError where that peer cannot take part with so many training samples."""
 
-    @abstractmethod
-    def shares(self, rounds: int) -> tuple[Share, ...]:
-        """The vectors that may leave the peer in a run of so many rounds; all others cannot."""
+    # -- what it does --
 
     @abstractmethod
     def local(self) -> tuple[Phase, ...]:
@@ -357,42 +430,6 @@ class Protocol(Settings):
     def training(self, round: int) -> tuple[Phase, ...]:
         """The local training of that round, from 1, where it is not the same in each: so `solo` trains then."""
         return self.local()
-
-    def declarations(self, rounds: int) -> Declarations:
-        """All that may leave the peer in a run of so many rounds."""
-        return Declarations(self.name, self.shares(rounds), self.records)
-
-    def keeps(self, name: str) -> bool:
-        """Whether what stands in `peer.state` under that name never changes."""
-        return any(_stands_for(kept, name) for kept in self.unchanging)
-
-    def never_kept(self, names: Iterable[str]) -> list[str]:
-        """What of `unchanging` stands for none of these names."""
-        held = [*names]
-        return [kept for kept in self.unchanging if not any(_stands_for(kept, name) for name in held)]
-
-    def check_state(self, peer: Peer) -> None:
-        """InputError unless the peer's state is as declared, after a round."""
-        for name in (*self.replicated, *self.by_peer):
-            if name not in peer.state:
-                raise InputError(
-                    f"`{self.name}` declares `{name}` as replicated or by_peer and keeps nothing under that name; "
-                    f"write peer.state[{name!r}] = ... in its rounds"
-                )
-        if why := peer.state.why_not_apart(peer.model):
-            raise InputError(f"`{self.name}` {why}")
-        for name in self.by_peer:
-            shape, wanted = tuple(peer.state[name].shape), (len(peer.members),)
-            if shape[:1] != wanted:
-                raise InputError(
-                    f"`{self.name}` declares `{name}` as by_peer, and its shape is {shape}; it needs a row for each of "
-                    f"the {len(peer.members)} members"
-                )
-            if name in self.replicated and shape != wanted:
-                raise InputError(
-                    f"`{self.name}` declares `{name}` as replicated and by_peer, and its shape is {shape}; such a row "
-                    "is one number"
-                )
 
     async def start(self, peer: Peer, init: Init) -> None:
         """Before round 1; `init` says whether the peers' weights are still the same."""
@@ -408,7 +445,3 @@ class Protocol(Settings):
     @abstractmethod
     async def round(self, peer: Peer) -> None:
         """One round: train, communicate, blend."""
-
-
-def _stands_for(kept: str, name: str) -> bool:
-    return name == kept or (kept.endswith("/") and name.startswith(kept))

@@ -4,30 +4,19 @@ from collections.abc import Mapping
 from math import exp
 from typing import Annotated, ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from peer.learning.training.evaluation import EVALUATION_BATCH
 from peer.protocols.base import Peer, Protocol, Received
-from peer.protocols.blocks.training import Epochs, Fraction, PlainSGD
+from peer.protocols.blocks.training import Epochs, Fraction, PlainSGD, mean_gradients
 from peer.protocols.blocks.vectors import blend, cosine
 from peer.protocols.declarations import Share
 from peer.topology import Graph
 
 
 def local_gradient(peer: Peer) -> Tensor:
-    """∇f_i(w): of the task's mean loss over all local samples, laid out as the model; 0 at what is not trainable.
-
-    In evaluation mode: without dropout and with BatchNorm's running statistics it is a function of w and the data
-    alone, however many samples are taken at a time. Long: call it inside `compute`.
-    """
-    vector = peer.model.detach().clone().requires_grad_()
-    gradient = torch.zeros_like(vector, requires_grad=False)
-    for inputs, targets, positions in peer.data.in_order(EVALUATION_BATCH):
-        loss = peer.task.loss(peer.logits(vector, inputs), targets)
-        gradient.add_(torch.autograd.grad(loss, vector)[0], alpha=len(positions) / len(peer.data))
-    return gradient
+    """∇f_i(w) of the task's mean loss over all local samples, laid out as the model. Long: for `compute`."""
+    return mean_gradients(peer, 1, lambda outputs, targets, _: [peer.task.loss(outputs, targets)])[0]
 
 
 class CycleGossip(PlainSGD, Protocol):
@@ -48,10 +37,7 @@ class CycleGossip(PlainSGD, Protocol):
 
     paper: ClassVar[str] = "CYCle, Algorithm 3"
     by_peer: ClassVar[Mapping[str, float]] = {"opinions": 1.0}
-
-    @property
-    def graph(self) -> Graph:
-        return "complete"
+    graph: ClassVar[Graph] = "complete"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model"), Share("gradient", like="model", rounds=range(1, rounds + 1, self.every)))

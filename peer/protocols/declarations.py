@@ -1,6 +1,6 @@
 """What a protocol declares to send: the one place that knows whether something may leave a peer in a round."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -179,9 +179,3 @@ class Declarations:
                 f"`{self.protocol}` gathers `{name}` in round {round} with {values.numel()} numbers, and declares "
                 f"{length}; say so in `records` (Record({name!r}, {values.numel()}))"
             )
-
-
-def describe_shares(shares: Iterable[Share], records: Iterable[Record]) -> str:
-    """For people: what leaves the peer."""
-    named = {share.vector + (" with a number" if share.scalars else ""): None for share in shares}
-    return ", ".join([*named, *(record.name for record in records)]) or "nothing"

@@ -34,13 +34,10 @@ class DefKT(Protocol):
 
     paper: ClassVar[str] = "Li et al. 2022, Algorithm 1 (FedISP's baseline)"
     needs_classes: ClassVar[bool] = True
+    graph: ClassVar[Graph] = "complete"
 
     def why_inputs_are_fixed(self) -> str | None:
         return "two models learn from the same batch"
-
-    @property
-    def graph(self) -> Graph:
-        return "complete"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model", whole=True),)

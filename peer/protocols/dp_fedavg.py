@@ -57,10 +57,7 @@ class DPFedAvg(PlainSGD, Protocol):
     records: ClassVar[tuple[Record, ...]] = (COMMITMENT, PART)
     exact: ClassVar[bool] = True  # what the accountant speaks of is the sum as it was noised
     replicated: ClassVar[tuple[str, ...]] = ("sampling",)
-
-    @property
-    def graph(self) -> Graph:
-        return "directed ring"
+    graph: ClassVar[Graph] = "directed ring"
 
     def why_figures_stay(self) -> str | None:
         return "a figure on samples of a peer's own would leave it without noise, and ε does not count that"

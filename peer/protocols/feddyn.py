@@ -8,12 +8,12 @@ from torch import Tensor
 
 from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.global_model import GlobalModel
-from peer.protocols.blocks.training import CorrectedSGD
+from peer.protocols.blocks.training import WholeModelSGD, corrected
 from peer.protocols.blocks.vectors import trainable_only
 from peer.protocols.declarations import Share
 
 
-class FedDyn(CorrectedSGD, GlobalModel):
+class FedDyn(WholeModelSGD, GlobalModel):
     """Each drawn peer trains on f_k(w) + α⟨w, h_k − w_t⟩ + (α/2)‖w‖² and adds its w_k − w_t to its h_k.
 
     w_t ← the plain mean of the drawn w_k + the mean h over *all* peers of h_k. So at rest Σ ∇f_k = 0: the plain mean of
@@ -47,7 +47,7 @@ class FedDyn(CorrectedSGD, GlobalModel):
             gradient.add_(parameters - start + h_k, alpha=self.alpha)
 
         if drawn:
-            await self.train(peer, dynamic)
+            await peer.train(*corrected(self.local(), dynamic))
             h_k += trainable_only(peer.model - start, peer.layout)
         await peer.weighted_mean("model", weight=1 if drawn else 0)
         peer.state["h"] = h_k.clone()

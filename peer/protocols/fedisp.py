@@ -1,17 +1,14 @@
 """FedISP: one token goes round the ring; incremental subgradient-proximal steps. FedISP paper, Algorithm 1."""
 
-from dataclasses import replace
 from math import cos, pi
 from typing import ClassVar, Literal
-
-from torch import Tensor
 
 from peer.learning.model.layout import ModelPart
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.global_model import Participation, common_start
-from peer.protocols.blocks.training import BatchSize, Fraction, Rate
+from peer.protocols.blocks.training import BatchSize, Fraction, Rate, corrected, proximal
 from peer.protocols.declarations import Share
 from peer.topology import Graph
 
@@ -38,10 +35,7 @@ class FedISP(Participation, Protocol):
 
     paper: ClassVar[str] = "FedISP, Algorithm 1"
     passed_on: ClassVar[ModelPart | None] = "model"
-
-    @property
-    def graph(self) -> Graph:
-        return "directed ring"
+    graph: ClassVar[Graph] = "directed ring"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model", scalars=1),)
@@ -101,9 +95,6 @@ class FedISP(Participation, Protocol):
             peer.state["token"] = await peer.receive_token("model")
 
     async def step(self, peer: Peer) -> None:
-        size, received = self.step_size(peer.round - 1, peer.rounds), peer.model.clone()
-
-        def proximal(parameters: Tensor, gradient: Tensor) -> None:
-            gradient.add_(parameters - received[: parameters.numel()], alpha=1 / size)
-
-        await peer.train(replace(self._epoch(size), gradient_hook=proximal), self._epoch(size))
+        size = self.step_size(peer.round - 1, peer.rounds)
+        towards_received = proximal(peer.model.clone(), 1 / size)
+        await peer.train(*corrected([self._epoch(size)], towards_received), self._epoch(size))

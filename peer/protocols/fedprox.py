@@ -3,14 +3,13 @@
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from peer.protocols.base import Peer
 from peer.protocols.blocks.global_model import GlobalModel
-from peer.protocols.blocks.training import CorrectedSGD
+from peer.protocols.blocks.training import WholeModelSGD, corrected, proximal
 
 
-class FedProx(CorrectedSGD, GlobalModel):
+class FedProx(WholeModelSGD, GlobalModel):
     """Each drawn peer trains on f_k(w) + (μ/2)‖w − w_t‖²; then w_t ← Σ n_k·w_k / Σ n_k over those drawn.
 
     With μ = 0 it is FedAvg, bit for bit.
@@ -23,11 +22,7 @@ class FedProx(CorrectedSGD, GlobalModel):
     paper: ClassVar[str] = "Li et al. 2020, Algorithm 2 (RI-FedAvg's baseline)"
 
     async def round(self, peer: Peer) -> None:
-        drawn, start = peer.id in self.drawn(peer), peer.model.clone()
-
-        def proximal(parameters: Tensor, gradient: Tensor) -> None:
-            gradient.add_(parameters - start, alpha=self.mu)
-
+        drawn = peer.id in self.drawn(peer)
         if drawn:
-            await self.train(peer, proximal)
+            await peer.train(*corrected(self.local(), proximal(peer.model.clone(), self.mu)))
         await peer.weighted_mean("model", weight=peer.samples if drawn else 0)

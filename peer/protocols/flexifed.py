@@ -92,13 +92,10 @@ class FlexiFed(PlainSGD, Protocol):
 
     paper: ClassVar[str] = "FlexiFed, Algorithm 1"
     records: ClassVar[tuple[Record, ...]] = (Record("machine", 3), Record("rates", "peers"), Record("links"))
+    graph: ClassVar[Graph] = "complete"
 
     @property
-    def graph(self) -> Graph:
-        return "complete"
-
-    @property
-    def resources_from(self) -> ResourceSource:
+    def resources_from(self) -> ResourceSource:  # type: ignore[override]
         return self.resources
 
     def shares(self, rounds: int) -> tuple[Share, ...]:

@@ -28,7 +28,7 @@ class GossipSGD(PlainSGD, Protocol):
     paper: ClassVar[str] = "CYCle, Section 5 (baseline; Lian et al. 2017)"
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> Graph:  # type: ignore[override]
         return self.topology
 
     def shares(self, rounds: int) -> tuple[Share, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from peer.protocols.base import Peer
 from peer.protocols.blocks.global_model import GlobalModel
-from peer.protocols.blocks.training import CorrectedSGD
+from peer.protocols.blocks.training import WholeModelSGD, corrected, proximal
 from peer.protocols.blocks.vectors import trainable_only
 
 
@@ -48,7 +48,7 @@ BATCH = 1024
 """Samples that pass through the model at a time."""
 
 
-class RIFedAvg(CorrectedSGD, GlobalModel):
+class RIFedAvg(WholeModelSGD, GlobalModel):
     """Each drawn peer trains on f_k(w) + λ·I_k·‖w − w_t‖²; then w_t ← Σ n_k·w_k / Σ n_k over those drawn.
 
     I_k, the Roughness Index of f_k at w_t, is taken once a round on all local samples, in float64 and along the
@@ -78,13 +78,13 @@ class RIFedAvg(CorrectedSGD, GlobalModel):
     async def _train(self, peer: Peer, start: Tensor, generator: np.random.Generator) -> None:
         index: list[float] = []
 
-        def proximal(parameters: Tensor, gradient: Tensor) -> None:
+        def pull(parameters: Tensor, gradient: Tensor) -> None:
             # Before the first step. A dry run takes none, and so is spared M·(m + 1) passes over the samples.
             if not index:
                 index.append(self._roughness(peer, start, generator))
-            gradient.add_(parameters - start, alpha=2 * self.lam * min(index[0], self.clip))
+            proximal(start, 2 * self.lam * min(index[0], self.clip))(parameters, gradient)
 
-        await self.train(peer, proximal)
+        await peer.train(*corrected(self.local(), pull))
         if index:
             peer.note(roughness=index[0])
 

@@ -1,6 +1,5 @@
 """SCAFFOLD without a server: Karimireddy et al. (2020), controls that take the drift out of each local step."""
 
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -10,7 +9,7 @@ from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.global_model import GlobalModel
-from peer.protocols.blocks.training import BatchSize, Epochs, Rate
+from peer.protocols.blocks.training import BatchSize, Epochs, Rate, corrected
 from peer.protocols.blocks.vectors import trainable_only
 from peer.protocols.declarations import Share
 
@@ -68,6 +67,6 @@ class Scaffold(GlobalModel):
             gradient.add_(correction)
             steps += 1
 
-        await peer.train(*(replace(phase, gradient_hook=controlled) for phase in self.local()))
+        await peer.train(*corrected(self.local(), controlled))
         mean_gradient = trainable_only(x - peer.model, peer.layout) / (max(steps, 1) * self.lr)
         peer.state["c_i"] = mean_gradient - correction

@@ -26,6 +26,7 @@ class Solo(Protocol):
 
     paper: ClassVar[str] = "all (baseline)"
     min_peers: ClassVar[int] = 1
+    graph: ClassVar[Graph] = "none"
 
     @model_validator(mode="before")
     @classmethod
@@ -64,10 +65,6 @@ class Solo(Protocol):
     def init(self) -> Init:  # type: ignore[override]
         """That of the compared protocol: the gain over training alone must not be one of another start."""
         return self._compared.init
-
-    @property
-    def graph(self) -> Graph:
-        return "none"
 
     def why_optimiser_is_fixed(self) -> str | None:
         """That of the compared protocol: alone it would be trained otherwise."""

@@ -31,16 +31,6 @@ ProtocolState = MutableMapping[str, Tensor]
 Whose = Literal["own", "federation"]
 
 
-def replicated_names(protocol: Protocol) -> tuple[str, ...]:
-    """The vectors that every peer has with the same bits after a round."""
-    return (*((protocol.common,) if protocol.common else ()), *protocol.replicated)
-
-
-def admission_names(protocol: Protocol) -> tuple[str, ...]:
-    """What an admitted peer gets of its left neighbour."""
-    return (*((protocol.passed_on,) if protocol.passed_on else ()), *replicated_names(protocol))
-
-
 def admission_name(name: str) -> str:
     """What such a vector is called on its way to an admitted peer."""
     return f"{name} on entry"
@@ -114,7 +104,7 @@ async def sync_admitted(participant: "Participant", entrants: Mapping[str, int])
     if entrants.get(peer.id) == -1:
         first_rows(protocol, peer.state, len(peer.members))
         protocol.begin_late(peer)
-    for name in admission_names(protocol) if entrants else ():
+    for name in protocol.state_contract.handed_over if entrants else ():
         has_rows = name in protocol.by_peer
         if peer.id in entrants:
             count = len(participant.rows.ids) if has_rows else 0

@@ -12,7 +12,6 @@ from peer.runtime.lifecycle import Lifecycle, RuntimeLimits
 from peer.runtime.manifest import travelling_manifest
 from peer.runtime.resources import measure
 from peer.runtime.setup import Setup
-from peer.spec.agreement import digests
 
 MakeTransport = Callable[[StatusHandler], Transport]
 
@@ -22,13 +21,13 @@ def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, life
     spec, seat, manifest, agreement = setup.spec, setup.seat, travelling_manifest(setup), setup.agreement
     identity = Identity(
         setup.config.id,
-        digests(agreement),
+        agreement.digests,
         manifest.digest,
         manifest.data,
         setup.view.number,
         seat.passed,
         rounds=spec.rounds,
-        settings=agreement,
+        settings=agreement.content,
         keyring=seat.keyring,
     )
     # Without edges no peer waits for another: then only its own address counts.

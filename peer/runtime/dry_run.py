@@ -197,7 +197,7 @@ class DryRun(DryRunPeer):
                 "= ..., or a variable of the round's own"
             )
         self.made = [one for one in self.made if not was_awaited(one[1])]  # the others hold what they brought
-        self._protocol.check_state(self)
+        self._protocol.state_contract.check(self)
         return self.sent - before
 
     def never_awaited(self) -> list[str]:
@@ -325,7 +325,9 @@ def dry_run_figures(spec: Spec, id: str, rehearsal: DryRunInput) -> DryRunFigure
         counts.append(_run_to_end(dry_run.count(number)))
         drawn.append(dry_run.journalled - before)
     journalled = drawn[0] + (STALENESS_BOUND + 1) * max(drawn[1:], default=0)
-    kept = sum(tensor.nbytes for name, tensor in dry_run.state.items() if spec.protocol.keeps(name))
+    kept = sum(
+        tensor.nbytes for name, tensor in dry_run.state.items() if spec.protocol.state_contract.is_unchanging(name)
+    )
     times = ceil(len(rehearsal.proportions) / len(among))
     return DryRunFigures(max(counts) * times, kept * times, journalled * times)
 

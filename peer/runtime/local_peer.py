@@ -240,8 +240,8 @@ class Participant:
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What must survive a crash: copies of tensors, on the CPU, as the next round changes them, and plain JSON."""
-        keeps = self.setup.spec.protocol.keeps
-        changing = {f"protocol/{name}": tensor for name, tensor in self.state.items() if not keeps(name)}
+        is_unchanging = self.setup.spec.protocol.state_contract.is_unchanging
+        changing = {f"protocol/{name}": tensor for name, tensor in self.state.items() if not is_unchanging(name)}
         learner, learner_facts = self.learner.state_dict()
         communicator, facts = self.communicator.state_dict()
         tensors = {**learner, **copies(changing), **communicator}
@@ -253,7 +253,11 @@ class Participant:
         InputError when it was changed or is gone: what is on disk already would be something else.
         """
         protocol = self.setup.spec.protocol
-        kept = {f"protocol/{name}": tensor for name, tensor in self.state.items() if protocol.keeps(name)}
+        kept = {
+            f"protocol/{name}": tensor
+            for name, tensor in self.state.items()
+            if protocol.state_contract.is_unchanging(name)
+        }
         if not kept and not self._unchanging:
             return {}, {}
         before, self._unchanging = self._unchanging, await asyncio.to_thread(_digests, kept)

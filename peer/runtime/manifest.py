@@ -13,7 +13,7 @@ from peer.network.wire.frames import MAX_DOUBLES
 from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.protocols.base import Protocol
 from peer.protocols.declarations import Declarations, Record, Share
-from peer.runtime.admission import ENTRY, admission_name, admission_names
+from peer.runtime.admission import ENTRY, admission_name
 from peer.runtime.encodings import encoded_manifest, new_encoding
 from peer.runtime.setup import Setup
 from peer.spec.federation import MEANS, VARIANCES
@@ -47,7 +47,7 @@ def _admission_payloads(plain: Manifest, protocol: Protocol, view: View, ids: in
     known = vectors | {payload.name: payload for payload in numbers}
     return [
         replace(known[name], name=admission_name(name), first_round=view.first, last_round=view.first, every=1)
-        for name in admission_names(protocol)
+        for name in protocol.state_contract.handed_over
     ]
 
 

@@ -58,7 +58,7 @@ class Rounds:
                 await self._begin_view(number)
             await self._protocol.round(peer)
             participant.round.check_awaited(self._protocol.name)
-            self._protocol.check_state(peer)
+            self._protocol.state_contract.check(peer)
         if trace:
             await in_thread(trace.write, shared, trace_facts(participant))
         self._lifecycle.become("evaluating")

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,10 +29,10 @@ from peer.network.wire.messages import VERSION
 from peer.protocols.base import Resources
 from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput, check_disk, disk_needed, dry_run_figures
 from peer.runtime.lifecycle import MembershipGate
-from peer.spec.agreement import user_code
+from peer.spec.agreement import Agreement, differing, user_code
 from peer.spec.blocks import LabelFlip
-from peer.spec.checks import why_no_transforms
-from peer.spec.federation import Spec, check_learnt, check_mix
+from peer.spec.checks import cannot_transform, check_learnt, check_mix, why_not_continued
+from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.spec.recordings import RunIdentity, fixed_resources, recorded_views
 from peer.telemetry.results import RESULT
@@ -67,7 +66,7 @@ def forget_other(out: Path, spec: Spec) -> None:
         theirs = RunIdentity.read(out).digests.get("finetune")
     except (OSError, ValueError):
         return
-    if theirs != spec.digests().get("finetune"):
+    if theirs != spec.agreement.digests.get("finetune"):
         (out / RESULT).unlink(missing_ok=True)
 
 
@@ -113,10 +112,10 @@ class Setup:
         return list(dict.fromkeys([*self.spec.computing_code, *own]))
 
     @property
-    def agreement(self) -> dict[str, Any]:
+    def agreement(self) -> Agreement:
         """What the two ends of a link must agree on: those who replay views, on all of them."""
         views = {"views": [one.view.as_json() for one in self.recorded]} if self.recorded is not None else {}
-        return self.spec.agreement() | views
+        return Agreement({**self.spec.link_agreement.content, **views})
 
     @property
     def view(self) -> View:
@@ -173,7 +172,7 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
 def load_shard(config: PeerConfig, spec: Spec, round: int, common: SharedData | None = None) -> Shard:
     """The data as this peer has them in a round; InputError when they are no use in any round."""
     data = spec.data
-    if config.data and (why := why_no_transforms(spec.protocol, config.data)):
+    if config.data and (why := next(cannot_transform(spec.protocol, config.data), None)):
         raise InputError(why)
     hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, data.seed, config.id)
     if config.data:
@@ -210,7 +209,7 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
         raise InputError(f"{out}: belongs to peer `{theirs.id}`; give another `out`")
     if theirs.version != VERSION:
         raise InputError(f"{out}: holds a run of another version of dfl; give another `out`")
-    if obstacle := spec.obstacle(theirs.digests, theirs.rounds):
+    if obstacle := why_not_continued(spec, differing(spec.agreement.digests, theirs.digests), theirs.rounds):
         raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
 
 

@@ -8,7 +8,8 @@ torch: the launcher compares specs without it.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 NOT_COMPARED = ("code", "recording", "metrics", "tensorboard", "tracker")
 """Keys of a spec in which peers may differ."""
@@ -30,21 +31,49 @@ def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
 
 
-def digests(canonical: Mapping[str, Any]) -> dict[str, str]:
-    """sha256 of the JSON of every key that peers must agree on."""
-    return {key: sha256(value) for key, value in canonical.items()}
+@dataclass(frozen=True)
+class Agreement:
+    """What peers must agree on, as plain JSON, with a digest of each key, so that a refusal can name those that
+    differ."""
+
+    content: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Self:
+        """Of a spec's plain keys."""
+        return cls(agreed(content))
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """sha256 of the JSON of every key."""
+        return {key: sha256(value) for key, value in self.content.items()}
+
+    @property
+    def digest(self) -> str:
+        """Of all together."""
+        return sha256(self.content)
+
+    @property
+    def lasting_digest(self) -> str:
+        """Of what stays the same as long as a run lasts, however it is continued or replayed."""
+        return lasting_digest(self.digests)
+
+
+def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """The keys of which two agreements have different digests."""
+    return sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+
+
+def lasting_digest(digests: Mapping[str, str]) -> str:
+    """By the digest of each key, as a peer's run.json has them: what members sign is about this federation."""
+    changing = ("rounds", "finetune", "views")
+    return sha256({key: digest for key, digest in digests.items() if key not in changing})
 
 
 def sha256(value: Any) -> str:
     """In hex, of its JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def lasting_digest(digests: Mapping[str, str]) -> str:
-    """`Spec.lasting_digest`, by the digest of each of its keys, as a peer's run.json has them."""
-    changing = ("rounds", "finetune", "views")
-    return sha256({key: digest for key, digest in digests.items() if key not in changing})
 
 
 def user_code(content: Mapping[str, Any]) -> list[str]:

@@ -1,26 +1,251 @@
-"""Do the settings go together? Every refusal has its reason and the way out, before anything is created.
+"""Do the settings go together? Every refusal has its reason and what to write instead, before anything is created.
 
-A protocol may be the user's own, so what it declares is asked for once and checked here. Then whether samples may be
-changed at random, whether a federation can go on without some of its members and take them in again, and whether it can
-do so once more to the same bits.
+`problems` has them all, in the order in which they are told: the first one counts. A protocol may be the user's own, so
+what it declares is asked for once and checked here, too. What only the model or a peer's data can tell, once they are
+loaded, is checked at the end.
 """
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
+from peer.errors import InputError, suggest
+from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.sources import Source
 from peer.learning.model.layout import ModelPart
+from peer.learning.model.model import Model
 from peer.learning.training.phase import Phase
 from peer.plugins import describe_error, is_installed
 from peer.protocols.base import Init, Protocol, ResourceSource
 from peer.protocols.declarations import Record, Share
-from peer.topology import Graph
+from peer.protocols.registry import suited
+from peer.spec.blocks import LabelFlip, why_no_ports
+from peer.topology import Graph, unreachable_pair, unreachable_pair_problem
 
 if TYPE_CHECKING:
     from peer.spec.federation import Spec
+
+
+BLIND = [kind for kind, partition in PARTITIONS.items() if not partition.by_label]
+"""Splits that do not look at classes."""
+
+
+def problems(spec: "Spec") -> Iterator[str]:
+    """What in these settings does not go together, each with what to write instead."""
+    for check in (_ring, _protocol, _features, _classes, _unused, _early_end, _membership, _ports, _precision):
+        yield from check(spec)
+
+
+def _ring(spec: "Spec") -> Iterator[str]:
+    for what in ("id", "address"):
+        values = [value for member in spec.ring if (value := getattr(member, what))]
+        if twice := next((value for value in values if values.count(value) > 1), None):
+            yield f"two peers of the ring have the {what} `{twice}`; give each its own"
+    if strangers := sorted({*(spec.machines or {})} - {*spec.ids}):
+        yield f"`machines` has `{strangers[0]}`, which is not in the ring; {suggest(strangers[0], spec.ids)}"
+    if "federation" in spec.ids:
+        yield "a peer cannot have the id `federation`: its config would be written over federation.yaml; rename it"
+    if strangers := [id for id in spec.behaviour if id not in spec.ids]:
+        yield f"`behaviour` names `{strangers[0]}`, which is not in the ring; {suggest(strangers[0], spec.ids)}"
+
+
+def _protocol(spec: "Spec") -> Iterator[str]:
+    """What the protocol declares is right, and the ring and the wire are as it needs them."""
+    protocol = spec.protocol
+    check_declared(protocol, spec.rounds)
+    if len(spec.ring) < protocol.min_peers:
+        yield (
+            f"`{protocol.name}` needs at least {protocol.min_peers} peers and the ring has {len(spec.ring)}; add "
+            f"peers, or choose a protocol that goes with fewer: {suited(spec.task, len(spec.ring))}"
+        )
+    # Where the ring is put in another order, any two may become neighbours.
+    graph = "complete" if protocol.reorders else protocol.graph
+    if pair := unreachable_pair(graph, spec.ids, spec.dial_out):
+        yield unreachable_pair_problem(pair)
+    try:
+        spec.declarations()
+    except ValueError as error:
+        yield f"`{protocol.name}`: {error}"
+    if protocol.exact and spec.wire.kind != "float32":
+        yield (
+            f"`{protocol.name}` needs its vectors as they are, and `wire` is {spec.wire.kind}; leave out `wire` or "
+            "write float32"
+        )
+
+
+def _features(spec: "Spec") -> Iterator[str]:
+    """What is asked for and the protocol, or the data, cannot do."""
+    protocol, training, data = spec.protocol, spec.training, spec.data
+    if key := "optimiser" if training.optimiser else "scheduler" if training.scheduler else None:
+        reason = protocol.why_optimiser_is_fixed()
+        yield from _cannot(protocol, f"train with another {key}", reason, f"leave out `training.{key}`")
+    if step := training.own_steps:
+        yield from _cannot(protocol, f"train by `training.{step}`", protocol.why_steps_are_fixed(), "leave it out")
+    if data.names_peers and (data.validation or data.partition.kind != "iid"):
+        wrong = "`validation`" if data.validation else "a `partition`"
+        yield f"`data` with `{{id}}` in its path is each peer's own, so {wrong} cannot be; leave it out"
+    for source in (data, *(member.data for member in spec.ring if member.data)):
+        yield from cannot_transform(protocol, source)
+    if data.standardize == "federation":
+        why, hint = "`standardize: federation` cannot be", "write `own`, or leave it out"
+        if _is_unconnected(spec):
+            yield f"{why}: the peers of `{protocol.name}` are not connected; {hint}"
+        elif protocol.why_figures_stay():
+            yield f"{why}: of `{protocol.name}` nothing may leave without noise; {hint}"
+    if data.drift:
+        yield from _cannot(protocol, "follow data that drift", protocol.why_data_are_fixed(), "leave out `drift`")
+
+
+def _cannot(protocol: Protocol, what: str, reason: str | None, hint: str) -> Iterator[str]:
+    if reason:
+        yield f"`{protocol.name}` cannot {what}: {reason}; {hint}"
+
+
+def cannot_transform(protocol: Protocol, source: Source) -> Iterator[str]:
+    """Why a protocol cannot train on samples that these data change at random; nothing if it can."""
+    if source.transforms:
+        reason = protocol.why_inputs_are_fixed()
+        yield from _cannot(protocol, "train on `transforms` of its samples", reason, "leave them out")
+
+
+def _is_unconnected(spec: "Spec") -> bool:
+    return spec.protocol.graph == "none" and len(spec.ring) > 1
+
+
+def _classes(spec: "Spec") -> Iterator[str]:
+    """What goes by classes, or by kinds of targets, is refused where the task has none."""
+    protocol, task = spec.protocol, spec.task
+    if lacking := protocol.lacks(task):
+        own = "give it `kinds` and `mix`, or " if ":" in task.name and lacking != "classes" else ""
+        yield (
+            f"`{protocol.name}` goes by {lacking}, and the task `{task.name}` has none; {own}choose a protocol that "
+            f"does not: {suited(task, len(spec.ring))}"
+        )
+    if not task.has_classes:
+        for what, hint in _by_classes(spec):
+            yield f"{what} by classes, and the task `{task.name}` has none; {hint}"
+
+
+def _by_classes(spec: "Spec") -> Iterator[tuple[str, str]]:
+    if spec.test:
+        yield f"`test: {spec.test}` goes", "leave out `test`"
+    for stage in spec.data.stages:
+        if stage.labels:
+            yield "`labels` of a `drift` go", "leave them out"
+        if stage.partition.by_label:
+            yield f"the {stage.partition.kind} split goes", f"choose one of {', '.join(BLIND)}"
+    for id, behaviour in spec.behaviour.items():
+        if isinstance(behaviour, LabelFlip):
+            yield f"`{behaviour.kind}` of `{id}` goes", "choose another behaviour"
+
+
+def _unused(spec: "Spec") -> Iterator[str]:
+    """What would be ignored is refused."""
+    for key, source in (("machines", "pinned"), ("recording", "replay")):
+        used = key == "recording" and spec.views == "replay"
+        if getattr(spec, key) is not None and spec.protocol.resources_from != source and not used:
+            choice = "resources" in type(spec.protocol).model_fields
+            other = f"write `resources: {source}` into `protocol`, or " if choice else ""
+            yield f"`{spec.protocol.name}` does not go by `{key}` as it is set; {other}leave it out"
+
+
+def _early_end(spec: "Spec") -> Iterator[str]:
+    for key, given in (("training.patience", spec.training.patience), ("stop_early", spec.stop_early)):
+        if given and spec.hold_back is None:
+            yield f"`{key}` goes by samples that nobody trains on; add `hold_back: 0.1`, say"
+    if spec.stop_early:
+        name = spec.protocol.name
+        if _is_unconnected(spec):
+            yield f"the peers of `{name}` are not connected and could not end together; leave out `stop_early`"
+        yield from _cannot(spec.protocol, "stop early", spec.protocol.why_figures_stay(), "leave out `stop_early`")
+
+
+def _membership(spec: "Spec") -> Iterator[str]:
+    """Whether a federation can go on without some of its members and take them in again; and do so once more."""
+    if spec.on_loss == "bypass":
+        for reason, hint in _against_bypass(spec):
+            yield f"`on_loss: bypass` cannot be: {reason}; {hint}, or write `on_loss: wait`"
+    else:
+        given = {"faulty_members": spec.faulty_members, "start_with": spec.start_with is not None}
+        for key in (*(key for key in given if given[key]), *(["on_stop: leave"] if spec.on_stop == "leave" else [])):
+            yield f"`{key}` goes with `on_loss: bypass`; write that, or leave `{key.partition(':')[0]}` out"
+    if spec.faulty_members and len(spec.ring) < (least := 3 * spec.faulty_members + 1):
+        yield (
+            f"`faulty_members: {spec.faulty_members}` takes {least} peers, so that the others can outvote them, and "
+            f"the ring has {len(spec.ring)}; add peers, or write less"
+        )
+    if spec.views == "replay":
+        for reason, hint in _against_replay(spec):
+            yield f"`views: replay` cannot be: {reason}; {hint}, or leave `views` out"
+
+
+def _against_bypass(spec: "Spec") -> Iterator[tuple[str, str]]:
+    """Why no peer can be lost or taken in during the run, and what to do."""
+    protocol, most = spec.protocol, len(spec.ring)
+    if most < 3:
+        yield f"of {most} peers no majority is left when one is lost", "add peers"
+    if protocol.graph == "none":
+        yield f"the peers of `{protocol.name}` are not connected, so none is missed", "choose another protocol"
+    if reason := protocol.why_members_are_fixed():
+        yield f"`{protocol.name}` needs all its members: {reason}", "choose another protocol"
+    shared = {*protocol.by_peer, *(share.vector for share in protocol.shares(spec.rounds))}
+    if unsent := [name for name in protocol.replicated if name not in shared]:
+        hint = f"declare Share({unsent[0]!r}, size=..., rounds=range(0)) in `shares`"
+        yield f"`{protocol.name}` has no way to give `{unsent[0]}` to who is taken in", hint
+    if spec.dial_out:
+        yield f"`{spec.dial_out[0]}` dials out, and members must reach each other", "give it an `address`"
+    if spec.stop_early:
+        yield "`stop_early` counts on everybody's figures of all rounds", "leave out `stop_early`"
+    if spec.wire.kind == "top-k":
+        yield "`wire: top-k` counts on all that was sent before", "choose another `wire`"
+    if spec.start_with is not None and not most < 2 * spec.start_with <= 2 * most:
+        yield f"`start_with: {spec.start_with}` is not more than half of {most} peers", "choose a number that is"
+
+
+def _against_replay(spec: "Spec") -> Iterator[tuple[str, str]]:
+    """Why recorded views cannot be replayed to the same bits, and what to do."""
+    if spec.on_loss != "bypass":
+        yield "views are those of a run with `on_loss: bypass`", "write that"
+    if spec.recording is None:
+        yield "no run is named", "write `recording: DIR`, the directory of the run whose views these are to be"
+    if not spec.training.same_bits:
+        yield "`training` goes by the clock, and so differs from run to run", "leave its `budget` of seconds out"
+    if "resources" in type(spec.protocol).model_fields and spec.protocol.resources_from == "measured":
+        yield f"what `{spec.protocol.name}` measures differs from run to run", "pin its `resources`"
+
+
+def _ports(spec: "Spec") -> Iterator[str]:
+    if spec.metrics and (problem := why_no_ports(spec.metrics, spec.addresses)):
+        yield problem
+
+
+def _precision(spec: "Spec") -> Iterator[str]:
+    dtype, precision = spec.model.dtype, spec.training.precision
+    if {dtype, precision} == {"bfloat16", "float16"}:
+        yield (
+            f"`training.precision` is {precision} and `model.dtype` {dtype}, which do not mix; write the same in both, "
+            "or leave one of them out"
+        )
+
+
+def why_not_continued(spec: "Spec", differing: Collection[str], rounds: int) -> str | None:
+    """Why this spec cannot go on with a run of so many rounds that differs in these keys; None if it can.
+
+    More rounds than before are possible where the protocol's course does not depend on their number.
+    """
+    # What a peer trains for itself in the end changes nothing that came before.
+    keys = sorted({*differing} - {"finetune"})
+    if not keys:
+        return None
+    if keys != ["rounds"] or spec.rounds < rounds:
+        return f"it differs in {', '.join(f'`{key}`' for key in keys)}"
+    reason = spec.protocol.why_rounds_are_fixed()
+    return reason and f"`{spec.protocol.name}` cannot be given more rounds: {reason}"
 
 
 CHOICES = {
@@ -134,42 +359,27 @@ def _check_names(told: str, names: Any) -> None:
         raise ValueError(f"{told} {names!r}, and must be a tuple of names in `peer.state`, such as `('weights',)`")
 
 
-def why_no_transforms(protocol: Protocol, source: Source) -> str | None:
-    """Why a protocol cannot train on samples that these data change at random; None if it can."""
-    why = protocol.why_inputs_are_fixed() if source.transforms else None
-    return why and f"`{protocol.name}` cannot train on `transforms` of its samples: {why}; leave them out"
+def check_learnt(spec: "Spec", model: Model) -> None:
+    """InputError with the way out where the part that a phase trains holds nothing that is learnt."""
+    for phase in spec.protocol.local():
+        if phase.epochs and not model.trainable(phase.part):
+            raise InputError(
+                f"`{spec.protocol.name}` trains the {phase.part}, and nothing in that of model {model.name} is learnt; "
+                "freeze less of it, divide the model elsewhere, or choose another protocol"
+            )
+    if spec.finetune and not model.trainable(spec.finetune.part):
+        raise InputError(
+            f"`finetune` trains the {spec.finetune.part}, and nothing in that of model {model.name} is learnt; write "
+            "`part: model`, or leave `finetune` out"
+        )
 
 
-def against_bypass(spec: "Spec") -> Iterator[tuple[str, str]]:
-    """Why nobody can be lost or taken in during the run, and the way out."""
-    protocol, most = spec.protocol, len(spec.ring)
-    if most < 3:
-        yield f"of {most} peers no majority is left when one is lost", "add peers"
-    if protocol.graph == "none":
-        yield f"the peers of `{protocol.name}` are not connected, so none is missed", "choose another protocol"
-    if why := protocol.why_members_are_fixed():
-        yield f"`{protocol.name}` needs all its members: {why}", "choose another protocol"
-    shared = {*protocol.by_peer, *(share.vector for share in protocol.shares(spec.rounds))}
-    if unsent := [name for name in protocol.replicated if name not in shared]:
-        way_out = f"declare Share({unsent[0]!r}, size=..., rounds=range(0)) in `shares`"
-        yield f"`{protocol.name}` has no way to give `{unsent[0]}` to who is taken in", way_out
-    if spec.dial_out:
-        yield f"`{spec.dial_out[0]}` dials out, and members must reach each other", "give it an `address`"
-    if spec.stop_early:
-        yield "`stop_early` counts on everybody's figures of all rounds", "leave out `stop_early`"
-    if spec.wire.kind == "top-k":
-        yield "`wire: top-k` counts on all that was sent before", "choose another `wire`"
-    if spec.start_with is not None and not most < 2 * spec.start_with <= 2 * most:
-        yield f"`start_with: {spec.start_with}` is not more than half of {most} peers", "choose a number that is"
-
-
-def against_replay(spec: "Spec") -> Iterator[tuple[str, str]]:
-    """Why recorded views cannot be replayed to the same bits, and the way out."""
-    if spec.on_loss != "bypass":
-        yield "views are those of a run with `on_loss: bypass`", "write that"
-    if spec.recording is None:
-        yield "no run is named", "write `recording: DIR`, the directory of the run whose views these are to be"
-    if not spec.training.same_bits:
-        yield "`training` goes by the clock, and so differs from run to run", "leave its `budget` of seconds out"
-    if "resources" in type(spec.protocol).model_fields and spec.protocol.resources_from == "measured":
-        yield f"what `{spec.protocol.name}` measures differs from run to run", "pin its `resources`"
+def check_mix(spec: "Spec", mix: NDArray[np.float64], id: str) -> None:
+    """InputError with the way out where a protocol goes by a peer's mix of targets and it is not known, (0,)."""
+    if not len(mix) and any(record.size == "kinds" for record in spec.protocol.records):
+        instead = suited(spec.task, len(spec.ids))
+        raise InputError(
+            f"`{spec.protocol.name}` goes by each peer's mix of targets, and that of {id} is not known: data of its "
+            "own take `task: {name: regression, edges: [...]}`, and of a torch data set no targets are read before; "
+            f"give these, or choose a protocol that does not go by it, such as {instead}"
+        )

@@ -90,14 +90,33 @@ def check_plaintext(config: PeerConfig, spec: Spec) -> None:
             f"`faulty_members: {spec.faulty_members}` needs certificates, as members sign what they say of views, and "
             f"`{config.id}` has no `tls`; make certificates with `dfl-launch certs`, or write `faulty_members: 0`"
         )
-    if spec.allows_plaintext:
-        return
-    for address in (config.listen, *(member.address for member in spec.ring)):
+    for address in (config.listen, *spec.addresses.values()):
         if address and not is_loopback(address):
-            raise InputError(
-                f"{address} is not on this machine and `{config.id}` has no `tls`; "
-                f"make certificates with `dfl-launch certs`, or write {spec.to_allow_plaintext}"
-            )
+            refuse_plaintext(spec, f"{address} is not on this machine and `{config.id}` has no `tls`")
+
+
+def refuse_plaintext(spec: Spec, problem: str, option: str = "") -> None:
+    """InputError, of this problem, unless peers may speak between machines without certificates.
+
+    option: with which option certificates are given, where it is one.
+    """
+    if _allows_plaintext(spec):
+        return
+    allowed = "`plaintext: true` into the spec"
+    if spec.on_loss == "bypass":
+        allowed = "`plaintext: trusted` into the spec if you trust every process that reaches the ports"
+    give = f" and give {option}" if option else ""
+    raise InputError(f"{problem}; make certificates with `dfl-launch certs`{give}, or write {allowed}")
+
+
+def in_plaintext(spec: Spec) -> Spec:
+    """The same, allowed to go without certificates: in a network of its own, which no other process reaches."""
+    allowed = "trusted" if spec.on_loss == "bypass" else True
+    return spec if _allows_plaintext(spec) else spec.model_copy(update={"plaintext": allowed})
+
+
+def _allows_plaintext(spec: Spec) -> bool:
+    return spec.plaintext == "trusted" or (spec.plaintext and spec.on_loss != "bypass")
 
 
 def peer_data(id: str, spec: Spec, given: Source | None = None) -> Source | None:

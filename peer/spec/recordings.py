@@ -20,11 +20,11 @@ from pydantic import BaseModel
 from peer.errors import InputError
 from peer.files import MAX_RECORDS_BYTES, lines, open_plain, read_plain, write_atomically
 from peer.protocols.base import Resources
-from peer.spec.agreement import agreed, digests, lasting_digest
+from peer.spec.agreement import Agreement, differing, lasting_digest
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
-from peer.telemetry.events import Note, RoundDone, read_event
-from peer.telemetry.results import EVENTS, objects
+from peer.telemetry.events import Note, RoundDone, read_events
+from peer.telemetry.results import EVENTS
 from peer.views.decision import Memory, Rules, Verifier
 from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import Decision, InvalidError
@@ -48,7 +48,7 @@ class RunIdentity(BaseModel):
     @classmethod
     def of(cls, spec: Spec, id: str, version: int) -> Self:
         plain = spec.model_dump(mode="json")
-        return cls(version=version, id=id, rounds=spec.rounds, digests=digests(agreed(plain)), spec=plain)
+        return cls(version=version, id=id, rounds=spec.rounds, digests=Agreement.of(plain).digests, spec=plain)
 
     @classmethod
     def read(cls, directory: Path) -> Self:
@@ -161,11 +161,9 @@ def _views_of(id: str, directory: Path, spec: Spec) -> Memory:
         theirs = RunIdentity.read(directory)
     except (OSError, ValueError):
         raise InputError(f"{directory / RUN}: is not readable; name another recording") from None
-    ours = spec.digests()
-    differing = [key for key in theirs.digests.keys() | ours.keys() if theirs.digests.get(key) != ours.get(key)]
-    if differing := sorted({*differing} - {"views", "run"}):
-        keys = ", ".join(f"`{key}`" for key in differing)
-        raise InputError(f"{directory}: is of another federation, which differs in {keys}; name another recording")
+    if keys := [key for key in differing(spec.agreement.digests, theirs.digests) if key not in ("views", "run")]:
+        named = ", ".join(f"`{key}`" for key in keys)
+        raise InputError(f"{directory}: is of another federation, which differs in {named}; name another recording")
     path = directory / VIEWS
     try:
         memory = read_proved_views(directory, spec)
@@ -258,18 +256,14 @@ def _recorded(config: PeerConfig, spec: Spec) -> dict[int, Resources]:
 
 
 def _notes(events: Path) -> Mapping[int, Note]:
-    found = dict[int, Note]()
     try:
         with open_plain(events) as file:
-            for line in lines(file):
-                for event in map(read_event, objects([line])):
-                    if isinstance(event, RoundDone) and RESOURCES_NOTE in event.notes:
-                        found[event.round] = event.notes[RESOURCES_NOTE]
+            rounds = [event for event in read_events(lines(file)) if isinstance(event, RoundDone)]
     except OSError as error:
         raise InputError(
             f"{events}: cannot be read ({error.strerror}); `recording` is the directory of a run of these peers"
         ) from None
-    return found
+    return {event.round: event.notes[RESOURCES_NOTE] for event in rounds if RESOURCES_NOTE in event.notes}
 
 
 def _resources(note: Note, spec: Spec, events: Path) -> Resources:

@@ -6,8 +6,9 @@ order: a peer's own life; what it learns, on which data, and what that costs; wh
 belongs to the federation. At the end an event is read again from a line.
 """
 
+import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -584,3 +585,19 @@ def read_event(line: Mapping[str, Any]) -> Event | None:
     except ValidationError:
         return None
     return event
+
+
+def read_events(lines: Iterable[bytes]) -> Iterator[Event]:
+    """The events among these lines of events.jsonl; what a crash or the disk has spoilt is passed over."""
+    return (event for one in objects(lines) if (event := read_event(one)))
+
+
+def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects among these lines; a line that is none is passed over."""
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            yield value

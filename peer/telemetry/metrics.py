@@ -4,7 +4,6 @@ They are scraped over few connections at once, and over none for long, so that a
 web site's name leads there.
 """
 
-import importlib
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from time import monotonic
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from peer.errors import InputError
+from peer.errors import InputError, optional
 from peer.telemetry.events import (
     BytesPassed,
     CallerRefused,
@@ -313,10 +312,4 @@ class Metrics(Subscriber):
 
 def client() -> Any:
     """Prometheus' own library; InputError when it is not installed."""
-    try:
-        return importlib.import_module("prometheus_client")
-    except ImportError as error:
-        raise InputError(
-            f"`metrics` needs the package prometheus-client, which cannot be imported here ({error}); install it with: "
-            "pip install -c constraints.txt 'dfl[metrics]'"
-        ) from error
+    return optional("prometheus_client", "`metrics`", "the package prometheus-client", "metrics")

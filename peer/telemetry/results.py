@@ -20,7 +20,7 @@ from peer.files import (
     sync,
     write_atomically,
 )
-from peer.telemetry.events import Count, Event, Failed, FigureValue, Ratio, RoundDone, Started, read_event
+from peer.telemetry.events import Count, Event, Failed, FigureValue, Ratio, RoundDone, Started, read_events
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
 MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
@@ -141,39 +141,39 @@ def append_audit(file: LineFile, line: dict[str, Any]) -> None:
 
 
 def history(out: Path) -> tuple[RoundDone, ...]:
-    """The `round` events of this peer, one a round in order, as far as they are in events.jsonl."""
-    try:
-        lines = read(out / EVENTS).splitlines()
-    except FileNotFoundError:
-        return ()
-    rounds = {event.round: event for line in objects(lines) if isinstance(event := read_event(line), RoundDone)}
+    """The `round` events of this peer, one per round in order, as far as they are in events.jsonl."""
+    rounds = {event.round: event for event in read_events(_event_lines(out)) if isinstance(event, RoundDone)}
     return tuple(rounds[number] for number in sorted(rounds))
 
 
 class EarlierProcesses(NamedTuple):
-    """The lives of a peer's processes so far: how many, and for how many seconds they lived in all."""
+    """A peer's processes so far: how many, and for how many seconds they lived in all."""
 
     starts: int
     seconds: float
 
 
 def earlier(out: Path) -> EarlierProcesses:
-    """By events.jsonl, each life from its `started` to its last event: what lies between them counts for nothing."""
-    try:
-        lines = read(out / EVENTS).splitlines()
-    except FileNotFoundError:
-        return EarlierProcesses(0, 0.0)
-    named = ((at, objects([line])) for at, line in enumerate(lines) if Started.name.encode() in line)
-    starts = [at for at, found in named if found and isinstance(read_event(found[0]), Started)]
+    """By events.jsonl, each process from its `started` to its last event: the time between two counts for nothing."""
+    lines = _event_lines(out)
+    named = (at for at, line in enumerate(lines) if Started.name.encode() in line)
+    starts = [at for at in named if isinstance(next(read_events([lines[at]]), None), Started)]
     lives = [lines[first:following] for first, following in pairwise([*starts, len(lines)])]
     return EarlierProcesses(
         len(starts), sum(max(0.0, _first_time(reversed(life)) - _first_time(life)) for life in lives)
     )
 
 
+def _event_lines(out: Path) -> list[bytes]:
+    try:
+        return read(out / EVENTS).splitlines()
+    except FileNotFoundError:
+        return []
+
+
 def _first_time(lines: Iterable[bytes]) -> float:
-    """When the first event was told that can be read, in unix seconds."""
-    return next((event.time for line in lines for one in objects([line]) if (event := read_event(one))), 0.0)
+    """When the first event that can be read was emitted, in unix seconds."""
+    return next((event.time for event in read_events(lines)), 0.0)
 
 
 TAIL_BYTES = 16384
@@ -188,25 +188,12 @@ def last_event(out: Path) -> Event | None:
             lines = file.read(TAIL_BYTES).splitlines()
     except OSError:
         return None
-    return next((read_event(one) for one in objects(lines[-1:])), None)
+    return next(read_events(lines[-1:]), None)
 
 
 def gave_up(out: Path) -> bool:
     """Return whether the peer itself has said that it cannot go on, so that a restart would not help."""
     return isinstance(last_event(out), Failed)
-
-
-def objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """The JSON objects among the lines; a line that a crash or the disk has spoilt is passed over."""
-    found = []
-    for line in lines:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found
 
 
 def write_result(out: Path, result: Result) -> None:

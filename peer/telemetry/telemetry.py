@@ -7,7 +7,6 @@ What goes wrong while strangers call would be told without end: their doing is c
 the peer's own is told once.
 """
 
-import importlib
 import json
 import logging
 import time
@@ -23,7 +22,7 @@ from threading import Lock, Thread
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
-from peer.errors import InputError
+from peer.errors import InputError, optional
 from peer.files import LineFile
 from peer.plugins import describe_error, load_object
 from peer.telemetry.events import CallerRefused, Event, Report, RoundDone, SubscriberDropped
@@ -202,13 +201,8 @@ def scalars(event: RoundDone) -> Iterator[tuple[str, float]]:
 
 def writer_class() -> Any:
     """The official writer; InputError when it is not installed."""
-    try:
-        return importlib.import_module("torch.utils.tensorboard").SummaryWriter
-    except ImportError as error:
-        raise InputError(
-            f"`tensorboard: true` needs the package tensorboard, which cannot be imported here ({error}); install it "
-            "with: pip install -c constraints.txt 'dfl[tensorboard]'"
-        ) from error
+    found = optional("torch.utils.tensorboard", "`tensorboard: true`", "the package tensorboard", "tensorboard")
+    return found.SummaryWriter
 
 
 class Tracker(Subscriber):

@@ -29,7 +29,7 @@ def hello(federation: SmallFederation, id: str, to: str, durable: int = -1) -> b
     spec = federation.spec
     model = build("mlp", Example.zeros((1, 8, 8), 10), spec.seed)
     declared = build_manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
-    return Identity(id, spec.digests(), declared.digest).hello(to, durable)
+    return Identity(id, spec.agreement.digests, declared.digest).hello(to, durable)
 
 
 def status(address: str) -> StatusReply:

@@ -128,9 +128,11 @@ def test_whatever_a_member_says_the_peer_lives_and_keeps_no_more_for_it(federati
     run = federation(PROTOCOL, len(IDS), rounds=6, on_loss="bypass", absence=5, patience=90)
     certs = secured(run)
     files = {name: path.read_bytes() for name, path in certificate_files(certs, LIAR).items()}
-    keyring = CertifiedKeyring(LIAR, run.spec.lasting_digest, lambda: (files["ca"], files["cert"], files["key"]))
+    keyring = CertifiedKeyring(
+        LIAR, run.spec.agreement.lasting_digest, lambda: (files["ca"], files["cert"], files["key"])
+    )
     greeting = hello(run, LIAR, HONEST)
-    question = Question(version=VERSION, id=LIAR, to=HONEST, spec=run.spec.digests()).SerializeToString()
+    question = Question(version=VERSION, id=LIAR, to=HONEST, spec=run.spec.agreement.digests).SerializeToString()
     beginnings = dict.fromkeys(("Tensors", "Fetch", "Heartbeat"), greeting) | {"Views": question}
     run.start(HONEST)
     run.await_event(HONEST, "state", state="joining")

@@ -324,9 +324,9 @@ def test_the_federation_is_no_business_of_strangers(running: SmallFederation) ->
 @pytest.mark.parametrize("service", [service for service in SERVICES if service != "Views"])
 def test_a_refusal_tells_strangers_nothing_of_what_differs(running: SmallFederation, service: str) -> None:
     """Or they could guess a spec key by key. The peer's own log has what the caller is not told."""
-    right = {"version": VERSION, "id": "peer1", "to": "peer0", "spec": running.spec.digests()}
+    right = {"version": VERSION, "id": "peer1", "to": "peer0", "spec": running.spec.agreement.digests}
     wrong: dict[str, dict[str, Any]] = {
-        "seed": {"spec": running.spec.digests() | {"seed": "0" * 64}},
+        "seed": {"spec": running.spec.agreement.digests | {"seed": "0" * 64}},
         "peer0": {"to": "peer2"},
         "10 classes": {"manifest": "none"},
     }

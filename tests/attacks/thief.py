@@ -18,7 +18,6 @@ from peer.network.transport.grpc import GrpcTransport
 from peer.network.transport.tls import CertificatePaths, TlsCredentials
 from peer.network.view_rpc import ViewRpc
 from peer.network.wire.messages import Answer
-from peer.spec.agreement import digests
 from peer.views.signing import CertifiedKeyring
 from peer.views.statements import InvalidError, Reply, Request, read_request, written
 
@@ -35,7 +34,7 @@ class Thief:
         spec = federation.spec
         files = certificate_files(certs, id)
         content = files["ca"].read_bytes(), files["cert"].read_bytes(), files["key"].read_bytes()
-        self.keyring = CertifiedKeyring(id, spec.lasting_digest, lambda: content)
+        self.keyring = CertifiedKeyring(id, spec.agreement.lasting_digest, lambda: content)
         self.asked: list[Request] = []
         """By honest members."""
         self._loop = asyncio.new_event_loop()
@@ -71,7 +70,9 @@ class Thief:
             addresses[self.id] if self._answers else None, ring=tuple(addresses.values()), neighbours=4
         )
         self._transport = GrpcTransport(place, _no_status, security)
-        self._identity = Identity(self.id, digests(spec.agreement()), manifest="", settings=spec.agreement())
+        self._identity = Identity(
+            self.id, spec.link_agreement.digests, manifest="", settings=spec.link_agreement.content
+        )
         self._questions = ViewRpc(self._identity, addresses, Limits())
         if self._answers:
             await self._transport.listen(self._accept)

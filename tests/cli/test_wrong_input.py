@@ -17,6 +17,8 @@ from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, protocol,
 from launcher.cli import main as launch
 from peer.cli import main as peer
 from peer.runtime.setup import own_directory, prepare
+from peer.spec.agreement import differing
+from peer.spec.checks import why_not_continued
 from peer.spec.loading import load_peer, load_spec
 
 
@@ -247,7 +249,7 @@ def test_what_is_right_though_it_looks_odd(place: Place) -> None:
     config, as_json = load_peer(place.path / "peer.json")
     assert config.out == place.path / "peer2"
     (place.path / "fed.yaml").write_text(json.dumps(content(name="fed")))
-    assert as_json.digest() == load_spec(place.path / "fed.yaml").digest()
+    assert as_json.agreement.digest == load_spec(place.path / "fed.yaml").agreement.digest
     assert launch(["check", "fed.json"]) == 0
 
 
@@ -255,11 +257,14 @@ def test_peers_agree_on_who_is_in_the_ring_and_not_on_where(place: Place) -> Non
     first, others = load_spec(place.path / "fed.yaml"), content(ring=ring(address="10.0.0.1:7700"), plaintext=False)
     (place.path / "fed.yaml").write_text(json.dumps(others))
     moved = load_spec(place.path / "fed.yaml")
-    assert (moved.digests(), moved.digest()) == (first.digests(), first.digest())
-    assert moved.obstacle(first.digests(), first.rounds) is None
+    assert (moved.agreement.digests, moved.agreement.digest) == (first.agreement.digests, first.agreement.digest)
+    assert why_not_continued(moved, differing(moved.agreement.digests, first.agreement.digests), 2) is None
     (place.path / "fed.yaml").write_text(json.dumps(content(ring=content()["ring"][::-1])))
     turned = load_spec(place.path / "fed.yaml")
-    assert turned.obstacle(first.digests(), first.rounds) == "it differs in `ring`"
+    assert (
+        why_not_continued(turned, differing(turned.agreement.digests, first.agreement.digests), 2)
+        == "it differs in `ring`"
+    )
 
 
 def test_two_federations_on_one_machine_have_ports_of_their_own(place: Place) -> None:

@@ -30,10 +30,7 @@ class EveryCall(PlainSGD, Protocol):
     records: ClassVar[tuple[Record, ...]] = (Record("scores", "peers"), Record("drop"))
     replicated: ClassVar[tuple[str, ...]] = ("total",)
     by_peer: ClassVar[Mapping[str, float]] = {"opinion": 1.0}
-
-    @property
-    def graph(self) -> Graph:
-        return "complete"
+    graph: ClassVar[Graph] = "complete"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (
@@ -123,10 +120,7 @@ class Secrets(PlainSGD, Protocol):
 
     name: Literal["callers:Secrets"] = "callers:Secrets"
     paper: ClassVar[str] = "none: for tests of what is drawn once"
-
-    @property
-    def graph(self) -> Graph:
-        return "directed ring"
+    graph: ClassVar[Graph] = "directed ring"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model"), Share("noise", like="model", scalars=2))
@@ -150,10 +144,7 @@ class Keeping(PlainSGD, Protocol):
     name: Literal["callers:Keeping"] = "callers:Keeping"
     paper: ClassVar[str] = "none: for tests of what never changes"
     unchanging: ClassVar[tuple[str, ...]] = ("own", "others/")
-
-    @property
-    def graph(self) -> Graph:
-        return "complete"
+    graph: ClassVar[Graph] = "complete"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model"), Share("own", size=200, bytes=True))
@@ -164,7 +155,7 @@ class Keeping(PlainSGD, Protocol):
             for k, one in (await peer.exchange("own")).items():
                 peer.state[f"others/{k}"] = one.vector
         await peer.train(*self.local())
-        kept = [tensor for name, tensor in peer.state.items() if self.keeps(name)]
+        kept = [tensor for name, tensor in peer.state.items() if self.state_contract.is_unchanging(name)]
         for tensor in kept:
             peer.model.add_(tensor.float().mean(), alpha=1e-4)
         received = await peer.exchange("model")

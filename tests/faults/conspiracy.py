@@ -70,7 +70,7 @@ class Puppet:
         self._run, self._random, self.id, self.up = run, random, id, True
         files = certificate_files(run.certificates, id)
         chain = tuple(files[name].read_bytes() for name in ("ca", "cert", "key"))
-        keyring = CertifiedKeyring(id, run.spec.lasting_digest, lambda: chain)  # type: ignore[arg-type,return-value]
+        keyring = CertifiedKeyring(id, run.spec.agreement.lasting_digest, lambda: chain)  # type: ignore[arg-type,return-value]
         self._own = Acceptor(Memory(id), rules, keyring)
         self.disk = Memory(id)
         self.life = Life(id, lambda *_: False)
@@ -205,7 +205,7 @@ class Conspiracy:
     async def _ask(self, puppet: Puppet, to: str, request: Request) -> None:
         """One question; the answer is read, or it is not."""
         random = self.random
-        question = Question(version=VERSION, id=puppet.id, to=to, spec=self.run.spec.digests())
+        question = Question(version=VERSION, id=puppet.id, to=to, spec=self.run.spec.agreement.digests)
         with suppress(DisconnectedError, TimeoutError, InvalidError):
             pipe = await self._dial(puppet, to, "Views")
             try:

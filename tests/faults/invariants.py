@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from peer.runtime.admission import replicated_names
 from peer.runtime.checkpoints import tensor_digest
 from peer.runtime.runtime import Runtime
 from peer.spec.recordings import VIEWS
@@ -34,7 +33,7 @@ def of_views(run: "Simulation") -> Iterator[str]:
 
 def of_what_all_hold(run: "Simulation") -> Iterator[str]:
     """Who was taken in holds at the end what all others hold alike."""
-    for name in replicated_names(run.spec.protocol):
+    for name in run.spec.protocol.state_contract.held_by_all:
         held = {id: one.peer for id, one in run.runtimes.items() if run.outcome.digests[id]}
         bits = {id: tensor_digest(peer.state[name]) for id, peer in held.items() if name in peer.state}
         if len({*bits.values()}) > 1:

@@ -94,7 +94,7 @@ def test_a_site_with_its_data_elsewhere_is_not_refused(federation: Build) -> Non
         told = [entry | own for entry, own in zip(content["ring"], ring, strict=True)]
         (made.directory / f"spec{number}.yaml").write_text(json.dumps(content | {"ring": told, "name": "tiny"}))
         specs.append(load_spec(made.directory / f"spec{number}.yaml"))
-    assert specs[0].digests() == specs[1].digests()
+    assert specs[0].agreement.digests == specs[1].agreement.digests
 
 
 def loaded(directory: Path, data: dict[str, object], entry: object) -> Spec:
@@ -118,7 +118,7 @@ def test_an_entry_of_the_ring_adds_to_the_federations_data(tmp_path: Path) -> No
     assert own is not None
     assert own == loaded(tmp_path, {"name": "digits"}, whole).ring[2].data
     assert (own.drift, own.standardize) == ((), None)
-    assert spec.digests() == loaded(tmp_path, FEDERATIONS | for_all, None).digests()
+    assert spec.agreement.digests == loaded(tmp_path, FEDERATIONS | for_all, None).agreement.digests
     dealt = {"name": "csv", "path": "all.csv", "partition": {"kind": "dirichlet", "alpha": 1}, "validation": 0.1}
     assert (own := loaded(tmp_path, dealt, {"path": "mine.csv"}).ring[2].data)
     assert (own.partition.kind, own.validation) == ("iid", 0.0)

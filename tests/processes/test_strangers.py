@@ -35,7 +35,7 @@ def waiting(federation: Build) -> SmallFederation:
 
 
 def hello(federation: SmallFederation, **changes: Any) -> bytes:
-    right = {"version": VERSION, "id": "peer1", "to": "peer0", "spec": federation.spec.digests()}
+    right = {"version": VERSION, "id": "peer1", "to": "peer0", "spec": federation.spec.agreement.digests}
     right["manifest"] = declared(federation.spec).digest
     return Hello(**{**right, **changes}).SerializeToString()
 
@@ -52,8 +52,8 @@ def frame(
 
 @pytest.mark.parametrize("service", ["Tensors", "Heartbeat"])
 def test_a_stranger_is_refused(waiting: SmallFederation, service: str) -> None:
-    other = waiting.spec.digests() | {"seed": "0" * 64, "model": "1" * 64}
-    without = {key: digest for key, digest in waiting.spec.digests().items() if key != "data"}
+    other = waiting.spec.agreement.digests | {"seed": "0" * 64, "model": "1" * 64}
+    without = {key: digest for key, digest in waiting.spec.agreement.digests.items() if key != "data"}
     cases: list[tuple[dict[str, Any], Refusal.Reason, list[str], str]] = [
         ({"id": "mallory"}, Refusal.STRANGER, [], "`mallory` is no neighbour of `peer0`"),
         ({"id": ""}, Refusal.STRANGER, [], "no neighbour"),
@@ -63,7 +63,7 @@ def test_a_stranger_is_refused(waiting: SmallFederation, service: str) -> None:
         ({"version": VERSION + 1}, Refusal.VERSION, [], "speaks version"),
         ({"spec": other}, Refusal.FEDERATION, ["model", "seed"], "federation"),
         ({"spec": without}, Refusal.FEDERATION, ["data"], "federation"),
-        ({"spec": {}}, Refusal.FEDERATION, sorted(waiting.spec.digests()), "federation"),
+        ({"spec": {}}, Refusal.FEDERATION, sorted(waiting.spec.agreement.digests), "federation"),
         ({"manifest": "2" * 64}, Refusal.MANIFEST, ["inputs of shape (1, 8, 8)", "10 classes"], "tensors"),
         ({"view": 1}, Refusal.VIEW, [], "view"),
     ]

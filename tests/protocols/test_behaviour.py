@@ -117,7 +117,7 @@ def test_everybody_is_told(run: Run) -> None:
 
 def test_it_is_agreed_upon_like_all_else(tmp_path: Path) -> None:
     with_it, without = (resolve(tmp_path, GOSSIP, 5, behaviour=behaviour) for behaviour in (BEHAVIOUR, {}))
-    assert with_it.digests()["behaviour"] != without.digests()["behaviour"]
+    assert with_it.agreement.digests["behaviour"] != without.agreement.digests["behaviour"]
 
 
 def test_what_happened_is_the_same_after_a_break(run: Run, tmp_path: Path) -> None:
@@ -217,4 +217,4 @@ def test_wrong_settings(tmp_path: Path, behaviour: dict[str, Any], sentence: str
 
 def test_a_word_alone_is_the_kind(tmp_path: Path) -> None:
     word, block = (resolve(tmp_path, GOSSIP, 3, behaviour={"peer1": told}) for told in ("stale", {"kind": "stale"}))
-    assert word.digest() == block.digest()
+    assert word.agreement.digest == block.agreement.digest

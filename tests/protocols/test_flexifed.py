@@ -19,6 +19,7 @@ from peer.network.wire.messages import Resources
 from peer.protocols.flexifed import Capacity, standing_links
 from peer.runtime.in_process import run_in_process
 from peer.runtime.local_peer import LocalPeer
+from peer.spec.agreement import differing
 from peer.spec.blocks import Machine
 from peer.spec.loading import load_peer
 from peer.spec.peer import PeerConfig
@@ -226,11 +227,11 @@ def test_pinned_machines_are_the_federation_s_or_the_peer_s_own(tmp_path: Path) 
 def test_machines_are_agreed_on_and_recordings_are_not(tmp_path: Path) -> None:
     plain = resolve(tmp_path, PINNED, 3)
     other = resolve(tmp_path, PINNED, 3, machines=dict.fromkeys(plain.ids, MACHINES["peer3"]))
-    assert {key for key in other.digests() if other.digests()[key] != plain.digests().get(key)} == {"machines"}
-    assert "machines" not in plain.digests()
+    assert differing(plain.agreement.digests, other.agreement.digests) == ["machines"]
+    assert "machines" not in plain.agreement.digests
     replayed = resolve(tmp_path, {"name": "flexifed", "resources": "replay"}, 3, recording="far")
     assert replayed.recording == tmp_path / "far"
-    assert "recording" not in replayed.digests()
+    assert "recording" not in replayed.agreement.digests
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_what_a_run_would_not_tell_is_found_by_check(
         ("gamma: float = 0.5", "is a hyperparameter that its code never reads, so that it changes nothing; use it, as"),
         ("def records(self): return ()", "; write it as a value of the class, such as `records = (Record("),
         ("shares = (Share('model'),)", "`shares` is a method; write `def shares(self, rounds): return ...`"),
-        ("graph = 'complete'", "has no type; write `graph: ClassVar = ...`, as it is no hyperparameter"),
+        ("graph = 'star'", "is 'star'; it is one of none, directed ring, ring"),
         ("def graph(self): return 'ring'", "); write `@property` above it"),
         ("def start(self, peer, init): ...", "cannot be called (/"),
         ("def training(self): return ()", "); write `def training(self, round)`"),

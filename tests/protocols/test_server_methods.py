@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.protocols.base import Peer, Protocol
+from peer.protocols.base import Peer, StateContract
 
 UNEQUAL = {"name": "digits", "limit": 120, "partition": {"kind": "quantity", "delta": 2}}
 COMMON = {"lr": LR, "batch_size": BATCH, "epochs": EPOCHS, "participation": 0.6}
@@ -45,14 +45,14 @@ def normed(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
 def watched(directory: Path, protocol: dict[str, Any], **keys: Any) -> tuple[Run, History]:
     """A run, and what each peer's state was after each round."""
     history: History = {}
-    check = Protocol.check_state
+    check = StateContract.check
 
-    def record(self: Protocol, peer: Peer) -> None:
+    def record(self: StateContract, peer: Peer) -> None:
         history.setdefault(peer.round, {})[peer.id] = {name: t.clone() for name, t in peer.state.items()}
         check(self, peer)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Protocol, "check_state", record)
+        patch.setattr(StateContract, "check", record)
         return federate(directory, protocol, 5, data=UNEQUAL, **keys), history
 
 

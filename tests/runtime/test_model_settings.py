@@ -31,15 +31,15 @@ def spec(directory: Path, model: Any) -> Spec:
 )
 def test_what_is_not_given_stands_nowhere(model: Any, tmp_path: Path) -> None:
     """So that a run from before goes on, and a spec's digest says nothing new."""
-    assert spec(tmp_path, model).canonical()["model"] == {"name": "mlp"}
+    assert spec(tmp_path, model).agreement.content["model"] == {"name": "mlp"}
 
 
 def test_where_the_weights_lie_is_each_machines_own_affair(tmp_path: Path) -> None:
     there = spec(tmp_path, {"name": "mlp", "weights": "sub/base.pt", "freeze": ["extractor.1.*"]})
     elsewhere = spec(tmp_path, {"name": "mlp", "weights": "/data/base.pt", "freeze": ["extractor.1.*"]})
     assert there.model.weights == tmp_path.resolve() / "sub" / "base.pt"
-    assert there.digest() == elsewhere.digest()
-    assert there.digest() != spec(tmp_path, {"name": "mlp", "weights": "/data/base.pt"}).digest()
+    assert there.agreement.digest == elsewhere.agreement.digest
+    assert there.agreement.digest != spec(tmp_path, {"name": "mlp", "weights": "/data/base.pt"}).agreement.digest
     again = tmp_path / "again.yaml"
     again.write_text(there.dump())
     assert load_spec(again).model == there.model

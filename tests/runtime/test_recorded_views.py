@@ -16,7 +16,7 @@ from peer.errors import FailedError, InputError
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import Hello, Refusal
 from peer.runtime.membership.replay import replay_plan
-from peer.spec.agreement import digests
+from peer.spec.agreement import Agreement
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.spec.peer import TLS, PeerConfig
@@ -67,9 +67,9 @@ def federation(directory: Path, **keys: Any) -> Spec:
 def decisions(spec: Spec, views: Sequence[View], signed_by: str = "") -> list[Decision]:
     """With the votes of all, with certificates of that CA: what would be if they had decided these views, after the
     first."""
-    federation = spec.lasting_digest
+    federation = spec.agreement.lasting_digest
     rings = {id: keyring(id, federation, signed_by) if signed_by else Keyring(id, federation) for id in IDS}
-    court, found = Verifier(Rules(spec.ids, spec.rounds), Keyring("", spec.lasting_digest)), list[Decision]()
+    court, found = Verifier(Rules(spec.ids, spec.rounds), Keyring("", federation)), list[Decision]()
     for before, view in pairwise(views):
         vote = Vote("commit", view.number, Ballot(1, "peer0"), court.digest(before, view))
         found.append(Decision(view, vote.ballot, tuple(rings[id].sign(vote) for id in before.members)))
@@ -214,9 +214,8 @@ def test_what_was_signed_in_one_run_is_not_in_another(tmp_path: Path) -> None:
     first = record(tmp_path, {"peer0": [ALL, WITHOUT]}, run="first")
     assert found(first) == (WITHOUT,)
     second = federation(tmp_path, run="second")
-    court = Verifier(
-        Rules(IDS, ROUNDS), CertifiedKeyring("", second.lasting_digest, None, (files("peer0", "CA")[0].decode(),))
-    )
+    digest = second.agreement.lasting_digest
+    court = Verifier(Rules(IDS, ROUNDS), CertifiedKeyring("", digest, None, (files("peer0", "CA")[0].decode(),)))
     court.check_decision(ALL, decisions(second, [ALL, WITHOUT], "CA")[0])
     with pytest.raises(InvalidError, match="votes that are not for the same"):
         court.check_decision(ALL, decisions(first, [ALL, WITHOUT], "CA")[0])
@@ -266,8 +265,8 @@ def test_what_cannot_be_replayed_is_refused(tmp_path: Path, keys: dict[str, Any]
 
 
 def test_peers_with_different_recordings_refuse_each_other() -> None:
-    told = [{"views": [view.as_json() for view in views]} for views in ([ALL, WITHOUT], [ALL])]
-    one, other = (Identity(id, digests(said), "", settings=said) for id, said in zip(IDS[:2], told, strict=True))
+    told = [Agreement({"views": [view.as_json() for view in views]}) for views in ([ALL, WITHOUT], [ALL])]
+    one, other = (Identity(id, said.digests, "", settings=said.content) for id, said in zip(IDS[:2], told, strict=True))
     refusal = one.judge(Hello.FromString(other.hello("peer0")), None)
     assert refusal
     assert refusal.reason == Refusal.FEDERATION

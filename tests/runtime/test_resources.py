@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from peer import cli
-from peer.runtime import resources
+from peer.runtime import peer_process, resources
 from peer.runtime import resources as gpu
 from peer.runtime.resources import MemoryLimit
 
@@ -172,6 +172,6 @@ def test_a_peer_trains_in_as_many_threads_as_it_was_told(
 
     monkeypatch.setattr(resources, "cpu_limit", lambda: 3.9)
     monkeypatch.setattr(cli, "tune", told.append)
-    monkeypatch.setattr(cli, "_live", nothing)
+    monkeypatch.setattr(peer_process, "_run", nothing)
     assert cli.main(["--config", str(tmp_path / "peer0.yaml")]) == 0
     assert told == [used]

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from peer.errors import InputError
+from peer.spec.agreement import differing
+from peer.spec.checks import why_not_continued
 from peer.spec.loading import load_peer, load_spec
 from peer.spec.peer import SubscriberSettings, subscriber_settings
 
@@ -27,8 +29,10 @@ def of_peer(path: Path, id: str, own: str = "") -> SubscriberSettings:
 def test_it_changes_nothing_that_peers_agree_on(tmp_path: Path) -> None:
     plain = load_spec(spec_file(tmp_path))
     watched = load_spec(spec_file(tmp_path, WATCHED))
-    assert (watched.digest(), watched.agreement()) == (plain.digest(), plain.agreement())
-    assert plain.obstacle(watched.digests(), watched.rounds) is None
+    assert (watched.agreement.digest, watched.link_agreement) == (plain.agreement.digest, plain.link_agreement)
+    assert (
+        why_not_continued(plain, differing(plain.agreement.digests, watched.agreement.digests), watched.rounds) is None
+    )
     assert watched.own_code == ["mine:track"]  # it travels to other machines with the rest
 
 

@@ -181,7 +181,7 @@ def refusal(run: SmallFederation, certs: Path, shown: str, claimed: str) -> str 
     """What peer0 answers to one that shows a certificate and says it is `claimed`; None while it does not listen."""
     files = {name: path.read_bytes() for name, path in certificate_files(certs, shown).items()}
     credentials = grpc.ssl_channel_credentials(files["ca"], files["key"], files["cert"])
-    hello = Identity(claimed, run.spec.digests(), "any").hello("peer0")
+    hello = Identity(claimed, run.spec.agreement.digests, "any").hello("peer0")
     name = [("grpc.ssl_target_name_override", "peer0")]
     try:
         with grpc.secure_channel(run.address("peer0"), credentials, name) as channel:

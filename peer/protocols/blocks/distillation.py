@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from peer.learning.tasks import Task
-from peer.learning.training.evaluation import EVALUATION_BATCH
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Loss, Phase
 from peer.protocols.base import Peer
-from peer.protocols.blocks.training import BatchSize, Epochs, Fraction, Rate
+from peer.protocols.blocks.training import BatchSize, Epochs, Fraction, Rate, mean_gradients
 from peer.protocols.blocks.vectors import cosine
 from peer.settings import Settings
 
@@ -71,16 +70,12 @@ class Distillation(Settings):
 
         Where a gradient is 0 the cosine counts as 0. Long: call it inside `compute`.
         """
-        vector = peer.model.detach().clone().requires_grad_()
-        gradients = torch.zeros(1 + len(predictions), vector.numel(), device=vector.device)
-        for inputs, labels, at in peer.data.in_order(EVALUATION_BATCH):
-            logits = peer.logits(vector, inputs)
-            losses = [peer.task.loss(logits, labels)]
-            losses += [distillation_loss(logits, z[at], self.temperature) for z in predictions.values()]
-            for gradient, loss in zip(gradients, losses, strict=True):
-                (found,) = torch.autograd.grad(loss, vector, retain_graph=True)
-                gradient.add_(found, alpha=len(at) / len(peer.data))
-        ce, *pairwise = gradients.double()
+
+        def losses(logits: Tensor, labels: Tensor, at: Tensor) -> list[Tensor]:
+            pairwise = [distillation_loss(logits, z[at], self.temperature) for z in predictions.values()]
+            return [peer.task.loss(logits, labels), *pairwise]
+
+        ce, *pairwise = mean_gradients(peer, 1 + len(predictions), losses).double()
         # Of a teacher that is one's equal DL has no gradient, and what float32 leaves of it points anywhere.
         noise = NOISE * float(ce.norm())
         alike = [cosine(ce, dl, peer.layout) if float(dl.norm()) > noise else 0.0 for dl in pairwise]

@@ -42,10 +42,7 @@ class GlobalModel(Participation, Protocol):
     """The drawn peers train from the global model, and everyone takes over the new one."""
 
     common: ClassVar[ModelPart | None] = "model"
-
-    @property
-    def graph(self) -> Graph:
-        return "directed ring"
+    graph: ClassVar[Graph] = "directed ring"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model"),)
@@ -57,9 +54,7 @@ class GlobalModel(Participation, Protocol):
 class MeanExtractor(Protocol):
     """Peers share the extractor alone, by `weighted_mean`."""
 
-    @property
-    def graph(self) -> Graph:
-        return "directed ring"
+    graph: ClassVar[Graph] = "directed ring"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("extractor"),)

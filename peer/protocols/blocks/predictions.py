@@ -199,10 +199,7 @@ class SharedPredictions(Distillation):
 
     needs_classes: ClassVar[bool] = True
     unchanging: ClassVar[tuple[str, ...]] = ENCRYPTED_STATE
-
-    @property
-    def graph(self) -> Graph:
-        return "complete"
+    graph: ClassVar[Graph] = "complete"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model", whole=True),) if self.predictions == "model" else ENCRYPTED_SHARES

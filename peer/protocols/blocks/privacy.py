@@ -14,7 +14,6 @@ is the noise's standard deviation divided by that norm.
 """
 
 import hashlib
-import importlib
 import secrets
 from functools import cache
 from math import inf, sqrt
@@ -25,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peer.errors import FailedError, InputError
+from peer.errors import FailedError, optional
 from peer.protocols.base import Peer
 from peer.protocols.declarations import Record
 
@@ -105,13 +104,7 @@ ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 1024)
 
 def dp_accounting() -> Any:
     """The imported accountant; InputError when it is not installed."""
-    try:
-        return importlib.import_module("dp_accounting")
-    except ImportError as error:
-        raise InputError(
-            f"calculating ε needs dp-accounting, which cannot be imported here ({error}); install it with: "
-            "pip install -c constraints.txt 'dfl[privacy]'"
-        ) from error
+    return optional("dp_accounting", "calculating ε", "dp-accounting", "privacy")
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:

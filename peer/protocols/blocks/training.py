@@ -3,11 +3,15 @@
 Methods that correct each gradient do so in order that peers do not drift apart.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
+from peer.learning.training.evaluation import EVALUATION_BATCH
 from peer.learning.training.optimiser import SGD, Adam
 from peer.learning.training.phase import GradientHook, Phase
 from peer.protocols.base import Peer
@@ -71,9 +75,32 @@ class PlainSGD(WholeModelSGD):
         return tuple(replace(phase, keep=keep) for phase in super().local())
 
 
-class CorrectedSGD(WholeModelSGD):
-    """Stochastic gradient descent on the whole model whose gradients a protocol corrects."""
+def corrected(phases: Iterable[Phase], correction: GradientHook) -> tuple[Phase, ...]:
+    """These phases, in which each gradient is corrected."""
+    return tuple(replace(phase, gradient_hook=correction) for phase in phases)
 
-    async def train(self, peer: Peer, correction: GradientHook) -> None:
-        """`local()` with a correction of each gradient."""
-        await peer.train(*(replace(phase, gradient_hook=correction) for phase in self.local()))
+
+def proximal(start: Tensor, strength: float) -> GradientHook:
+    """The gradient of (strength/2)·‖w − start‖², which pulls towards `start`."""
+
+    def pull(parameters: Tensor, gradient: Tensor) -> None:
+        gradient.add_(parameters - start[: parameters.numel()], alpha=strength)
+
+    return pull
+
+
+def mean_gradients(peer: Peer, count: int, losses: Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]) -> Tensor:
+    """The gradients, at the peer's model, of `count` mean losses over all local samples; float32 (count, p).
+
+    `losses` gets a batch's outputs, targets and positions in `peer.data`. In evaluation mode: without dropout and with
+    BatchNorm's running statistics each is a function of w and the data alone, however many samples are taken at a time.
+    It is 0 at what is not trainable. Long: call it inside `compute`.
+    """
+    vector = peer.model.detach().clone().requires_grad_()
+    gradients = torch.zeros(count, vector.numel(), device=vector.device)
+    for inputs, targets, positions in peer.data.in_order(EVALUATION_BATCH):
+        found = losses(peer.logits(vector, inputs), targets, positions)
+        for gradient, loss in zip(gradients, found, strict=True):
+            (one,) = torch.autograd.grad(loss, vector, retain_graph=count > 1)
+            gradient.add_(one, alpha=len(positions) / len(peer.data))
+    return gradients

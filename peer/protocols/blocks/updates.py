@@ -6,6 +6,7 @@ same bits at all of them."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -70,9 +71,7 @@ class Updates(PlainSGD):
     epochs: Epochs = 3
     """E: local epochs a round."""
 
-    @property
-    def graph(self) -> Graph:
-        return "directed ring"
+    graph: ClassVar[Graph] = "directed ring"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         updates = Share("update", scalars=1, rounds=range(1, rounds + 1), like="model", update=True)

@@ -26,7 +26,6 @@ from peer.runtime.membership.proposer import ExcludedError, Proposer, WaitReport
 from peer.runtime.membership.replay import Replay
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
-from peer.spec.agreement import digests
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Departed, Failed, Returning, Waiting
 from peer.telemetry.telemetry import Telemetry
@@ -207,8 +206,8 @@ class ViewRunner:
         return False
 
     def _questions(self) -> ViewRpc:
-        spec, agreement = self._setup.spec, self._setup.spec.agreement()
-        identity = Identity(self._setup.config.id, digests(agreement), manifest="", settings=agreement)
+        spec, agreement = self._setup.spec, self._setup.spec.link_agreement
+        identity = Identity(self._setup.config.id, agreement.digests, manifest="", settings=agreement.content)
         addresses = {id: at for id, at in spec.addresses.items() if at}
         return ViewRpc(identity, addresses, self._bounds.limits, self._bounds.timeouts)
 
@@ -218,7 +217,7 @@ class ViewRunner:
 
     def _keyring(self) -> Keyring:
         """Signs with the files that are there at the moment, as they may be renewed."""
-        id, tls, federation = self._setup.config.id, self._setup.config.tls, self._setup.spec.lasting_digest
+        id, tls, federation = self._setup.config.id, self._setup.config.tls, self._setup.spec.agreement.lasting_digest
         if tls is None:
             return Keyring(id, federation)
         from peer.network.transport.tls import CertificatePaths  # loads X.509

@@ -232,13 +232,13 @@ def test_a_spec_that_no_peer_wrote_is_refused_and_nothing_that_it_names_is_impor
     changes: dict[str, Any], sentence: str, sites: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its digests may be forged to fit, for it is they who are compared."""
-    from peer.spec.agreement import agreed, digests
+    from peer.spec.agreement import Agreement
 
     for place in sites.iterdir():
         run = json.loads((place / "run.json").read_text())
         run["spec"] |= changes
         if "agreed" not in sentence and isinstance(run["spec"]["data"], dict):
-            run["digests"] = digests(agreed(run["spec"]))
+            run["digests"] = Agreement.of(run["spec"]).digests
         (place / "run.json").write_text(json.dumps(run))
     if sentence:
         assert sentence in refused(capfd, sites)

@@ -15,8 +15,8 @@ from rich.console import Console
 from launcher.headline import Headline
 from launcher.monitor.federation import Federation, PeerView, Tail, last_lines
 from launcher.monitor.live_table import choose, display, render
-from peer.telemetry.events import SCHEMA, Event, RoundDone, Started, SubscriberDropped, read_event
-from peer.telemetry.results import history, objects
+from peer.telemetry.events import SCHEMA, Event, RoundDone, Started, SubscriberDropped, objects, read_event
+from peer.telemetry.results import history
 
 MATCHED = Headline.accuracy("matched")
 
@@ -126,7 +126,7 @@ def test_a_line_that_no_peer_wrote_is_passed_over(tmp_path: Path, spoilt: dict[s
 
 
 def test_torn_lines_are_passed_over() -> None:
-    assert objects([b'{"a": 1}', b'{"a": ', b'{"a": {"b": 2}', b"[1]", b"", b"\xff"]) == [{"a": 1}]
+    assert [*objects([b'{"a": 1}', b'{"a": ', b'{"a": {"b": 2}', b"[1]", b"", b"\xff"])] == [{"a": 1}]
 
 
 def test_last_lines(tmp_path: Path) -> None:

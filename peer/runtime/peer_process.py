@@ -1,0 +1,102 @@
+"""One peer as a process of its own: its sockets and certificates, and what it does when it is sent a signal."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peer.network.transport.base import ListenConfig
+from peer.network.transport.grpc import GrpcTransport
+from peer.process import DONE
+from peer.runtime.membership.view_runner import ViewRunner
+from peer.runtime.setup import Setup
+from peer.runtime.subscribers import told
+from peer.spec.federation import Spec
+from peer.spec.peer import PeerConfig
+from peer.telemetry.events import Stopped
+from peer.telemetry.operator_log import Identification, OperatorLog
+from peer.telemetry.results import MODEL
+from peer.telemetry.telemetry import Subscriber, Telemetry
+from peer.topology import neighbours
+
+if TYPE_CHECKING:
+    from peer.network.transport.tls import TlsCredentials
+
+
+def operator_log(path: Path, config: PeerConfig, spec: Spec) -> OperatorLog:
+    """The log for a person who has started the peer by hand with the settings in `path`."""
+    out = config.out or Path(config.id)
+    about = Identification(
+        config.id,
+        spec.name,
+        spec.protocol.name,
+        config.listen or spec.addresses[config.id],
+        peers=len(spec.ids),
+        rounds=spec.rounds,
+        config=path,
+        out=out,
+        model=out / MODEL,
+    )
+    return OperatorLog(about)
+
+
+async def run_peer(
+    setup: Setup, telemetry: Telemetry, watching: Sequence[Subscriber], operator: OperatorLog | None
+) -> int:
+    """Run to the end, or until SIGTERM or SIGINT; the exit code. `watching` and `operator` are told of its events."""
+    async with operator.shown() if operator else nullcontext(), told(telemetry, watching):
+        return await _run(setup, telemetry)
+
+
+async def _run(setup: Setup, telemetry: Telemetry) -> int:
+    """With `on_stop: leave` the first SIGTERM has the others go on without this peer, if that can be."""
+    caught: list[signal.Signals] = []
+    task = asyncio.current_task()
+    assert task
+
+    def cancel() -> None:
+        task.cancel()
+
+    def stop(number: signal.Signals) -> None:
+        caught.append(number)
+        leaves = number == signal.SIGTERM and len(caught) == 1 and setup.spec.on_stop == "leave"
+        if not leaves or not views.leave(otherwise=cancel):
+            cancel()
+
+    security = _credentials(setup, telemetry)
+    with ThreadPoolExecutor(1, "train") as executor:
+        transport = partial(GrpcTransport, _listening(setup), security=security, report=telemetry.emit)
+        views = ViewRunner(setup, transport, executor, telemetry)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        try:
+            await views.run()
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+            while task.uncancel():  # what was asked is done: whoever waits for this task may end in order
+                pass
+            telemetry.emit(Stopped(signal=caught[0].name))
+            return 128 + caught[0]
+    return DONE
+
+
+def _listening(setup: Setup) -> ListenConfig:
+    config, spec = setup.config, setup.spec
+    around = neighbours(spec.protocol.graph, spec.ids, config.id)
+    ring = tuple(address for address in spec.addresses.values() if address)
+    return ListenConfig(config.listen or spec.addresses[config.id], config.health, ring, len(around))
+
+
+def _credentials(setup: Setup, telemetry: Telemetry) -> "TlsCredentials | None":
+    tls = setup.config.tls
+    if tls is None:
+        return None
+    from peer.network.transport.tls import CertificatePaths, TlsCredentials  # loads X.509
+
+    names = {address: id for id, address in setup.spec.addresses.items() if address}
+    return TlsCredentials(CertificatePaths(setup.config.id, tls.ca, tls.cert, tls.key), names, telemetry.emit)
