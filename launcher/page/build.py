@@ -15,9 +15,9 @@ from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
 from launcher.page.run_data import RunData
 from launcher.page.timeline import activity_rows, event_rows, peer_rows
-from launcher.reports.privacy import HOLDS
+from launcher.reports.privacy import HOLDS, violation_line
 from launcher.reports.summary_json import Privacy, Summary
-from launcher.reports.summary_text import view_changes
+from launcher.reports.summary_text import adversary_lines, caveats, view_changes
 from launcher.reports.worth import worth_lines
 from launcher.table import quantity
 from peer.errors import FailedError
@@ -62,9 +62,10 @@ def _other_cards(summary: Summary, headline: Headline) -> Iterator[Card]:
             yield Card(f"figure {name}", f"Mean {name}", judged["mean"], number(judged["mean"]), note, judged["better"])
 
 
-def cards_so_far(rounds: list[Row], sent: int, headline: Headline) -> Iterator[Card]:
+def cards_so_far(told: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
     """The same of a run that is not over, as far as its peers have told."""
-    last = rounds[-1] if rounds else {}
+    headline, sent = told.headline, sum(row["bytes_sent"] for row in tables["peers"])
+    last = tables["rounds"][-1] if tables["rounds"] else {}
     after, better = f"after round {last.get('round', '–')}", headline.figure.better
     yield Card("mean", f"Mean {headline.words}", last.get("mean"), number(last.get("mean")), after, better)
     yield Card("worst", "Worst peer", last.get("worst"), number(last.get("worst")), after, better)
@@ -85,19 +86,13 @@ def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
         else f"Nothing left against the protocol's declaration. {_lacking(met)}.",
         "broken": "Something left against the protocol's declaration, or the records contradict each other.",
     }
-    lines = [
-        f"round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
-        if one["round"] is not None
-        else one["reason"]
-        for one in violations
-    ]
-    more = [f"and {len(lines) - MOST_VIOLATIONS} more"] if len(lines) > MOST_VIOLATIONS else []
+    more = [f"and {len(violations) - MOST_VIOLATIONS} more"] if len(violations) > MOST_VIOLATIONS else []
     return PrivacyWords(
         verdict,
         titles[verdict],
         [*_sentences(proof, list(edges))],
         [_definition(name, proof) for name in met],
-        [one_line(line) for line in lines[:MOST_VIOLATIONS]] + more,
+        [one_line(violation_line(one)) for one in violations[:MOST_VIOLATIONS]] + more,
     )
 
 
@@ -204,23 +199,13 @@ def _run_part(told: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         told=said,
         figure=told.headline.words,
         better=told.headline.figure.better,
-        cards=[*_cards(told, tables)],
-        privacy=_privacy(told, tables["edges"]),
+        cards=[*(cards(told.summary, told.headline) if told.summary else cards_so_far(told, tables))],
+        privacy=in_plain_words(told.proof, tables["edges"]) if told.proof else None,
         notes=[_as_sentence(note) for note in _notes(told)],
         ring_cost=told.ring_cost,
         moments_left_out=left_out,
         classes=[*next(iter(mixes(told).values()), {})],
     )
-
-
-def _cards(told: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
-    if told.summary:
-        return cards(told.summary, told.headline)
-    return cards_so_far(tables["rounds"], sum(row["bytes_sent"] for row in tables["peers"]), told.headline)
-
-
-def _privacy(told: RunData, found: list[Row]) -> PrivacyWords | None:
-    return in_plain_words(told.proof, found) if told.proof else None
 
 
 def _state(told: RunData) -> tuple[State, str]:
@@ -239,14 +224,10 @@ def _notes(told: RunData) -> Iterator[str]:
     if summary := told.summary:
         yield from worth_lines(summary.worth) if summary.worth else []
         yield from view_changes(summary, told.spec)
-        if summary.behaviour:
-            who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
-            yield f"misbehaving by the settings: {who}; the others: mean {number(summary.honest_accuracy)}"
-        yield from (f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items())
-        if differing := [name for name, same in summary.replicated.items() if not same]:
-            yield f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal"
+        yield from adversary_lines(summary)
+        yield from caveats(summary)
     if absent := [id for id in told.spec.ids if id not in told.histories]:
-        yield f"nothing is known of {', '.join(absent)}: no directory of theirs was given"
+        yield f"no data for {', '.join(absent)}: their directories were not given"
 
 
 def _as_sentence(note: str) -> str:

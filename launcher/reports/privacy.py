@@ -455,6 +455,15 @@ def violation(flow: Flow | tuple[None, str], size: int, reason: str) -> Violatio
     return {**found, "view": view} if view else found
 
 
+def violation_line(one: Violation) -> str:
+    """For a person."""
+    return (
+        one["reason"]
+        if one["round"] is None
+        else f"round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
+    )
+
+
 DOUBLE_BYTES = 8
 """Bytes of a number."""
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.headline import Headline
-from launcher.reports.privacy import HOLDS
+from launcher.reports.privacy import HOLDS, violation_line
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.reports.worth import worth_lines
 from launcher.table import fitting, quantity
@@ -105,9 +105,7 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
         *quality(summary, Headline.of(spec)),
         *view_changes(summary, spec),
     ]
-    if summary.behaviour:
-        who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
-        said.append(f"misbehaving by the settings: {who}; the others: mean {number(summary.honest_accuracy)}")
+    said += adversary_lines(summary)
     if bests := [f"{peer.id} {peer.best.round} ({number(peer.best.figure)})" for peer in summary.per_peer if peer.best]:
         said.append(f"best rounds on the samples held back: {', '.join(bests)}; see model.best.safetensors")
     said += worth_lines(summary.worth) if summary.worth else []
@@ -115,10 +113,21 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
     if before is not None:
         said.append(f"ring cost: {number(before)} before, {number(after)} after ordering")
     said += privacy_lines(summary.privacy)
-    if differing := [name for name, same in summary.replicated.items() if not same]:
-        said.append(f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal")
-    said += [f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items()]
-    return said
+    return said + caveats(summary)
+
+
+def adversary_lines(summary: Summary) -> list[str]:
+    """Which peers misbehave because the settings say so, and how good the others are."""
+    who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
+    mean = number(summary.honest_accuracy)
+    return [f"simulated adversaries: {who}; mean of the honest peers: {mean}"] if who else []
+
+
+def caveats(summary: Summary) -> list[str]:
+    """What is missing from the figures, and what is not as the protocol says."""
+    differing = ", ".join(name for name, same in summary.replicated.items() if not same)
+    said = [f"replicas differ at the end: {differing} (the protocol declares them equal)"] if differing else []
+    return said + [f"not included in any figure: {id} ({why})" for id, why in summary.missing.items()]
 
 
 def quality(summary: Summary, headline: Headline) -> list[str]:
@@ -172,12 +181,7 @@ def privacy_lines(privacy: Privacy) -> list[str]:
         said += f"; not known without the whole audits of {', '.join(unknown)}: {undecided}"
     elif undecided:
         said += f"; {undecided} can neither be proven nor denied"
-    shown = [
-        f"  {one['reason']}"
-        if one["round"] is None
-        else f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
-        for one in violations[:10]
-    ]
+    shown = [f"  {violation_line(one)}" for one in violations[:10]]
     counted = [
         f"  {name} {HOLDS[privacy['definitions'].get(name)]}: {told}"
         for name, told in privacy.get("counted", {}).items()

@@ -133,7 +133,7 @@ def test_peers_from_other_hosts_make_the_same_page(run: Path, tmp_path: Path) ->
     shutil.rmtree(tmp_path / "sites" / "east")
     (one,) = reported(tmp_path / "sites", "--out", tmp_path / "sites.html")["runs"]
     assert one["state"] == "unfinished"
-    assert "Nothing is known of peer3: no directory of theirs was given" in one["notes"]
+    assert "No data for peer3: their directories were not given" in one["notes"]
 
 
 def test_what_peers_say_stays_text(run: Path) -> None:
