@@ -361,7 +361,7 @@ def outcome(arguments: argparse.Namespace) -> int:
         # Or the interpreter writes what is left into the pipe at its end, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         way_out = "; the same command resumes the run" if arguments.resumes else ""
-        return failed(output, f"stopped, as nobody reads its output any more (`| head`?){way_out}", 1)
+        return failed(output, f"stopped: output pipe closed (`| head`?){way_out}", 1)
     except FailedError as error:
         return failed(output, str(error), 1)
     except OSError as error:

@@ -73,7 +73,7 @@ def run(options: RunOptions, output: Output) -> RunOutcome:
                 return ended
             if finished:
                 summary = conclude(run, finished, output, is_written=True)
-                output.say("This run is finished; --fresh runs it again.")
+                output.say("This run is complete; use --fresh to run it again.")
                 return RunOutcome(0, summary)
             return asyncio.run(launch(options.engine, run, directory, output, dashboard))
     finally:
@@ -146,7 +146,7 @@ def finish(ended: Supervised, run: Run, directory: RunDirectory, output: Output)
     if ended.stop.asked.is_set():
         hint = "Stopped; the same command resumes the run."
         if ended.stop.detach:
-            hint = f"The peers go on: `dfl-launch attach {run.files.path}` takes them up."
+            hint = f"The peers keep running; reattach with `dfl-launch attach {run.files.path}`."
         output.say(hint)
         return RunOutcome(ended.stop.code, why=hint)
     if ended.failed and not ended.finished:

@@ -114,14 +114,14 @@ def watch(spec: Spec, chain: CertificateBundle | None, output: Output, dashboard
     watching = _watch(federation, spec, chain, output.console)
     code = asyncio.run(_beside(dashboard, spec, federation, output, watching) if dashboard else watching)
     if code is not None:
-        output.say("The peers go on.")
+        output.say("The peers keep running.")
         return code
     output.console.print(render(federation, output.console))
     if outside := federation.outside:
-        output.say(f"Lost, and the others went on without: {', '.join(outside)}.")
+        output.say(f"Excluded from the run: {', '.join(outside)}.")
     if lost := federation.unfinished:
-        said = f"Nobody answers any more. It was not seen that {', '.join(lost)} finished: `dfl-launch summary` tells."
-        output.say(said)
+        unseen = f"No peer answers any more; not seen to finish: {', '.join(lost)}."
+        output.say(f"{unseen} `dfl-launch summary` shows whether they did.")
         return 1
     return 0
 
@@ -139,7 +139,7 @@ async def _beside(
     output.say(f"dashboard: {dashboard.url}")
     async with dashboard.showing(Feed(spec, federation), output.say) as feed:
         code = await watching
-        feed.end("Nobody answers any more, or all have finished." if code is None else "Nobody watches any more.")
+        feed.end("All peers have finished, or none answers any more." if code is None else "No longer watched.")
     return code
 
 

@@ -32,23 +32,23 @@ from peer.text import duration, number, plural, printable
 Tone = Literal["begins", "works", "talks", "waits", "good", "bad", "gone"]
 StatusIcon = tuple[str, Tone, str]
 STATUS_ICONS: dict[str, StatusIcon] = {
-    "starting": ("…", "begins", "starts"),
-    "joining": ("…", "begins", "calls its neighbours"),
-    "ready": ("=", "waits", "is ready for the next round"),
-    "training": ("▲", "works", "trains"),
-    "communicating": ("⇄", "talks", "sends and receives"),
-    "evaluating": ("◆", "works", "tests its model"),
-    "serving": ("✓", "good", "has finished, and keeps its messages until its neighbours have them"),
-    "done": ("✓", "good", "has finished"),
-    "left": ("−", "gone", "has left"),
-    "stopped": ("■", "gone", "was stopped"),
-    "failed": ("✗", "bad", "has failed"),
-    "restarting": ("↻", "bad", "has crashed, and starts again soon"),
-    "no answer": ("?", "bad", "does not answer"),
-    "dials out": ("−", "gone", "cannot be asked, as it only dials out"),
-    "lost": ("✗", "bad", "is lost, and the others go on without it"),
-    "expelled": ("✗", "gone", "was voted out"),
-    "returning": ("↻", "begins", "is on its way back"),
+    "starting": ("…", "begins", "starting"),
+    "joining": ("…", "begins", "joining"),
+    "ready": ("=", "waits", "ready for the next round"),
+    "training": ("▲", "works", "training"),
+    "communicating": ("⇄", "talks", "communicating"),
+    "evaluating": ("◆", "works", "evaluating"),
+    "serving": ("✓", "good", "finished; serving its messages until all neighbours have them"),
+    "done": ("✓", "good", "finished"),
+    "left": ("−", "gone", "left"),
+    "stopped": ("■", "gone", "stopped"),
+    "failed": ("✗", "bad", "failed"),
+    "restarting": ("↻", "bad", "crashed; restarting"),
+    "no answer": ("?", "bad", "no answer"),
+    "dials out": ("−", "gone", "status unavailable: dials out only"),
+    "lost": ("✗", "bad", "excluded; the others continue without it"),
+    "expelled": ("✗", "gone", "expelled"),
+    "returning": ("↻", "begins", "rejoining"),
 }
 MAX_NAMED = 3
 
@@ -58,9 +58,9 @@ def status_icon(federation: FederationView, id: str, doubters: Collection[str]) 
     doing, waiting = federation.status_of(id), federation.peers[id].waiting
     if doing not in (*ENDED, *OUTSIDE):
         if doubters:
-            return "?", "bad", f"is not heard by {named_briefly(doubters)}"
+            return "?", "bad", f"suspected by {named_briefly(doubters)}"
         if waiting:
-            return "=", "waits", f"waits for {named_briefly(waiting)}"
+            return "=", "waits", f"waiting for {named_briefly(waiting)}"
     return STATUS_ICONS.get(doing) or (
         "·",
         "begins",
@@ -136,7 +136,7 @@ def _status_line(federation: FederationView, now: float) -> str:
 
 PRIVACY_OPEN = PrivacyWords(
     "open",
-    "Of privacy nothing is proven while the run goes on: what each peer sent is compared at its end.",
+    "Privacy is checked at the end of the run, by comparing what each peer logged as sent and received.",
     (),
     (),
     (),
@@ -147,7 +147,7 @@ def live_document(spec: Spec, views: Views, histories: Mapping[str, PeerHistory]
     """Its tables lack what stands in audits alone: the bytes along each edge."""
     document = document_of(RunData(spec, views, histories, goes_on=True), spec.name)
     [run] = document.runs
-    goes_on = f"Goes on: {run.completed} of {views.rounds} rounds. The figures are those of the rounds so far."
+    goes_on = f"Running: {run.completed} of {views.rounds} rounds completed. Figures cover completed rounds only."
     changes = [f"From round {round} on: {words}" for round, words in views.changes()]
     part = replace(run, state="unfinished", told=goes_on, privacy=PRIVACY_OPEN, notes=changes)
     return replace(document, runs=[part])
@@ -210,7 +210,7 @@ class Feed:
             try:
                 written = await asyncio.to_thread(self._write, self.federation.views, histories)
             except FailedError as error:
-                self._trouble = f"The figures are old: {error}"
+                self._trouble = f"Charts are out of date: {error}"
             else:
                 self._trouble = ""
                 self._show(written)

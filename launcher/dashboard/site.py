@@ -24,8 +24,8 @@ from launcher.dashboard.feed import Feed, LiveSnapshot
 from launcher.page.html import Addition, page
 from peer.telemetry.metrics import called_by
 
-TOKEN_NEEDED = "This needs the page's token: open the whole address that dfl-launch printed.\n"
-WRONG_NAME = "This page is not at that name: open the address that dfl-launch printed.\n"
+TOKEN_NEEDED = "Token needed: open the full address that dfl-launch printed.\n"
+WRONG_NAME = "Unknown host name: open the address that dfl-launch printed.\n"
 OPEN_PATH = "/"
 """The page itself, which holds nothing of the run: the token stands behind the `#` of its address, where no browser
 sends it, and the page has to be there to read it."""

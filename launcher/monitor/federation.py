@@ -340,9 +340,9 @@ class FederationView:
             if event.number > self.view.number:
                 before = self.view
                 self._later.append(view_of_event(event))
-                what = describe_change(before, self.view) or "what was played of them is void"
+                what = describe_change(before, self.view) or "later rounds rolled back"
                 why = f" ({event.reason})" if event.reason else ""
-                lines.append(printable(f"from round {event.first} on: {what}{why}; view {event.number}"))
+                lines.append(printable(f"view {event.number} from round {event.first}: {what}{why}"))
         return lines
 
     @property

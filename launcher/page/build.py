@@ -79,12 +79,11 @@ def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
     violations, met = proof["violations"], proof["definitions"]
     verdict: Verdict = "broken" if violations else "kept" if all(met.values()) else "open"
     titles = {
-        "kept": "Heads stayed with their peers, nobody was a server, and each peer exchanged with neighbours on the "
-        "ring only.",
-        "open": "As far as is known nothing left against the protocol's declaration; not all records are here."
+        "kept": "No head left its peer, no peer acted as a server, and peers exchanged with ring neighbours only.",
+        "open": "No violation found; some audit logs are missing."
         if proof.get("unknown")
         else f"Nothing left against the protocol's declaration. {_lacking(met)}.",
-        "broken": "Something left against the protocol's declaration, or the records contradict each other.",
+        "broken": "Violation: undeclared data left a peer, or the audit logs contradict each other.",
     }
     more = [f"and {len(violations) - MOST_VIOLATIONS} more"] if len(violations) > MOST_VIOLATIONS else []
     return PrivacyWords(
@@ -113,7 +112,7 @@ def _definition(name: str, proof: Privacy) -> Definition:
 def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:
     used = len(proof["edges_used"])
     yield (
-        f"Each peer wrote down what it sent and received; these records were compared. {plural(used, 'directed edge')} "
+        f"Each peer logged what it sent and received; the logs were compared. {plural(used, 'directed edge')} "
         f"{'was' if used == 1 else 'were'} used."
     )
     travelled: dict[str, int] = {}
@@ -121,15 +120,15 @@ def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:
         travelled[edge["vector"]] = travelled.get(edge["vector"], 0) + edge["bytes"] + edge["number_bytes"]
     if travelled:
         named = (f"{one_line(name)} ({quantity(size)})" for name, size in travelled.items())
-        yield f"What travelled: {', '.join(named)}."
+        yield f"Sent in total: {', '.join(named)}."
         yield (
-            "Whoever was sent something could read it, unless the protocol encrypts it. What can be inferred from it "
-            "is not bounded by the three definitions."
+            "Receivers can read what they were sent unless the protocol encrypts it. The three definitions do not "
+            "bound what can be inferred from it."
         )
     for one in proof["on_trust"]:
-        yield f"On trust: {one_line(one['vector'])} ({quantity(one['bytes'])}), {one['why']}."
+        yield f"Not verifiable: {one_line(one['vector'])} ({quantity(one['bytes'])}), {one['why']}."
     if unknown := proof.get("unknown"):
-        yield f"Without the whole records of {', '.join(unknown)}, nothing is proven of them."
+        yield f"Nothing is proven of {', '.join(unknown)}: their audit logs are missing or incomplete."
 
 
 MOST_MOMENTS = 3000
@@ -217,7 +216,7 @@ def _state(told: RunData) -> tuple[State, str]:
     came = f"{told.completed} of {told.spec.rounds} rounds"
     if failed:
         return "failed", one_line(f"Failed after {came}. {'; '.join(failed[:3])}")
-    return "unfinished", f"Not finished: {came}. The figures are those of the rounds so far."
+    return "unfinished", f"Incomplete: {came}. Figures cover completed rounds only."
 
 
 def _notes(told: RunData) -> Iterator[str]:

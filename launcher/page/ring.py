@@ -176,9 +176,9 @@ def ring_figures(document: ReportDocument) -> list[ReportFigure]:
     before, after = document.runs[0].ring_cost
     lines = "who sent to whom" if document.tables["edges"] else "neighbours"
     if "before" not in kinds:
-        said = f"Each sector is a peer, its colours are its classes. Lines: {lines}."
+        said = f"Each sector is a peer, coloured by its class mix. Lines: {lines}."
         return [replace(_ring_figure("after", "The ring", said, document), wide=True)]
-    said = "Each sector is a peer, its colours are its classes. Cost {}: the less alike the neighbours, the lower."
+    said = "Each sector is a peer, coloured by its class mix. Cost {}; lower means more dissimilar neighbours."
     return [
         _ring_figure("before", "The ring before ordering", said.format(number(before)), document),
         _ring_figure("after", "The ring after ordering", f"Cost {number(after)}. Lines: {lines}.", document),

@@ -80,7 +80,7 @@ def event_rows(histories: Mapping[str, PeerHistory], views: Views) -> list[Row]:
     ]
     rows += [_event_row(ALL_PEERS, moment, clock) for moment in _changes(histories, views)]
     for at in clock.pauses:
-        rows.append({"peer": ALL_PEERS, "kind": "note", "begin": at, "end": at, "text": "the run was started again"})
+        rows.append({"peer": ALL_PEERS, "kind": "note", "begin": at, "end": at, "text": "the run was restarted"})
     return sorted(rows, key=lambda row: row["begin"])
 
 
@@ -105,10 +105,10 @@ def _changes(histories: Mapping[str, PeerHistory], views: Views) -> Iterator[Tim
     for view in views.later:
         times = [one.views[view.number].time for one in histories.values() if view.number in one.views]
         if times:
-            said = describe_change(before, view) or "what was played of some rounds is void"
+            said = describe_change(before, view) or "later rounds rolled back"
             why = f" ({view.reason})" if view.reason else ""
             yield TimelineEvent(
-                "change of view", min(times), f"view {view.number} from round {view.first} on: {said}{why}"
+                "change of view", min(times), f"view {view.number} from round {view.first}: {said}{why}"
             )
         before = view
 
@@ -216,8 +216,8 @@ def timeline_figure(document: ReportDocument) -> ReportFigure:
     return ReportFigure(
         "timeline",
         "What happened when",
-        "Grey: the peer runs. A gap: it did not. Dashed line: another view, or the run was started again. Times when "
-        "no peer ran are left out.",
+        "Grey: running. Gap: not running. Dashed line: view change or restart of the run. Idle periods of the whole "
+        "run are cut out.",
         ("moments",),
         {
             "data": {"name": "moments"},

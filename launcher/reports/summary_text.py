@@ -33,7 +33,7 @@ def view_changes(summary: Summary, spec: Spec) -> list[str]:
 def exactness(views: Views) -> str:
     """Whether the result is that of a run in which nobody was lost."""
     if views.exact:
-        return "exact: after a change of view all peers played the rounds again that had become void"
+        return "exact: all peers replayed the rounds that a view change had rolled back"
     changed = views.changes()
     rounds = [str(round) for round, _ in changed]
     listed = f"rounds {', '.join(rounds[:-1])} and {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"

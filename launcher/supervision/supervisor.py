@@ -232,7 +232,7 @@ class Supervisor:
             view.end("restarting")
             view.restarts = restarts.total
             self.restarts += 1
-            self.run.say(f"{self._exit_message(id, code)}\n{id} starts again in {delay:g} s")
+            self.run.say(f"{self._exit_message(id, code)}\n{id}: restarting in {delay:g} s")
             await asyncio.sleep(delay)
 
     def _ended(self, id: str, code: int) -> None:
@@ -242,18 +242,18 @@ class Supervisor:
             view.end("left" if view.state == "left" else "done")
         elif code in STOPPED:
             view.end("stopped")
-            self.run.say(f"{id} was stopped; to go on: dfl-peer --config {self.run.files.config(id)}")
+            self.run.say(f"{id} stopped; resume with: dfl-peer --config {self.run.files.config(id)}")
         else:
             view.end("failed")
-            so = "; the others go on without it" if self._goes_on() else ", so the run ends"
-            self.run.say(f"{self._exit_message(id, code)}\n{id} is not started again{so}")
+            so = "; the others continue without it" if self._goes_on() else "; stopping the run"
+            self.run.say(f"{self._exit_message(id, code)}\n{id} will not be restarted{so}")
             last = view.failure or " ".join(last_lines(self.run.files.log(id), 1))
             self._failures.append(f"{id} {describe_exit(code)}" + (f": {last}" if last else ""))
 
     def _exit_message(self, id: str, code: int) -> str:
         last = "".join(f"\n    {line}" for line in last_lines(self.run.files.log(id), LOG_LINES))
         refused = code == WRONG_INPUT and not self.restarts  # then nothing is left of a run that has just begun
-        where = "its last words" if refused else f"the end of {self.run.files.log(id)}"
+        where = "last log lines" if refused else f"last lines of {self.run.files.log(id)}"
         return f"{id} {describe_exit(code)}; {where}:{last or ' (empty)'}"
 
     async def _end(self, forced: asyncio.Event) -> None:
