@@ -79,7 +79,7 @@ ASCII_SIGNS = {
 
 
 def make_legible(stream: IO[str]) -> None:
-    """Lets a text stream write anything; in plain letters on a terminal whose locale is C or POSIX.
+    """Let a text stream write anything; in plain letters on a terminal whose locale is C or POSIX.
 
     Python writes UTF-8 there, and a terminal that was told the same locale shows it as anything but text.
     """

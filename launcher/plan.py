@@ -87,7 +87,7 @@ class Plan:
 
 
 def plan(spec: Spec) -> Plan:
-    """Opens the data, deals what is common and builds the model; InputError where a peer would refuse to start."""
+    """Open the data, deal what is common and build the model; InputError where a peer would refuse to start."""
     torch.set_num_threads(1)  # vectors are short here: threads would wait for one another most of the time
     own = {id: source for id in spec.ids if (source := peer_data(id, spec))}
     datasets = dict[str, Dataset]()

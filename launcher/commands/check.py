@@ -25,7 +25,7 @@ from peer.runtime.dry_run import FLOAT32_BYTES, FLOAT64_BYTES, KNOWN_RECORDS, Dr
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, check_plaintext
 
-SHOWN = 16
+MAX_PEERS_SHOWN = 16
 """Peers whose traffic is counted and shown; the others of a larger federation are like them."""
 
 
@@ -33,7 +33,7 @@ def check_command(arguments: argparse.Namespace, output: Output) -> int:
     """Show shapes, and each peer's samples, bytes and disk. InputError if the federation cannot run."""
     spec = resolved(arguments)
     made = plan(spec)
-    needs = ResourceEstimate(made, asyncio.run(traffic(made, spec.ids[:SHOWN])), lacking(spec))
+    needs = ResourceEstimate(made, asyncio.run(traffic(made, spec.ids[:MAX_PEERS_SHOWN])), lacking(spec))
     if output.as_json:
         output.document(needs.plain())
     else:

@@ -66,7 +66,7 @@ class ReportOptions:
 
 
 def report(options: ReportOptions) -> list[Path]:
-    """Writes the page, and what else is wanted; the paths of all. InputError before anything is written."""
+    """Write the page, and what else is wanted; return the paths of all. InputError before anything is written."""
     directories = options.directories
     out = options.out or (directories[0] / "report.html" if len(directories) == 1 else Path("report.html"))
     check_installed()

@@ -61,7 +61,7 @@ class RunOutcome:
 
 
 def run(options: RunOptions, output: Output) -> RunOutcome:
-    """Runs the federation. Nothing is created where the exit code is 2, or InputError is raised."""
+    """Run the federation. Nothing is created where the exit code is 2, or InputError is raised."""
     spec = options.engine.place(options.spec)
     directory = RunDirectory.chosen(spec, options.out)
     try:
@@ -98,7 +98,7 @@ def train_alone(options: RunOptions, directory: RunDirectory, output: Output) ->
 
 
 def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary | None:
-    """Makes the directory ready for the peers; the summary if the run there is finished already."""
+    """Make the directory ready for the peers; return the summary if the run there is finished already."""
     spec = run.spec
     directory.check()
     if directory.is_run():
@@ -180,7 +180,7 @@ def write_report(run: Run, summary: Summary | None, output: Output) -> None:
 
 
 def attach(path: Path, output: Output, at: Address | None = None) -> RunOutcome:
-    """Takes up the peers of the run in that directory and watches them to the end; says how that was, as `run` does.
+    """Take up the peers of the run in that directory and watch them to the end; return how that was, as `run` does.
 
     at: where it is shown as a page, if anywhere.
     """

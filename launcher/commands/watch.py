@@ -76,7 +76,7 @@ def status_table(spec: Spec, answers: Mapping[str, StatusAnswer]) -> Table:
     """A row a peer; what is the matter goes on in a next line where there is no room."""
     made = Table(box=HEAD, pad_edge=False)
     made.add_column("peer", overflow="fold", min_width=min(LONG_ID, max(map(len, spec.ids))))
-    for name in ("state", "round", Headline.of(spec).name, "sent"):
+    for name in ("state", "round", Headline.from_spec(spec).name, "sent"):
         made.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
     made.add_column("trouble", overflow="fold")
     for member in spec.ring:
@@ -108,9 +108,9 @@ POLL_SECONDS = 0.25
 
 
 def watch(spec: Spec, chain: CertificateBundle | None, output: Output, dashboard: Dashboard | None = None) -> int:
-    """Shows the peers until all have finished: 0. 1 if some were lost from sight, 130 after Ctrl-C."""
+    """Show the peers until all have finished; return 0, 1 if some were lost from sight, or 130 after Ctrl-C."""
     unasked = [member.id for member in spec.ring if not member.address]
-    federation = PolledFederation(spec.ids, spec.rounds, Headline.of(spec), unasked)
+    federation = PolledFederation(spec.ids, spec.rounds, Headline.from_spec(spec), unasked)
     watching = _watch(federation, spec, chain, output.console)
     code = asyncio.run(_beside(dashboard, spec, federation, output, watching) if dashboard else watching)
     if code is not None:

@@ -88,7 +88,7 @@ class LiveSnapshot:
     said: str = ""
 
     @classmethod
-    def of(cls, federation: FederationView, order: tuple[str, ...], now: float) -> Self:
+    def from_federation(cls, federation: FederationView, order: tuple[str, ...], now: float) -> Self:
         """`now` in unix seconds."""
         doubters = defaultdict[str, list[str]](list)
         for peer in federation.peers.values():
@@ -195,13 +195,13 @@ class Feed:
             await asyncio.sleep(POLL_SECONDS)
 
     def look(self, now: float) -> None:
-        """Takes in what is new. `now` in unix seconds."""
+        """Take in what is new. `now` in unix seconds."""
         before, self.now = self.now, self._now(now)
         if self.now != before:
             self._tell()
 
     async def draw(self, clock: float) -> None:
-        """Makes a document if there is anything new, and it is time for one; where that cannot be, the one before stays
+        """Make a document if there is anything new, and it is time for one; where that cannot be, the one before stays
         and it is said why. clock: a monotonic one, in seconds."""
         if self._drawn_to != self.federation.applied and clock >= self._due:
             self._drawn_to, begun = self.federation.applied, time.monotonic()
@@ -245,7 +245,7 @@ class Feed:
         return as_json(live_document(self.spec, views, histories))
 
     def _now(self, now: float) -> LiveSnapshot:
-        seen = LiveSnapshot.of(self.federation, self._order(), now)
+        seen = LiveSnapshot.from_federation(self.federation, self._order(), now)
         return replace(seen, said=f"{seen.said} {self._trouble}") if self._trouble else seen
 
     def _order(self) -> tuple[str, ...]:

@@ -287,7 +287,7 @@ class FederationView:
         self._remind_at = REMIND_SECONDS
 
     def update(self, news: Iterable[News], now: float) -> list[str]:
-        """Takes in what is new of all; what a person should be told of it, and of waits. `now` in unix seconds."""
+        """Take in what is new of all; return what to tell a person of it, and of waits. `now` in unix seconds."""
         told = self.apply(news)
         self._remaining.see(self.round, now)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
@@ -295,7 +295,7 @@ class FederationView:
         return told + [printable(line) for line in overdue if line]
 
     def apply(self, news: Iterable[News]) -> list[str]:
-        """Takes in some news; what a person should be told of them."""
+        """Take in some news; return what a person should be told of them."""
         news = [(id, event) for id, event in news if self._is_possible(event)]
         self.applied += len(news)
         changes = self._take_views([event for _, event in news if isinstance(event, ViewDecided)])
@@ -430,14 +430,14 @@ class Federation(FederationView):
 
     @classmethod
     def from_spec(cls, spec: Spec, directory: Path) -> Self:
-        return cls(directory, spec.ids, spec.rounds, Headline.of(spec))
+        return cls(directory, spec.ids, spec.rounds, Headline.from_spec(spec))
 
     def look(self, now: float) -> list[str]:
-        """Reads what is new; what a person should be told of it. `now` in unix seconds."""
+        """Read what is new; return what a person should be told of it. `now` in unix seconds."""
         return self.update([one for id in self.peers for one in self._news(id)], now)
 
     def look_at(self, id: str) -> list[str]:
-        """Reads what is new of one peer."""
+        """Read what is new of one peer."""
         return self.apply(self._news(id))
 
     def _news(self, id: str) -> list[News]:
@@ -445,7 +445,7 @@ class Federation(FederationView):
         return [(id, event) for event in events if event]
 
     def forget_past(self) -> None:
-        """Takes in what an earlier run left, without telling of it or taking its states for the present."""
+        """Take in what an earlier run left, without telling of it or taking its states for the present."""
         self.look(0.0)
         for peer in self.peers.values():
             peer.start()

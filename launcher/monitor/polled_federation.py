@@ -102,7 +102,7 @@ class PolledFederation(FederationView):
         """When somebody answered last, in unix seconds."""
 
     def record(self, answers: Mapping[str, StatusAnswer], now: float) -> list[str]:
-        """Takes in some peers' answers; what a person should be told of them. `now` in unix seconds."""
+        """Take in some peers' answers; return what a person should be told of them. `now` in unix seconds."""
         said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
         lines = [self._met(id) for id in said if self._silent.pop(id, None)]
         if said:

@@ -24,7 +24,7 @@ from peer.errors import FailedError
 from peer.plugins import describe_error
 from peer.text import duration, number, one_line, plural
 
-MOST_VIOLATIONS = 50
+MAX_VIOLATIONS = 50
 DEFINITION_NAMES = {"3.1": "No head leaves its peer", "3.2": "Nobody is a server", "3.3": "Neighbours on the ring only"}
 
 
@@ -62,9 +62,9 @@ def _other_cards(summary: Summary, headline: Headline) -> Iterator[Card]:
             yield Card(f"figure {name}", f"Mean {name}", judged["mean"], number(judged["mean"]), note, judged["better"])
 
 
-def cards_so_far(told: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
+def cards_so_far(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
     """The same of a run that is not over, as far as its peers have told."""
-    headline, sent = told.headline, sum(row["bytes_sent"] for row in tables["peers"])
+    headline, sent = data.headline, sum(row["bytes_sent"] for row in tables["peers"])
     last = tables["rounds"][-1] if tables["rounds"] else {}
     after, better = f"after round {last.get('round', '–')}", headline.figure.better
     yield Card("mean", f"Mean {headline.words}", last.get("mean"), number(last.get("mean")), after, better)
@@ -85,13 +85,13 @@ def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
         else f"Nothing left against the protocol's declaration. {_lacking(met)}.",
         "broken": "Violation: undeclared data left a peer, or the audit logs contradict each other.",
     }
-    more = [f"and {len(violations) - MOST_VIOLATIONS} more"] if len(violations) > MOST_VIOLATIONS else []
+    more = [f"and {len(violations) - MAX_VIOLATIONS} more"] if len(violations) > MAX_VIOLATIONS else []
     return PrivacyWords(
         verdict,
         titles[verdict],
         [*_sentences(proof, list(edges))],
         [_definition(name, proof) for name in met],
-        [one_line(violation_line(one)) for one in violations[:MOST_VIOLATIONS]] + more,
+        [one_line(violation_line(one)) for one in violations[:MAX_VIOLATIONS]] + more,
     )
 
 
@@ -131,7 +131,7 @@ def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:
         yield f"Nothing is proven of {', '.join(unknown)}: their audit logs are missing or incomplete."
 
 
-MOST_MOMENTS = 3000
+MAX_EVENTS = 3000
 EVENTS_BY_WEIGHT: tuple[EventKind, ...] = (
     "failure",
     "change of view",
@@ -144,38 +144,38 @@ EVENTS_BY_WEIGHT: tuple[EventKind, ...] = (
 """Which of very many moments are shown rather than others."""
 
 
-def document_of(told: RunData, label: str) -> ReportDocument:
+def document_of(data: RunData, label: str) -> ReportDocument:
     """`label` names the run in tables and legends. FailedError where what a peer has told cannot be shown."""
     try:
-        return _build(told, label)
+        return _build(data, label)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise FailedError(f"what the peers have told cannot be shown: {one_line(describe_error(error))}") from error
 
 
-def _build(told: RunData, label: str) -> ReportDocument:
+def _build(data: RunData, label: str) -> ReportDocument:
     tables: dict[str, Iterable[Row]] = {
         "rounds": (
-            {"protocol": told.spec.protocol.name, "seed": told.spec.seed, **row}
-            for row in round_rows(told.histories, told.views, told.judged, told.headline)
+            {"protocol": data.spec.protocol.name, "seed": data.spec.seed, **row}
+            for row in round_rows(data.histories, data.views, data.counted, data.headline)
         ),
-        "peer_rounds": peer_round_rows(told.histories, told.headline),
-        "peers": peer_rows(told),
-        "seconds": activity_rows(told),
-        "edges": edge_rows(told),
-        "moments": event_rows(told.histories, told.views),
-        "ring": sector_rows(told),
-        "neighbours": line_rows(told),
+        "peer_rounds": peer_round_rows(data.histories, data.headline),
+        "peers": peer_rows(data),
+        "seconds": activity_rows(data),
+        "edges": edge_rows(data),
+        "moments": event_rows(data.histories, data.views),
+        "ring": sector_rows(data),
+        "neighbours": line_rows(data),
     }
     made = {name: [_finite({"run": label} | row | {"run": label}) for row in rows] for name, rows in tables.items()}
     happened = made["moments"]
     made["moments"] = _foremost(happened)
-    return ReportDocument(told.spec.name, [_run_part(told, label, made, len(happened) - len(made["moments"]))], made)
+    return ReportDocument(data.spec.name, [_run_part(data, label, made, len(happened) - len(made["moments"]))], made)
 
 
 def _foremost(happened: list[Row]) -> list[Row]:
     """As many as are shown, in their order: of very many those that come first in `FOREMOST`, and of each the first."""
     by_weight = sorted(range(len(happened)), key=lambda at: EVENTS_BY_WEIGHT.index(happened[at]["kind"]))
-    return [happened[at] for at in sorted(by_weight[:MOST_MOMENTS])]
+    return [happened[at] for at in sorted(by_weight[:MAX_EVENTS])]
 
 
 def _finite(row: Row) -> Row:
@@ -183,9 +183,9 @@ def _finite(row: Row) -> Row:
     return {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in row.items()}
 
 
-def _run_part(told: RunData, label: str, tables: Mapping[str, list[Row]], left_out: int) -> RunPart:
-    spec = told.spec
-    state, said = _state(told)
+def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_out: int) -> RunPart:
+    spec = data.spec
+    state, said = _state(data)
     return RunPart(
         label=label,
         name=spec.name,
@@ -193,39 +193,39 @@ def _run_part(told: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         seed=spec.seed,
         peers=len(spec.ids),
         rounds=spec.rounds,
-        completed=told.completed,
+        completed=data.completed,
         state=state,
         told=said,
-        figure=told.headline.words,
-        better=told.headline.figure.better,
-        cards=[*(cards(told.summary, told.headline) if told.summary else cards_so_far(told, tables))],
-        privacy=in_plain_words(told.proof, tables["edges"]) if told.proof else None,
-        notes=[_as_sentence(note) for note in _notes(told)],
-        ring_cost=told.ring_cost,
+        figure=data.headline.words,
+        better=data.headline.figure.better,
+        cards=[*(cards(data.summary, data.headline) if data.summary else cards_so_far(data, tables))],
+        privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else None,
+        notes=[_as_sentence(note) for note in _notes(data)],
+        ring_cost=data.ring_cost,
         moments_left_out=left_out,
-        classes=[*next(iter(mixes(told).values()), {})],
+        classes=[*next(iter(mixes(data).values()), {})],
     )
 
 
-def _state(told: RunData) -> tuple[State, str]:
+def _state(data: RunData) -> tuple[State, str]:
     """What became of the run, for programs and in a sentence."""
-    failed = [f"{id}: {one.failure}" for id, one in told.histories.items() if one.failure]
-    if told.whole:
-        early = ", ended early as all peers agreed" if told.summary and told.summary.stopped_early else ""
-        return "finished", f"Finished: {plural(told.completed, 'round')}{early}."
-    came = f"{told.completed} of {told.spec.rounds} rounds"
+    failed = [f"{id}: {one.failure}" for id, one in data.histories.items() if one.failure]
+    if data.is_complete:
+        early = ", ended early as all peers agreed" if data.summary and data.summary.stopped_early else ""
+        return "finished", f"Finished: {plural(data.completed, 'round')}{early}."
+    came = f"{data.completed} of {data.spec.rounds} rounds"
     if failed:
         return "failed", one_line(f"Failed after {came}. {'; '.join(failed[:3])}")
     return "unfinished", f"Incomplete: {came}. Figures cover completed rounds only."
 
 
-def _notes(told: RunData) -> Iterator[str]:
-    if summary := told.summary:
+def _notes(data: RunData) -> Iterator[str]:
+    if summary := data.summary:
         yield from worth_lines(summary.worth) if summary.worth else []
-        yield from view_changes(summary, told.spec)
+        yield from view_changes(summary, data.spec)
         yield from adversary_lines(summary)
         yield from caveats(summary)
-    if absent := [id for id in told.spec.ids if id not in told.histories]:
+    if absent := [id for id in data.spec.ids if id not in data.histories]:
         yield f"no data for {', '.join(absent)}: their directories were not given"
 
 

@@ -20,7 +20,7 @@ from peer.errors import FailedError
 from peer.text import one_line
 
 VERSION = 1
-MOST_POINTS = 20_000
+MAX_POINTS = 20_000
 """Rows of `peer_rounds` in a page."""
 Row = dict[str, Any]
 """Values of one line of a table by column: numbers, texts, None."""
@@ -104,7 +104,7 @@ class ReportDocument:
     def thinned(self) -> "ReportDocument":
         """With no more than is drawn: of very many rounds of peers every second or third one, and the last."""
         rows = self.tables["peer_rounds"]
-        every = ceil(len(rows) / MOST_POINTS)
+        every = ceil(len(rows) / MAX_POINTS)
         last = max((row["round"] for row in rows), default=0)
         kept = [row for row in rows if row["round"] % every == 0 or row["round"] in (1, last)] if every > 1 else rows
         peers = [{name: value for name, value in row.items() if name != "classes"} for row in self.tables["peers"]]

@@ -50,25 +50,25 @@ class RunData:
 
     @cached_property
     def headline(self) -> Headline:
-        return Headline.of(self.spec)
+        return Headline.from_spec(self.spec)
 
     @cached_property
-    def sent(self) -> list[SentVector]:
+    def sent_vectors(self) -> list[SentVector]:
         """What went along which edge."""
         return sent_vectors(self.views, self.audits)
 
     @cached_property
-    def talked(self) -> set[Edge]:
+    def used_edges(self) -> set[Edge]:
         """Who sent to whom in the rounds themselves, and not when the ring was set up."""
-        return {one.edge for one in self.sent if one.round > 0}
+        return {one.edge for one in self.sent_vectors if one.round > 0}
 
     @cached_property
     def earlier_edges(self) -> set[Edge]:
         """Those used only before the ring was put in its last order."""
-        return earlier_edges(ring_periods(self.views, self.sent))
+        return earlier_edges(ring_periods(self.views, self.sent_vectors))
 
     @property
-    def judged(self) -> list[str]:
+    def counted(self) -> list[str]:
         """Who counts in means: all who have finished, or all."""
         return [one.id for one in self.summary.per_peer] if self.summary else [*self.spec.ids]
 
@@ -92,7 +92,7 @@ class RunData:
         return (self.orders[0].cost_before, self.orders[-1].cost_after) if self.orders else (None, None)
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.summary is not None and not self.summary.missing
 
     @property

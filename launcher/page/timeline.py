@@ -113,16 +113,16 @@ def _changes(histories: Mapping[str, PeerHistory], views: Views) -> Iterator[Tim
         before = view
 
 
-def peer_rows(told: RunData) -> Iterator[Row]:
+def peer_rows(data: RunData) -> Iterator[Row]:
     """A row a peer: its figures at the end, or after the last round of which it tells."""
-    results = {one.id: one for one in told.summary.per_peer} if told.summary else {}
-    for id, history in told.histories.items():
+    results = {one.id: one for one in data.summary.per_peer} if data.summary else {}
+    for id, history in data.histories.items():
         result, last = results.get(id), history.rounds.get(history.completed)
         held, judged = history.data[-1] if history.data else None, result or last
         yield {
             "peer": id,
             "samples": result.samples if result else held and held.samples,
-            "value": told.headline.value(judged) if judged else None,
+            "value": data.headline.value(judged) if judged else None,
             "rounds": history.completed,
             "bytes_sent": judged.bytes_sent if judged else 0,
             "bytes_received": judged.bytes_received if judged else 0,
@@ -133,10 +133,10 @@ def peer_rows(told: RunData) -> Iterator[Row]:
         }
 
 
-def activity_rows(told: RunData) -> Iterator[Row]:
+def activity_rows(data: RunData) -> Iterator[Row]:
     """A row a peer and activity; `other` is what its processes took besides: starting, waiting for a round, saving."""
-    clock = clock_of(told.histories)
-    for id, history in told.histories.items():
+    clock = clock_of(data.histories)
+    for id, history in data.histories.items():
         spent = {name: history.seconds(name) for name in ACTIVITIES}
         alive = sum(clock.seconds(run.end or run.start) - clock.seconds(run.start) for run in history.runs)
         spent["other"] = max(0.0, alive - sum(spent.values()))

@@ -159,7 +159,7 @@ def sum_flows(audits: Audits, kind: SizeKind) -> tuple[Counter[Flow], Counter[Fl
 
 
 K = TypeVar("K")
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Of more peers or vectors than this the others are counted."""
 HOLDS = {True: "met", False: "not met", None: "neither proven nor denied"}
 
@@ -353,8 +353,8 @@ def _rounds(rounds: Iterable[int]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    if len(names) > MOST_NAMED:
-        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    if len(names) > MAX_NAMED:
+        return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
@@ -531,7 +531,7 @@ def privacy_declaration(spec: Spec, audits: Audits) -> PrivacyDeclaration:
     )
 
 
-def privacy(views: Views, audits: Audits, promise: PrivacyDeclaration, unfinished: Collection[str] = ()) -> Privacy:
+def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfinished: Collection[str] = ()) -> Privacy:
     """The `privacy` block of summary.json from every peer's audit of a run.
 
     unfinished: members whose audits may lack rounds; nothing is said against them, nor against those without an audit.
@@ -542,11 +542,11 @@ def privacy(views: Views, audits: Audits, promise: PrivacyDeclaration, unfinishe
     or, of 3.1, something is on trust), with `counted`, a sentence on each. unknown has the members without a whole
     audit, if there are any.
     """
-    private = promise.declared.heads_stay
-    on_trust = promise.on_trust(audits)
+    private = declaration.declared.heads_stay
+    on_trust = declaration.on_trust(audits)
     sent = sent_vectors(views, audits)
     orders = ring_periods(views, sent)
-    unseen_heads = any(one.unwritten and promise.holds_head(one.vector, one.round) for one in sent)
+    unseen_heads = any(one.unwritten and declaration.holds_head(one.vector, one.round) for one in sent)
     unknown = [id for id in views.ids if id in unfinished or id not in audits]
     violations = [
         *(gaps := list(missing_rounds(views, {id: audit for id, audit in audits.items() if id not in unknown}))),
@@ -564,7 +564,7 @@ def privacy(views: Views, audits: Audits, promise: PrivacyDeclaration, unfinishe
         key=lambda edge: [(place.get(id, len(place)), id) for id in edge],
     )
     found = {
-        "3.1": no_head_left(+heads, sent, on_trust, promise.whose_code),
+        "3.1": no_head_left(+heads, sent, on_trust, declaration.whose_code),
         "3.2": no_server(orders),
         "3.3": neighbours_only(orders),
     }

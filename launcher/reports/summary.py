@@ -104,7 +104,7 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
     """The summary of the peers that have a result, one at least; missing: why those without one have none."""
     places, found, views = there
     per_peer = [found[id] for id in spec.ids if id in found]
-    headline = Headline.of(spec)
+    headline = Headline.from_spec(spec)
     known = {id: places[id] for id in spec.ids if id in places}
     audited = audits(known)
     return Summary(
@@ -122,7 +122,7 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
         **course(history(per_peer, spec.task, views), headline),
         ring_cost=per_peer[0].ring_cost,
         restarts=spent.restarts,
-        per_peer=tuple(map(PeerSummary.of, per_peer)),
+        per_peer=tuple(map(PeerSummary.from_result, per_peer)),
         privacy=privacy(views, audited, privacy_declaration(spec, audited), missing),
         replicated={
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated

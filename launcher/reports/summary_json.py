@@ -95,7 +95,7 @@ class PeerSummary(Figures):
     notes: tuple[dict[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, result: Result) -> Self:
+    def from_result(cls, result: Result) -> Self:
         return cls(**{one.name: getattr(result, one.name) for one in fields(Figures)}, notes=result.notes)
 
 

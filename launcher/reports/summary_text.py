@@ -26,7 +26,7 @@ def view_changes(summary: Summary, spec: Spec) -> list[str]:
     if not summary.views:
         return []
     views = Views(spec.ids, summary.rounds, tuple(View.from_json(dict(view)) for view in summary.views))
-    told = [exactness(views), *whose_data(summary), *means_by_view(summary, Headline.of(spec), views)]
+    told = [exactness(views), *whose_data(summary), *means_by_view(summary, Headline.from_spec(spec), views)]
     return [told[0], *(f"  {line}" for line in told[1:])]
 
 
@@ -65,14 +65,14 @@ ACTIVITIES = ("train", "communicate", "evaluate")
 
 
 def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> None:
-    """Prints the summary of a finished run."""
+    """Print the summary of a finished run."""
     report(summary, spec, console)
     say(where_models_are(summary, spec, directory), console)
 
 
 def report(summary: Summary, spec: Spec, console: Console) -> None:
-    """Prints what it says, and not where anything lies."""
-    console.print(per_peer(summary, Headline.of(spec), console))
+    """Print what it says, and not where anything lies."""
+    console.print(per_peer(summary, Headline.from_spec(spec), console))
     say(summary_lines(summary, spec), console)
 
 
@@ -102,7 +102,7 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
     said = [
         f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds{early} "
         f"in {duration(summary.wall_seconds)}{restarts}",
-        *quality(summary, Headline.of(spec)),
+        *quality(summary, Headline.from_spec(spec)),
         *view_changes(summary, spec),
     ]
     said += adversary_lines(summary)

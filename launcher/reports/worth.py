@@ -99,7 +99,7 @@ def with_worth(summary: Summary, spec: Spec, directory: Path) -> Summary:
     theirs = summary_json.read(files.summary)
     if theirs is None or spec.protocol.name == "solo" or not _is_of(files, spec):
         return summary
-    headline = Headline.of(spec)
+    headline = Headline.from_spec(spec)
     ours, solo = ({one.id: headline.value(one) for one in of.per_peer} for of in (summary, theirs))
     together = {id: value for id, value in ours.items() if value is not None and solo.get(id) is not None}
     figures = {id: value for id, value in solo.items() if id in together and value is not None}
@@ -117,6 +117,8 @@ def with_worth(summary: Summary, spec: Spec, directory: Path) -> Summary:
 def _is_of(files: RunFiles, spec: Spec) -> bool:
     """Whether the run there is of these peers alone, with these settings; it may be anybody's."""
     try:
-        return not RecordedSpec.read(files.federation).differing(RecordedSpec.of(solo_spec(spec), files.federation))
+        return not RecordedSpec.read(files.federation).differing(
+            RecordedSpec.from_spec(solo_spec(spec), files.federation)
+        )
     except InputError:
         return False

@@ -74,7 +74,7 @@ def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
         if summary := known.get(cell.key):
             baseline = alone.get(cell.key)
             figures |= _result_columns(cell, summary, known[baseline.key] if baseline else None)
-        headline = Headline.of(cell.spec)
+        headline = Headline.from_spec(cell.spec)
         judged = {"figure": headline.words, "better": headline.figure.better}
         of = cell_columns(cell)  # stands first, and last too: an axis may be called like a figure
         made.append({**of, "failure": printable(failures.get(cell.key, "")), **judged, **figures, **of})
@@ -95,7 +95,7 @@ def cell_columns(cell: Cell) -> Row:
 
 
 def _result_columns(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
-    headline = Headline.of(cell.spec)
+    headline = Headline.from_spec(cell.spec)
     together = {one.id: value for one in summary.per_peer if (value := headline.value(one)) is not None}
     found = spread([*together.values()], headline)
     before, after = summary.ring_cost.get("before"), summary.ring_cost.get("after")

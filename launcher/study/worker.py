@@ -67,7 +67,7 @@ LOCK_TIMEOUT_S = 60.0
 
 
 def work(place: Path, network: Network, port: int) -> None:
-    """Computes the cell in `place`, as a process that the launcher has made; on the network `grpc` its peers take free
+    """Compute the cell in `place`, as a process that the launcher has made; on the network `grpc` its peers take free
     ports from `port` on. Exits with 1 where it fails; the last line of log.txt says why."""
     launcher = parent_process()
     assert launcher is not None
@@ -110,13 +110,13 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
     else:
         with free_ports(port, len(spec.ids)) as found:
             summary = as_real_peers(with_ports(spec, found), files)
-    told = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    rows = [*round_rows(told.histories, told.views, told.judged, told.headline)]
+    data = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
+    rows = [*round_rows(data.histories, data.views, data.counted, data.headline)]
     kept = {
         "commit": commit(),
         "weight_divergence": weight_divergence(files.run, spec.ids),
         "rounds": rows,
-        "ring": ring_before_and_after(told),
+        "ring": ring_before_and_after(data),
     }
     write_atomically(files.rounds, json.dumps(kept).encode())
     shutil.rmtree(files.run)
@@ -124,12 +124,12 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
     summary_json.write(files.summary, summary)
 
 
-def ring_before_and_after(told: RunData) -> dict[str, Any] | None:
+def ring_before_and_after(data: RunData) -> dict[str, Any] | None:
     """The ring before and after it was ordered, for the figure; None where nobody has ordered it."""
-    if not told.orders:
+    if not data.orders:
         return None
-    seen = [{"when": when, "order": order, "lines": sorted(pairs)} for when, order, pairs in orders(told)]
-    return {"mixes": mixes(told), "orders": seen, "cost": told.ring_cost}
+    seen = [{"when": when, "order": order, "lines": sorted(pairs)} for when, order, pairs in orders(data)]
+    return {"mixes": mixes(data), "orders": seen, "cost": data.ring_cost}
 
 
 def as_real_peers(spec: Spec, files: CellFiles) -> Summary:

@@ -110,7 +110,7 @@ class RunDirectory:
         return InputError(f"{self.path} cannot be written to ({why}); choose another directory with --out")
 
     def claim(self) -> None:
-        """Creates the directory if need be, keeps other launchers out, waits for an earlier one's peers."""
+        """Create the directory if need be, keep other launchers out, wait for an earlier one's peers."""
         if self._lock >= 0:
             return
         try:
@@ -187,11 +187,11 @@ class RunDirectory:
         return spec.model_copy(update={"run": earlier.keys.run if earlier else token_hex(8)})
 
     def compare(self, spec: Spec) -> None:
-        """Refuses a directory of another run, naming the keys that differ."""
+        """Refuse a directory of another run, naming the keys that differ."""
         earlier = self.earlier()
         if earlier is None:
             return
-        differing = earlier.differing(RecordedSpec.of(spec, self.files.federation))
+        differing = earlier.differing(RecordedSpec.from_spec(spec, self.files.federation))
         if obstacle := spec.why_not(differing, earlier.keys.rounds):
             raise InputError(
                 f"{self.path} holds another run: {obstacle}; choose another --out, or discard it with --fresh"
@@ -203,7 +203,7 @@ class RunDirectory:
         return summary if summary and (summary.rounds >= rounds or summary.stopped_early) else None
 
     def discard(self) -> None:
-        """Removes what a run wrote; anything else in the directory stays."""
+        """Remove what a run wrote; anything else in the directory stays."""
         for file in (self.files.summary, self.files.report, self.files.totals, self.files.engine, self.files.place):
             file.unlink(missing_ok=True)
         shutil.rmtree(self.files.job, ignore_errors=True)

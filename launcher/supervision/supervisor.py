@@ -168,7 +168,7 @@ class Supervisor:
     _running: dict[str, Process] = field(default_factory=dict, init=False)
 
     async def until_end(self, ids: Sequence[str], stop: Stop) -> None:
-        """Returns when no peer runs any more, or when they are to go on without the launcher.
+        """Return when no peer runs any more, or when they are to go on without the launcher.
 
         That is when all have ended, so many have failed for good that the others cannot finish, or have finished
         without them, or somebody asks it to stop.
@@ -274,7 +274,7 @@ class Supervisor:
             everyone.cancel()
 
     async def _everyone(self) -> None:
-        """Waits for all that still run; a lost fork server has been reported by the keepers."""
+        """Wait for all that still run; a lost fork server has been reported by the keepers."""
         for id, process in self._running.items():
             with suppress(FailedError):
                 self.codes[id] = await process.wait()

@@ -32,7 +32,7 @@ def spec(tmp_path: Path) -> Spec:
 
 @pytest.fixture
 def view(spec: Spec) -> FederationView:
-    return FederationView(spec.ids, spec.rounds, Headline.of(spec))
+    return FederationView(spec.ids, spec.rounds, Headline.from_spec(spec))
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_the_end_is_told_last(serves: Serves, feed: Feed) -> None:
 async def test_a_browser_that_takes_nothing_makes_nobody_wait(
     serves: Serves, feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "LAST", 0.2)
+    monkeypatch.setattr(room, "CLOSE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(feed_room, "as_json", lambda document: json.dumps("x" * 8_000_000))
     async with serves() as (made, client):
         stuck = [socket.create_connection(("127.0.0.1", made.address.port)) for _ in range(5)]
@@ -235,7 +235,7 @@ async def test_documents_are_rare(feed: Feed, view: FederationView, monkeypatch:
 
 
 async def test_nothing_goes_on_behind_it(serves: Serves, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "LAST", 0)
+    monkeypatch.setattr(room, "CLOSE_TIMEOUT_S", 0)
     async with serves() as (made, client):
         assert (await client.get(made.url)).status_code == 200
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -266,7 +266,7 @@ async def test_a_document_that_cannot_be_made_leaves_the_one_before(
 async def test_without_the_token_no_connection_is_kept(
     serves: Serves, view: FederationView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "LONGEST", 2)
+    monkeypatch.setattr(room, "UNTRUSTED_TIMEOUT_S", 2)
     async with serves() as (made, client), client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
         lines = answer.aiter_lines()
         await told_of(lines, "now")

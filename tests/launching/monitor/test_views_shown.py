@@ -146,7 +146,7 @@ def test_that_too_few_are_left_to_decide_is_told_once_and_then_ever_more_seldom(
     table = drawn(seen)
     assert "b, c" in next(line for line in table.splitlines() if line.strip().startswith("a"))
     assert table.rstrip().endswith("too few members for a decision: 1 of 3 are here, 2 are needed")
-    assert LiveSnapshot.of(seen, IDS, 0.0).said.endswith(
+    assert LiveSnapshot.from_federation(seen, IDS, 0.0).said.endswith(
         "Too few members for a decision: 1 of 3 are here, 2 are needed."
     )
     over = Waiting(cause="quorum", awaited=(), sentence="")
