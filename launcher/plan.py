@@ -71,7 +71,7 @@ class Plan:
         """float32 values of "extractor", "head" and "model"."""
         return self.model.sizes
 
-    def rehearsal(self, id: str) -> DryRunInput:
+    def dry_run_input(self, id: str) -> DryRunInput:
         """What a dry run of that peer stands on."""
         proportions = {other: torch.from_numpy(mix) for other, mix in self.mixes.items()}
         shard = self.shards[id]

@@ -62,7 +62,7 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     figures = [FLOAT64_BYTES * (len(spec.ids) - 1) * spec.may_end_after(number) for number in rounds]
     found, calls = {}, dict[str, Calls]()
     for id in ids:
-        dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
+        dry_run = DryRun(id, spec.protocol, made.dry_run_input(id))
         try:
             setup = await dry_run.set_up(spec.init) + standardising(made)
             found[id] = [

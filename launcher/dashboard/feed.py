@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from launcher.history import SILENT_LINKS, PeerHistory
 from launcher.monitor.federation import ENDED, OUTSIDE, FederationView
 from launcher.page.build import document_of
-from launcher.page.document import PrivacyWords, ReportDocument, as_text
+from launcher.page.document import PrivacyWords, ReportDocument, Row, as_text
 from launcher.page.html import figures_for_page
 from launcher.page.ring import neighbours
 from launcher.page.run_data import RunData
@@ -72,9 +72,6 @@ def named_briefly(ids: Collection[str]) -> str:
     first = [*ids][:MAX_NAMED]
     more = len(ids) - len(first)
     return ", ".join(first) + (f" and {more} more" if more else "")
-
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

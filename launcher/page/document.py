@@ -11,7 +11,7 @@ their own words.
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from typing import Any, Literal
@@ -148,9 +148,14 @@ def _csv(rows: Sequence[Row]) -> str:
     ordered = [name for name in LEADING_COLUMNS if name in names] + [
         name for name in names if name not in LEADING_COLUMNS
     ]
+    return csv_text(ordered, rows)
+
+
+def csv_text(names: Sequence[str], rows: Iterable[Row]) -> str:
+    """Rows of a table, with an empty field for what is not known."""
     file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, ordered, lineterminator="\n")
-    writer.writerow({name: as_cell(name) for name in ordered})
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writerow({name: as_cell(name) for name in names})
     writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     return file.getvalue()
 

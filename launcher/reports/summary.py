@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import safetensors
@@ -89,15 +89,9 @@ def summarise(spec: Spec, directory: Path, spent: TimeSpent) -> Summary:
 
 
 def view_as_json(view: View) -> DecidedView:
-    return {
-        "number": view.number,
-        "members": [*view.members],
-        "first": view.first,
-        "planned": view.planned,
-        "entrants": [*view.entrants],
-        "reason": view.reason,
-        "expelled": [*view.expelled],
-    }
+    """As it is when it is read back: with lists."""
+    lists = {"members": [*view.members], "entrants": [*view.entrants], "expelled": [*view.expelled]}
+    return cast(DecidedView, view.as_json() | lists)
 
 
 def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mapping[str, str] = {}) -> Summary:

@@ -170,11 +170,8 @@ def read(path: Path) -> Summary | None:
 
 def dump(summary: Summary) -> str:
     """As it stands in the file."""
-    unused = set() if summary.replicated else {"replicated"}
+    unused = {name for name in ("replicated", "missing", "stopped_early", "worth") if not getattr(summary, name)}
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
-    unused |= set() if summary.missing else {"missing"}
-    unused |= set() if summary.stopped_early else {"stopped_early"}
-    unused |= set() if summary.worth else {"worth"}
     unused |= set() if summary.views else {"views", "exact", "absences"}
     content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)
     for one, written in zip(summary.per_peer, content["per_peer"], strict=True):
