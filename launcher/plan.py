@@ -49,7 +49,7 @@ class Plan:
     datasets: Mapping[str, Dataset]
     shards: Mapping[str, Indices]
     own: tuple[str, ...]
-    """Who has data of its own."""
+    """Peers with data of their own."""
     public: Samples | None
     """The federation's validation samples, if it sets some aside."""
 

@@ -1,5 +1,5 @@
-"""A run's federation.yaml as it was written: plain keys. The file may be somebody else's, so nothing that it names is
-imported.
+"""A run's federation.yaml as it was written: plain keys. The file may come from elsewhere, so nothing that it
+names is imported.
 """
 
 from collections.abc import Mapping

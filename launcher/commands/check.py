@@ -111,7 +111,7 @@ def _check_kept(protocol: Protocol, dry_run: DryRun) -> None:
 
 
 def _check_alike(protocol: str, calls: Mapping[str, Calls]) -> None:
-    """InputError unless all make the same collective calls: who makes one more would wait for ever.
+    """InputError unless all make the same collective calls: a peer with one more would wait without end.
 
     As far as it can be known: what peers do after a `gather` may rest on what the others told.
     """

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.certificates import Credentials
+from launcher.certificates import AskingBundle, Credentials
 from launcher.command_spec import resolved
 from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.headline import Headline
@@ -26,7 +26,6 @@ from launcher.output import Output
 from launcher.supervision.supervisor import Stop
 from launcher.table import HEAD, quantity
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
-from peer.network.transport.tls import CertificateBundle
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import MAX_NAMED
@@ -49,13 +48,13 @@ def status_command(arguments: argparse.Namespace, output: Output) -> int:
     return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
 
 
-async def ask(spec: Spec, chain: CertificateBundle | None) -> dict[str, StatusAnswer]:
+async def ask(spec: Spec, chain: AskingBundle) -> dict[str, StatusAnswer]:
     async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
         return await peers.ask_all()
 
 
 def encrypted(answers: Mapping[str, StatusAnswer]) -> str | None:
-    """What may be the matter when peers hang up on whoever asks them without certificates."""
+    """What may be the matter when peers hang up on a caller without certificates."""
     if any(answer in (CLOSED_AT_ONCE, "connection closed", "connection reset") for answer in answers.values()):
         return "Peers that have certificates answer only to certificates: give theirs with --certs or --tls."
     return None
@@ -107,7 +106,7 @@ POLL_SECONDS = 0.25
 """Seconds between an answer and the next question, and between two pictures."""
 
 
-def watch(spec: Spec, chain: CertificateBundle | None, output: Output, dashboard: Dashboard | None = None) -> int:
+def watch(spec: Spec, chain: AskingBundle, output: Output, dashboard: Dashboard | None = None) -> int:
     """Show the peers until all have finished; return 0, 1 if some were lost from sight, or 130 after Ctrl-C."""
     unasked = [member.id for member in spec.ring if not member.address]
     federation = PolledFederation(spec.ids, spec.rounds, Headline.from_spec(spec), unasked)
@@ -143,9 +142,7 @@ async def _beside(
     return code
 
 
-async def _watch(
-    federation: PolledFederation, spec: Spec, chain: CertificateBundle | None, console: Console
-) -> int | None:
+async def _watch(federation: PolledFederation, spec: Spec, chain: AskingBundle, console: Console) -> int | None:
     """The exit code that a signal asks for; None when there is nothing more to see."""
     async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
         with Stop().listening() as stop, display(console) as screen:

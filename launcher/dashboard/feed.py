@@ -1,10 +1,10 @@
-"""What the live page is told: made once for all who watch, and only while somebody does.
+"""What the live page is told: made once for all browsers, and only while one watches.
 
 A snapshot of what all peers do, with an icon, a tone and words for each, so that it is seen without colours, too. A
 document of the run so far, by what its peers have told: nothing is proven of it yet. And the last document, the run as
 its report shows it.
 
-A feed holds the newest state alone, and no queue: a slow browser misses what was in between, and makes nobody wait.
+A feed holds the newest state alone, and no queue: a slow browser misses what was in between, and delays no other.
 """
 
 import asyncio
@@ -168,9 +168,9 @@ SHARE = 20
 
 
 class Feed:
-    """The newest state alone, and no queue: who is slow misses what was in between, and makes nobody wait.
+    """The newest state alone, and no queue: a slow browser misses what was in between, and delays no other.
 
-    drawings: how many documents there were. written: the newest while somebody watched, with its figures, as JSON.
+    drawings: how many documents there were. written: the newest while a browser watched, with its figures, as JSON.
     following: set when anything is new, and then another.
     """
 
@@ -217,7 +217,7 @@ class Feed:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While somebody watches."""
+        """While a browser watches."""
         self._watchers += 1
         try:
             yield

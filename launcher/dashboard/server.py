@@ -2,7 +2,7 @@
 
 Its address is one of this machine, and it is taken before anything else begins: a run does not start and then find that
 its page cannot be shown. What goes wrong with the page later ends the page alone, and the run goes on. starlette and
-uvicorn are imported when a page is shown, by nobody else.
+uvicorn are imported only when a page is shown.
 """
 
 import asyncio
@@ -167,7 +167,7 @@ def _server(app: "ASGIApp") -> "uvicorn.Server":
 
 
 def patient_for_a_while() -> "type[asyncio.Protocol]":
-    """uvicorn's own, but who says nothing, or is one too many, does not keep a descriptor of the launcher's."""
+    """uvicorn's own, but a connection that is idle, or one too many, does not keep a descriptor of the launcher's."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from launcher.dashboard.site import WATCHES
@@ -189,7 +189,7 @@ def patient_for_a_while() -> "type[asyncio.Protocol]":
 
         @property
         def watches(self) -> bool:
-            """Whether it is one of those who were let in to the events."""
+            """Whether it was admitted to the events."""
             return bool(self.cycle and self.cycle.scope["state"].get(WATCHES))
 
     return ImpatientProtocol

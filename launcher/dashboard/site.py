@@ -1,6 +1,6 @@
 """The page and its stream of events: all that is answered. Nothing can be sent there.
 
-Who is answered: whoever calls the page by a name that it has. Who is told of the run: whoever has the token.
+Answered is any request that calls the page by a name that it has; of the run it is told only with the token.
 
 A browser gets server-sent events: all of it first, then what has changed since it was told last.
 

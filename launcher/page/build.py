@@ -25,7 +25,11 @@ from peer.plugins import describe_error
 from peer.text import duration, number, one_line, plural
 
 MAX_VIOLATIONS = 50
-DEFINITION_NAMES = {"3.1": "No head leaves its peer", "3.2": "Nobody is a server", "3.3": "Neighbours on the ring only"}
+DEFINITION_NAMES = {
+    "3.1": "No head leaves its peer",
+    "3.2": "No peer is a server",
+    "3.3": "Neighbours on the ring only",
+}
 
 
 def cards(summary: Summary, headline: Headline) -> Iterator[Card]:

@@ -112,7 +112,7 @@ class ReportDocument:
 
 
 def as_text(content: object) -> str:
-    """JSON that may stand within a page: no text in it can end the element, whoever has chosen it.
+    """JSON that may stand within a page: no text in it can end the element, wherever it comes from.
 
     FailedError for a number that is none.
     """
@@ -172,5 +172,5 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_cell(value: Any) -> Any:
-    """A text of somebody's that a spreadsheet would take for a formula becomes a plain one."""
+    """Make a text plain that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value

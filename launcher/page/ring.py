@@ -1,4 +1,4 @@
-"""The ring: who sat where before and after it was ordered, of what classes, who sent to whom, and how much.
+"""The ring: its order before and after ordering, the peers' classes, and the bytes along each edge.
 
 Tables `ring`, `neighbours` and `edges`, and their figures: the ring as it is drawn, with a sector for each peer and in
 it its classes from the inside out, and a heat map of the bytes along each edge.
@@ -59,7 +59,7 @@ def lines(order: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Iterator[Ro
 
 
 def neighbours(order: Sequence[str]) -> list[tuple[str, str]]:
-    """Who sits next to whom."""
+    """The pairs that are next to each other."""
     return [*pairwise(order), (order[-1], order[0])] if len(order) > 1 else []
 
 
@@ -73,7 +73,7 @@ def _point_on_rim(angle: float) -> tuple[float, float]:
 
 MAX_CLASSES = 20
 DrawnOrder = tuple[str, tuple[str, ...], Iterable[tuple[str, str]]]
-"""When ("before", "after"), in which order, and who is joined by a line."""
+"""When ("before", "after"), in which order, and the pairs joined by a line."""
 
 
 def sector_rows(data: RunData) -> Iterator[Row]:
@@ -108,7 +108,7 @@ def _groups(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 def orders(data: RunData) -> Iterator[DrawnOrder]:
-    """Before and after; where nobody has ordered it, the one there is as "after"."""
+    """Before and after; of a ring that was not ordered, the one there is as "after"."""
     first, orders = data.spec.ids, data.orders
     last = data.summary.ring if data.summary else orders[-1].order if orders else first
     last = tuple(last) if sorted(last) == sorted(first) else first  # each peer tells its own, whatever it likes
@@ -153,7 +153,7 @@ CLASS_COLOURS = (
 )
 """Tol's muted scheme."""
 ORDERED_COLOURS = ("#fde725", "#a0da39", "#4ac16d", "#1fa187", "#277f8e", "#365c8d", "#46327e", "#440154")
-"""For more classes than anybody can tell apart: near numbers have near colours (viridis)."""
+"""For more classes than can be told apart: near numbers have near colours (viridis)."""
 
 
 def class_colours(names: Sequence[str]) -> list[str]:
@@ -171,7 +171,7 @@ SIDE = "sin(datum.middle) > 0.2 ? 'left' : sin(datum.middle) < -0.2 ? 'right' : 
 
 
 def ring_figures(document: ReportDocument) -> list[ReportFigure]:
-    """Before and after; one alone where nobody has ordered it."""
+    """Before and after; one alone of a ring that was not ordered."""
     kinds = {row["when"] for row in document.tables["ring"]}
     before, after = document.runs[0].ring_cost
     lines = "who sent to whom" if document.tables["edges"] else "neighbours"

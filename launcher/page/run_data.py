@@ -59,7 +59,7 @@ class RunData:
 
     @cached_property
     def used_edges(self) -> set[Edge]:
-        """Who sent to whom in the rounds themselves, and not when the ring was set up."""
+        """The edges used in the rounds themselves, and not when the ring was set up."""
         return {one.edge for one in self.sent_vectors if one.round > 0}
 
     @cached_property
@@ -69,7 +69,7 @@ class RunData:
 
     @property
     def counted(self) -> list[str]:
-        """Who counts in means: all who have finished, or all."""
+        """The peers that count in means: all that have finished, or all."""
         return [one.id for one in self.summary.per_peer] if self.summary else [*self.spec.ids]
 
     @property
@@ -86,7 +86,7 @@ class RunData:
 
     @property
     def ring_cost(self) -> tuple[float | None, float | None]:
-        """Before and after ordering; None where nobody has ordered it."""
+        """Before and after ordering; None where the ring was not ordered."""
         if self.summary:
             return self.summary.ring_cost.get("before"), self.summary.ring_cost.get("after")
         return (self.orders[0].cost_before, self.orders[-1].cost_after) if self.orders else (None, None)

@@ -1,4 +1,4 @@
-"""Where each peer's time went, and what happened when: who ran, who waited for whom, what failed, what recovered.
+"""Where each peer's time went, and what happened when: runs, waits, failures and recoveries.
 
 Tables `moments`, `peers` and `seconds`, and their figures. All times are on one clock: seconds since the run began,
 without the times in which no peer ran, as a run may pause for days.
@@ -70,7 +70,7 @@ def clock_of(histories: Mapping[str, PeerHistory]) -> Clock:
 
 
 def event_rows(histories: Mapping[str, PeerHistory], views: Views) -> list[Row]:
-    """A row each, in order of time. peer: whose events tell of it, or `EVERYBODY`. begin, end: seconds of the run."""
+    """A row each, in order of time. peer: the one that reported it, or `ALL_PEERS`. begin, end: seconds of the run."""
     clock = clock_of(histories)
     rows = [
         _event_row(id, moment, clock)

@@ -53,7 +53,7 @@ class Collected:
         return cls(spec, {id: places[id] for id in spec.ids if id in places})
 
     def summarise(self, spent: TimeSpent | None = None) -> Summary:
-        """Of all that have finished; FailedError if nobody has. spent: None if only the peers' events tell it."""
+        """Of all that have finished; FailedError if none has. spent: None if only the peers' events tell it."""
         found = PeerResults.find(self.spec, self.places)
         missing = {id: self._why(id) for id in found.without}
         if not found.results:
@@ -153,7 +153,7 @@ def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> Spec:
 
 
 def _harmless(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Without data and training, which matter to nobody here and may name code, too."""
+    """Without data and training, which do not matter here and may name code, too."""
     ring = [{key: value for key, value in member.items() if key != "data"} for member in content["ring"]]
     return {**content, "data": {"name": "digits"}, "training": {}, "ring": ring}
 

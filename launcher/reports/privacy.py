@@ -226,7 +226,7 @@ def no_head_left(
 
 
 def no_server(orders: Sequence[RingPeriod]) -> DefinitionFinding:
-    """Definition 3.2: members only, and nobody through whom all others talk, be it over several rounds or in one."""
+    """Definition 3.2: members only, and none through which all others talk, be it over several rounds or in one."""
     if stranger := _stranger(orders):
         return DefinitionFinding(False, stranger)
     for one in orders:
@@ -267,7 +267,7 @@ def neighbours_only(orders: Sequence[RingPeriod]) -> DefinitionFinding:
 
 
 def neighbourhoods(edges: Iterable[Edge]) -> dict[str, set[str]]:
-    """With whom each peer exchanged anything, in either direction."""
+    """The peers with which each exchanged anything, in either direction."""
     found: dict[str, set[str]] = {}
     for source, target in edges:
         found.setdefault(source, set()).add(target)
@@ -476,7 +476,7 @@ class PrivacyDeclaration:
     own_code: Sequence[str] = ()
 
     def on_trust(self, audits: Audits) -> list[UnverifiedBytes]:
-        """{vector, why, bytes} of each vector whose content nobody can check, by name; bytes of all peers."""
+        """{vector, why, bytes} of each vector whose content cannot be verified, by name; bytes of all peers."""
         sent: Counter[tuple[str, str]] = Counter()
         for _, record, entry in sent_entries(audits):
             share = self._share(entry.vector, record.round)

@@ -114,7 +114,7 @@ def heading(needs: ResourceEstimate) -> list[str]:
 
 
 def of_whom(made: Plan) -> str:
-    """Which data set is split and how; who has data of its own."""
+    """Which data set is split and how; which peers have data of their own."""
     data, own = (
         made.spec.data,
         ", ".join(made.own[:MAX_NAMED_PEERS]) + (", ..." if len(made.own) > MAX_NAMED_PEERS else ""),

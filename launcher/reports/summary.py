@@ -131,7 +131,7 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
 
 
 def honest_mean(results: Sequence[Result], spec: Spec, headline: Headline) -> float | None:
-    """The mean headline figure of those who do not misbehave by the settings; None without any."""
+    """The mean headline figure of the honest peers; None without any."""
     return mean(headline.value(result) for result in results if result.id not in spec.behaviour)
 
 

@@ -1,5 +1,4 @@
-"""The end of a run in words: how good, how fair, how private, who was lost and what that did, and where the models
-are."""
+"""The end of a run in words: how good, how fair, how private, what was lost, and where the models are."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +30,7 @@ def view_changes(summary: Summary, spec: Spec) -> list[str]:
 
 
 def exactness(views: Views) -> str:
-    """Whether the result is that of a run in which nobody was lost."""
+    """Whether the result is that of a run in which no peer was lost."""
     if views.exact:
         return "exact: all peers replayed the rounds that a view change had rolled back"
     changed = views.changes()
@@ -41,7 +40,7 @@ def exactness(views: Views) -> str:
 
 
 def whose_data(summary: Summary) -> list[str]:
-    """Of whom, and in which rounds, no data took part."""
+    """The peers, and the rounds, whose data took no part."""
     told = []
     for id, absent in summary.absences.items():
         rounds = ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in absent)
@@ -51,7 +50,7 @@ def whose_data(summary: Summary) -> list[str]:
 
 
 def means_by_view(summary: Summary, headline: Headline, views: Views) -> list[str]:
-    """The mean figure of those who have finished, at the end of each view that changed who took part."""
+    """The mean figure of the peers that finished, at the end of each view that changed the members."""
     known = {int(one["round"] or 0): headline.of_means(one) for one in summary.history}
     told = []
     for span in views.spans:

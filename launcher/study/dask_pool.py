@@ -175,7 +175,7 @@ class DaskPool:
                 self.cluster.client.cancel([*self._running], force=True)
 
     def _tell(self, workers: Collection[str]) -> None:
-        """Who is given no cell, each once; and that nobody is there, once each time."""
+        """Report workers that are given no cell, each once; and that none is left, once each time."""
         said = {f"{why}: it is given no cell" for why in self.cluster.refused.values() if why}
         said |= set() if workers else {f"No worker is left; {self.cluster.hint}"}
         for line in sorted(said - self._said):
@@ -191,7 +191,7 @@ class DaskPool:
             "code": self.cluster.code,
         }
         # A key of its own: what an earlier launcher asked for may just be being given up.
-        # Named only where others must not have it: who waits for named workers waits on when they are gone.
+        # Named only where others must not have it: a task for named workers waits on when they are gone.
         named = {"workers": workers, "allow_other_workers": True} if any(self.cluster.refused.values()) else {}
         future = self.cluster.client.submit(compute, task, key=f"cell-{uuid4()}", pure=False, **named)
         self._running[future] = cell

@@ -38,8 +38,8 @@ PORTS = 1 << 16
 
 @contextmanager
 def free_ports(first: int, each: int) -> Iterator[int]:
-    """The first of `each` ports in a row, from `first` on, at which nobody of this machine listens and that no other
-    cell has inside the block; FailedError where there are none."""
+    """The first of `each` ports in a row, from `first` on, that are free for the block: no process of this machine
+    listens there, and no other cell has them. FailedError where there are none."""
     with ExitStack() as held:
         yield _free_block(held, first, each)
 
@@ -75,7 +75,7 @@ def work(place: Path, network: Network, port: int) -> None:
 
 
 def work_until(gone: int, place: Path, network: Network, port: int) -> None:
-    """The same; `gone` is a descriptor that can be read once nobody wants the cell any more."""
+    """The same; `gone` is a descriptor that can be read once the cell is no longer wanted."""
     os.setsid()  # Ctrl-C is for the launcher to hear
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
@@ -125,7 +125,7 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
 
 
 def ring_before_and_after(data: RunData) -> dict[str, Any] | None:
-    """The ring before and after it was ordered, for the figure; None where nobody has ordered it."""
+    """The ring before and after it was ordered, for the figure; None where it was not ordered."""
     if not data.orders:
         return None
     seen = [{"when": when, "order": order, "lines": sorted(pairs)} for when, order, pairs in orders(data)]
@@ -146,7 +146,7 @@ def with_ports(spec: Spec, port: int) -> Spec:
 
 
 def end_with_launcher(gone: int) -> None:
-    """A cell whose launcher was killed is nobody's."""
+    """End this process when its launcher is gone."""
     wait([gone])
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""A run's directory: who may use it, what is in it, and when it may be used again.
+"""A run's directory: which launcher may use it, what is in it, and when it may be used again.
 
 DIR/.lock            held by the launcher
 DIR/.peers           held by every peer that is a process of this machine
@@ -126,10 +126,10 @@ class RunDirectory:
         path = self.path / name
         if not path.exists():
             self._made.append(path)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # who could open it could lock it
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # to open it is to be able to lock it
 
     def _lock_out(self) -> None:
-        # Nobody else can come upon a file that another launcher has removed meanwhile: its lock keeps nobody out.
+        # A file that another launcher has removed meanwhile is found by no other: its lock excludes none.
         if not lock(self._lock) or os.fstat(self._lock).st_nlink == 0:
             raise InputError(f"another dfl-launch is at work in {self.path}; wait for it or choose another --out")
         if not lock(self.peers_lock, self.patience):
@@ -149,7 +149,7 @@ class RunDirectory:
 
     def _undo(self) -> None:
         for place in reversed(self._made):
-            with suppress(OSError):  # somebody else has put something there
+            with suppress(OSError):  # something else has been put there
                 place.rmdir() if place.is_dir() else place.unlink()
         self.release()
 

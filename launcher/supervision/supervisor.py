@@ -171,7 +171,7 @@ class Supervisor:
         """Return when no peer runs any more, or when they are to go on without the launcher.
 
         That is when all have ended, so many have failed for good that the others cannot finish, or have finished
-        without them, or somebody asks it to stop.
+        without them, or a stop is requested.
         """
         try:
             async with background() as tasks:
@@ -190,13 +190,13 @@ class Supervisor:
 
     @property
     def finished(self) -> bool:
-        """Whether all have who take part in the last round."""
+        """Whether all members of the last round have finished."""
         return all(self.codes.get(id) == 0 for id in self.federation.views.finishers)
 
     def _goes_on(self) -> bool:
         """Whether the others can finish without those that have failed for good.
 
-        Wrong input is none of the losses that happen: somebody has to correct it.
+        Wrong input is no such loss: it has to be corrected.
         """
         failed = [id for id, code in self.codes.items() if code != 0 and code not in STOPPED]
         wrong = any(self.codes[id] == WRONG_INPUT and not self.federation.peers[id].restarts for id in failed)
@@ -269,7 +269,7 @@ class Supervisor:
             for process in self._running.values():
                 process.signal(signal.SIGKILL)  # reaches only those that have not ended
             await self.deployment.end()
-            # Of a place that cannot be reached no end is heard: that has been said, and nobody waits for it for ever.
+            # An unreachable place reports no end: that has been said, and is not waited for without a limit.
             await asyncio.wait((everyone,), timeout=self.policy.grace)
             everyone.cancel()
 
@@ -302,7 +302,7 @@ class Supervised:
 
     stop: Stop
     finished: bool
-    """Whether all have who take part in the last round."""
+    """Whether all members of the last round have finished."""
     failed: bool
     """Whether a peer ended with anything but success or a stop."""
     refused: bool
