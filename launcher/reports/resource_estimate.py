@@ -47,9 +47,9 @@ class ResourceEstimate:
     def disk(self) -> int:
         """Bytes on disk that a peer needs at most, by estimate."""
         made = self.made
-        rehearsed = dry_run_figures(made.spec, made.spec.ids[0], made.rehearsal(made.spec.ids[0]))
+        figures = dry_run_figures(made.spec, made.spec.ids[0], made.dry_run_input(made.spec.ids[0]))
         busiest = max(max(counts) for counts in self.sent.values())
-        return disk_needed(made.spec, made.sizes["model"], rehearsed._replace(busiest=busiest))
+        return disk_needed(made.spec, made.sizes["model"], figures._replace(busiest=busiest))
 
     def plain(self) -> dict[str, Any]:
         """For programs: the model in values, all else in bytes."""
@@ -114,7 +114,7 @@ def heading(needs: ResourceEstimate) -> list[str]:
 
 
 def of_whom(made: Plan) -> str:
-    """Which data set is split and how; who has data of its own."""
+    """Which data set is split and how; which peers have data of their own."""
     data, own = (
         made.spec.data,
         ", ".join(made.own[:MAX_NAMED_PEERS]) + (", ..." if len(made.own) > MAX_NAMED_PEERS else ""),

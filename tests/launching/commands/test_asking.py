@@ -254,5 +254,5 @@ def test_ctrl_c_ends_the_view_and_not_the_peers(federation: Build, commands: Com
         view.send_signal(signal.SIGINT)
         rest = view.stdout.read()
         assert view.wait(20) == 130
-    assert rest.endswith("The peers go on.\n")
+    assert rest.endswith("The peers keep running.\n")
     assert made.peers["peer0"].running
