@@ -10,6 +10,7 @@ from typing import SupportsIndex
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 _GLOBAL_STREAM = threading.RLock()
 
@@ -26,6 +27,12 @@ def derive(seed: int, *path: SupportsIndex | str) -> int:
 def torch_generator(seed: int, peer: str, round: int, purpose: str) -> torch.Generator:
     """The torch stream (on the CPU, whatever the model's device) of one peer, round and purpose."""
     return torch.Generator().manual_seed(derive(seed, peer, round, purpose))
+
+
+def draw(total: int, count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw `count` of `total` positions: those drawn and the rest, each ascending."""
+    order = np.random.default_rng(seed).permutation(total)
+    return np.sort(order[:count]), np.sort(order[count:])
 
 
 @contextmanager

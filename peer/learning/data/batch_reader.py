@@ -176,11 +176,11 @@ class BatchReader(Dataset[Any]):
         try:
             inputs, targets = (self.collate or default_collate)(samples)
         except Exception as error:  # the user's, or torch's own for what cannot be put together
-            way_out = "" if self.collate else "; give tensors of one shape, or a `collate` of your own"
+            hint = "" if self.collate else "; give tensors of one shape, or a `collate` of your own"
             parts = [] if self.collate else zip(("input", "target"), zip(*samples, strict=True), strict=True)
             unlike = (_shape_mismatch(values, rows, what) for what, values in parts)
             why = next(filter(None, unlike), describe_error(error))
-            raise InputError(f"{self.name}: its samples make no batch: {why}{way_out}") from error
+            raise InputError(f"{self.name}: its samples make no batch: {why}{hint}") from error
         return ReadBatch(tree_map(self._as_input, inputs), None if self.task.has_classes else self._as_targets(targets))
 
     def _as_input(self, x: Any) -> Tensor:

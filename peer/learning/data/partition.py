@@ -32,18 +32,18 @@ class Partition(Settings):
 
         The arrays are disjoint and none is empty. InputError names the peers that would get nothing.
         """
-        parts = self._deal(labels, len(names), rng)
+        parts = self._assign(labels, len(names), rng)
         empty = [name for name, part in zip(names, parts, strict=True) if len(part) == 0]
         if empty:
             raise InputError(
-                f"the {self.kind} split of {len(labels)} samples leaves {', '.join(empty)} without any; {self._way_out}"
+                f"the {self.kind} split of {len(labels)} samples leaves {', '.join(empty)} without any; {self._hint}"
             )
         return parts
 
-    _way_out: ClassVar[str] = "use fewer peers or more data"
+    _hint: ClassVar[str] = "use fewer peers or more data"
 
     @abstractmethod
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         """Index arrays, one a peer; some may be empty."""
 
 
@@ -77,7 +77,7 @@ class Iid(Partition):
     """Every peer draws from the same distribution."""
     by_label: ClassVar[bool] = False
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         return np.array_split(rng.permutation(len(labels)), peers)
 
 
@@ -87,7 +87,7 @@ class Homogeneous(Partition):
     kind: Literal["homogeneous"] = "homogeneous"
     """Equal numbers per class."""
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         # Dealt like cards from a deck sorted by class, so the totals differ by one at most as well.
         deck = np.concatenate([np.empty(0, np.int64), *shuffled_classes(labels, rng)])
         return [deck[peer::peers] for peer in range(peers)]
@@ -109,9 +109,9 @@ class Dirichlet(Partition):
     alpha: float = Field(gt=0, le=1e6)
     """Concentration: 0.1 gives each peer few classes, 100 almost the same mix. FIRMA: 0.1, 0.5, 0.8."""
 
-    _way_out: ClassVar[str] = f"{MAX_DRAWS} draws were tried: use a larger alpha, fewer peers or another data seed"
+    _hint: ClassVar[str] = f"{MAX_DRAWS} draws were tried: use a larger alpha, fewer peers or another data seed"
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         return redraw(lambda: self._draw(labels, peers, rng))
 
     def _draw(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
@@ -141,9 +141,9 @@ class LabelSkew(Partition):
     """Share of the budget taken from each primary, secondary and minority class. Not given, those that fit
     the published splits: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20, 0.03; k≥3 0.275, 0.10, 0.015."""
 
-    _way_out: ClassVar[str] = "give smaller fractions, since the peers before them took all there was"
+    _hint: ClassVar[str] = "give smaller fractions, since the peers before them took all there was"
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         pools = shuffled_classes(labels, rng)
         classes = len(pools)
         if 2 * self.k + 1 > classes:
@@ -180,7 +180,7 @@ class Pathological(Partition):
     xi: int = Field(ge=1, le=10_000)
     """Number of shards a peer; 2 gives most peers two classes."""
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         shards = np.array_split(np.argsort(labels, kind="stable"), peers * self.xi)
         hands = np.split(rng.permutation(len(shards)), peers)
         return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
@@ -203,7 +203,7 @@ class Imbalanced(Partition):
             raise ValueError(f"{self.m} peers with {self.kappa} of the data each leave nothing for the others")
         return self
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         if self.m >= peers:
             raise InputError(
                 f"the imbalanced split needs more peers than its m={self.m} large ones, and there are "
@@ -224,9 +224,9 @@ class Quantity(Partition):
     delta: float = Field(gt=0, le=1e6)
     """Concentration of the sizes: 0.5 is very uneven, 100 nearly even."""
 
-    _way_out: ClassVar[str] = f"{MAX_DRAWS} draws were tried: use a larger delta, fewer peers or another data seed"
+    _hint: ClassVar[str] = f"{MAX_DRAWS} draws were tried: use a larger delta, fewer peers or another data seed"
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         return redraw(lambda: cut_by_shares(rng.permutation(len(labels)), rng.dirichlet(np.full(peers, self.delta))))
 
 

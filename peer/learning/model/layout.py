@@ -294,11 +294,11 @@ def _check_halves(split: Split | Patterned, model: str) -> None:
             continue
         first = owners.setdefault(id(parameter), name)
         if split.part_of(first) != split.part_of(name):
-            way_out = (
+            hint = (
                 "let the patterns of `model.head` match both names or neither"
                 if isinstance(split, Patterned)
                 else "give one module that has both, and say by patterns in `model.head` what is the head"
             )
             raise InputError(
-                f"model {model}: {first} and {name} are one parameter, which belongs to extractor and head; {way_out}"
+                f"model {model}: {first} and {name} are one parameter, which belongs to extractor and head; {hint}"
             )

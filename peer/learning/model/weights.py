@@ -122,15 +122,15 @@ def load_weights(model: Model, path: Path, *, partial: bool) -> str:
 def _check_all(model: Model, path: Path, stored: Mapping[str, StoredTensor], wanted: Mapping[str, str]) -> None:
     """InputError unless the file has every tensor of the model in its shape, and no other."""
     own = model.state()
-    way_out = "give the weights of this model, or write `partial: true` beside `weights`"
+    hint = "give the weights of this model, or write `partial: true` beside `weights`"
     if missing := sorted(own.keys() - {*wanted.values()}):
-        raise InputError(f"{path} lacks {_some_names(missing)} of model {model.name}; {way_out}")
+        raise InputError(f"{path} lacks {_some_names(missing)} of model {model.name}; {hint}")
     if unknown := sorted(stored.keys() - wanted.keys()):
-        raise InputError(f"{path} has {_some_names(unknown)}, which model {model.name} has not; {way_out}")
+        raise InputError(f"{path} has {_some_names(unknown)}, which model {model.name} has not; {hint}")
     for name, to in wanted.items():
         if stored[name].shape != tuple(own[to].shape):
             raise InputError(
-                f"{path}: {name} is {stored[name].shape} and model {model.name} has {tuple(own[to].shape)}; {way_out}"
+                f"{path}: {name} is {stored[name].shape} and model {model.name} has {tuple(own[to].shape)}; {hint}"
             )
 
 

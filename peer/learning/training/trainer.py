@@ -265,10 +265,10 @@ class Trainer:
         if model_is and (phase.loss is None or math.isfinite(loss)):
             return
         lr = phase.optimiser.lr
-        way_out = "lower the learning rate" + (f", now {lr}" if lr is not None else "")
-        what = f"training diverged in round {round} (the {phase.part} is not finite); {way_out}"
+        hint = "lower the learning rate" + (f", now {lr}" if lr is not None else "")
+        what = f"training diverged in round {round} (the {phase.part} is not finite); {hint}"
         if model_is:
-            what = f"the phase's own loss is {loss} in round {round}; mend it, or {way_out}"
+            what = f"the phase's own loss is {loss} in round {round}; mend it, or {hint}"
         if first and math.isfinite(first.largest) and (name := phase.own_loss(self.model.task)):
             its, of = f"the gradient of the loss of `{name}` is not finite", "weights" if phase.step else "outputs"
             if not math.isfinite(first.loss):
@@ -276,7 +276,7 @@ class Trainer:
             what = f"{its} in round {round}, though the model's {of} are finite, {first.largest:.3g} at most"
             if first.largest <= ORDINARY_SIZE:
                 raise OwnLossError(f"{self._peer}: {what}; correct that loss")
-            what = f"{what}; {way_out}, or correct that loss"
+            what = f"{what}; {hint}, or correct that loss"
         raise DivergedError(f"{self._peer}: {what}", by_others=not began <= ORDINARY_SIZE)
 
     def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:

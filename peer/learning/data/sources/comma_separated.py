@@ -144,10 +144,10 @@ class Csv(Table):
         with suppress(ValueError):
             for line, fields in found:
                 if fields > len(header):
-                    way_out = "put quotation marks around a value that holds a separator, or give every column a name"
+                    hint = "put quotation marks around a value that holds a separator, or give every column a name"
                 else:
-                    way_out = "add what is missing, or leave the row out"
-                return f"line {line} has {fields} fields and the header has {len(header)} names; {way_out}"
+                    hint = "add what is missing, or leave the row out"
+                return f"line {line} has {fields} fields and the header has {len(header)} names; {hint}"
         return None
 
     def _unclosed(self, separator: str) -> str:
