@@ -120,7 +120,7 @@ class StateCapture:
         self._peer.encoding.state = _under("wire/", tensors)
         self._peer.misbehaviour.load_state_dict(_under("behaviour/", tensors))
         if "standard" in tensors:
-            self._peer.standardise(Standardisation.of_vector(tensors["standard"]))
+            self._peer.standardise(Standardisation.from_vector(tensors["standard"]))
         self._peer.ring_order = RingOrder(**{**facts["ring"], "order": tuple(facts["ring"]["order"])})
         self._peer.seconds = PhaseTimes(**facts["seconds"])
         self._peer.loss = facts["loss"]

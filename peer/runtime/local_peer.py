@@ -252,7 +252,7 @@ async def admit_standard(peer: LocalPeer, whose: Whose, entrants: Mapping[str, i
             await settle_standard(peer, whose)
         return
     if peer.id in new:
-        peer.standardise(Standardisation.of_vector((await peer.take_over(ENTRY)).vector))
+        peer.standardise(Standardisation.from_vector((await peer.take_over(ENTRY)).vector))
     if peer.right in new and peer.standard:
         await peer.hand_over(ENTRY, peer.standard.vector)
 

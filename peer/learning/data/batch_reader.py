@@ -74,7 +74,7 @@ class DataPart:
 
     def __getstate__(self) -> dict[str, Any]:
         mapped = isinstance(self.inputs, np.memmap) and self.inputs._mmap is not None  # type: ignore[attr-defined]
-        return {**self.__dict__, "inputs": MappedArray.of(self.inputs) if mapped else self.inputs}
+        return {**self.__dict__, "inputs": MappedArray.from_memmap(self.inputs) if mapped else self.inputs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         inputs = state["inputs"]
@@ -95,7 +95,7 @@ class MappedArray(NamedTuple):
     dtype: str
 
     @classmethod
-    def of(cls, array: Any) -> "MappedArray":
+    def from_memmap(cls, array: Any) -> "MappedArray":
         whole = np.frombuffer(array._mmap, np.uint8)
         begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY + array.ctypes.data - whole.ctypes.data
         return cls(str(array.filename), begin, array.shape, array.strides, array.dtype.str)

@@ -45,7 +45,7 @@ class Standardisation:
         return torch.cat([self.means, self.deviations])
 
     @classmethod
-    def of_vector(cls, vector: Tensor) -> Self:
+    def from_vector(cls, vector: Tensor) -> Self:
         """Of what `vector` gave."""
         means, deviations = vector.clone().chunk(2)
         return cls(means, deviations)

@@ -119,7 +119,7 @@ class Example:
         return cls(torch.zeros(2, *shape, dtype=getattr(torch, task.inputs)), task, classes, labels)
 
     @classmethod
-    def of(cls, samples: Samples, classes: int, task: Task, test: Samples | None = None) -> "Example":
+    def from_samples(cls, samples: Samples, classes: int, task: Task, test: Samples | None = None) -> "Example":
         """Some of the samples, and of the tokens that the model is tested on. Where outputs do not hang on targets,
         zeros of their shape will do."""
         if task.has_classes and isinstance(samples, InMemory) and task.inputs == "float32":

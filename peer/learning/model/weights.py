@@ -34,25 +34,31 @@ class StoredTensor:
 
 
 @contextmanager
-def open_weights(path: Path) -> Iterator[Mapping[str, StoredTensor]]:
-    """The tensors of a file by name; InputError when it is missing, damaged or something else."""
+def tensor_file_errors(path: Path, kind: str, formats: str, hint: str) -> Iterator[None]:
+    """Turn what goes wrong with a file of tensors into an InputError; `hint` says which file to give instead."""
     try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"there is no {kind} {path}; {hint}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a directory; {hint}") from error
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is truncated or {formats} ({error}); copy it again") from error
+
+
+@contextmanager
+def open_weights(path: Path) -> Iterator[Mapping[str, StoredTensor]]:
+    """Open the tensors of a file by name; InputError if it is missing, damaged or something else."""
+    formats = "neither safetensors nor what torch.save writes"
+    with tensor_file_errors(path, "file of weights", formats, "correct `weights` in `model`"):
         with open_plain(path) as file:
-            torchs = file.read(len(ZIP)) == ZIP
-        if torchs:
+            is_state_dict = file.read(len(ZIP)) == ZIP
+        if is_state_dict:
             yield _state_dict(path)
         else:
             with safe_open(path, "pt") as file:
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
                 yield {name: StoredTensor(shape, partial(file.get_tensor, name)) for name, shape in shapes.items()}
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file of weights {path}; mend `weights` in `model`") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a directory; give `weights` in `model` a file") from error
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"{path} is truncated, or neither safetensors nor what torch.save writes ({error}); copy it again"
-        ) from error
 
 
 def _state_dict(path: Path) -> Mapping[str, StoredTensor]:
@@ -67,9 +73,8 @@ def _state_dict(path: Path) -> Mapping[str, StoredTensor]:
         raise
     except Exception as error:  # what torch raises for a file that is none, or that wants to run code
         raise InputError(
-            f"{path} cannot be read as plain tensors ({describe_error(error)}); "
-            f"write it by torch.save(module.state_dict(), "
-            "...)"
+            f"{path} cannot be read as plain tensors ({describe_error(error)}); write it by "
+            "torch.save(module.state_dict(), ...)"
         ) from error
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
@@ -105,9 +110,8 @@ def load_weights(model: Model, path: Path, *, partial: bool) -> str:
             _check_all(model, path, stored, wanted)
         if not fitting:
             raise InputError(
-                f"{path} has no tensor that fits model {model.name}: it has {_some_names([*stored])}, "
-                f"and the model has "
-                f"{_some_names([*own])}; give the weights of this model"
+                f"{path} has no tensor that fits model {model.name}: it has {_some_names([*stored])}, and the model "
+                f"has {_some_names([*own])}; give the weights of this model"
             )
         taken: dict[str, Tensor] = {}
         for name, to in fitting.items():

@@ -61,7 +61,7 @@ def test_the_values_are_those_of_all_samples_together(cuts: list[int]) -> None:
 
 def test_what_goes_to_disk_and_to_others_comes_back() -> None:
     standard = standardisation_of(first_pass(samples(columns())), torch.zeros(14))
-    back = Standardisation.of_vector(standard.vector)
+    back = Standardisation.from_vector(standard.vector)
     assert torch.equal(back.means, standard.means)
     assert torch.equal(back.deviations, standard.deviations)
 
@@ -109,4 +109,4 @@ def test_it_is_set_for_all_alike(tmp_path: Path) -> None:
 )
 def test_what_others_made_useless_is_refused(means: list[float], deviations: list[float]) -> None:
     with pytest.raises(FailedError, match="of no use; look for a column"):
-        Standardisation.of_vector(torch.tensor(means + deviations))
+        Standardisation.from_vector(torch.tensor(means + deviations))
