@@ -146,7 +146,7 @@ class ModelFileHeader(BaseModel):
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:
-        """As many columns and classes are told of as there are."""
+        """Check that names and statistics are as many as columns and classes."""
         standard = (self.standard.means, self.standard.deviations) if self.standard else ()
         for told in (self.columns, *standard):
             if told and self.shape != (len(told),):
@@ -162,14 +162,14 @@ class ModelFileHeader(BaseModel):
 
     @property
     def one_shape(self) -> Shape | None:
-        """Of the input; None where there are several."""
+        """The shape of the input; None where there are several."""
         sizes = tuple(one for one in self.shape if isinstance(one, int))
         return sizes if isinstance(self.shape, tuple) and len(sizes) == len(self.shape) else None
 
     def as_settings(self, path: Path) -> ModelSettings:
         """How to build it; InputError for what no model could be built by."""
         try:
-            # A file has all weights itself: it must not make anybody read another one.
+            # A file has all weights itself: it must not cause another one to be read.
             kept = {key: value for key, value in self.settings.items() if key != "weights"}
             return ModelSettings.model_validate_json(json.dumps({"name": self.model, **kept}), strict=True)
         except ValueError as error:

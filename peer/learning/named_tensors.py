@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class NamedTensors(UserDict[str, Tensor]):
-    """TypeError at once for what is no tensor."""
+    """A dict of tensors that raises TypeError at once for anything else."""
 
     called: ClassVar[str] = "state"
-    """As the user's code has it."""
+    """What user code calls it."""
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         if not isinstance(name, str) or not isinstance(value, Tensor):

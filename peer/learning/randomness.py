@@ -40,7 +40,7 @@ def global_stream(seed: int | None, device: torch.device | None = None) -> Itera
     """Seed torch's global generator for the block (None: go on as it is) and put it back afterwards.
 
     Layers such as dropout, and the initialisation of every layer, draw from the one generator of the process.
-    The lock keeps peers that share a process out of each other's stream; who draws nothing need not enter.
+    The lock keeps peers that share a process out of each other's stream; code that draws nothing need not enter.
     """
     devices = [device] if device is not None and device.type == "cuda" else []
     with _GLOBAL_STREAM, torch.random.fork_rng(devices=devices):

@@ -90,7 +90,7 @@ class BatchLoader:
 
     @cached_property
     def shape(self) -> Any:
-        """Of one input, as the model takes it."""
+        """The shape of one input, as the model takes it."""
         return _input_shape(self.pair)
 
     def check(self) -> None:
@@ -209,7 +209,7 @@ class StreamedSamples(Samples):
     on: torch.device = CPU
     """Where batches go."""
     turns: int = 0
-    """By so many right angles images are turned, anticlockwise."""
+    """Right angles by which images are turned, anticlockwise."""
     standard: Standardisation | None = None
     """What brings its columns to one scale."""
     alone: bool = False
@@ -252,7 +252,7 @@ class StreamedSamples(Samples):
         return replace(self, on=torch.device(device))
 
     def first(self, count: int) -> "StreamedSamples":
-        """Those are read without workers."""
+        """At most so many of them, read without workers."""
         known = None if self.known is None else self.known[:count]
         return replace(self, rows=self.rows[:count], known=known, alone=True)
 

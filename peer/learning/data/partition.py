@@ -1,7 +1,7 @@
 """Data splits: which samples of one common data set each peer holds. Equal generators give equal splits.
 
 What every split has in common comes first: the rule's settings, the check that no peer is left without samples, and
-ways of dealing. Then the splits that give every peer the same (in what, in how much, or both), those in which the
+ways of splitting. Then the splits that give every peer the same (in what, in how much, or both), those in which the
 peers' label mixes differ, and those in which only their amounts do.
 """
 
@@ -20,7 +20,7 @@ MAX_DRAWS = 100
 
 
 class Partition(Settings):
-    """A rule that deals the samples of one data set to N peers."""
+    """A rule that splits the samples of one data set among N peers."""
 
     kind: str
     """Name of the rule."""
@@ -28,7 +28,7 @@ class Partition(Settings):
     """Whether it looks at the samples' classes, and not only at how many there are."""
 
     def split(self, labels: Labels, names: Sequence[str], rng: np.random.Generator) -> list[Indices]:
-        """Deal `labels` (n,) to the peers `names`: one int64 index array a peer, in the peers' order.
+        """Split `labels` (n,) among the peers `names`: one int64 index array per peer, in the peers' order.
 
         The arrays are disjoint and none is empty. InputError names the peers that would get nothing.
         """
@@ -44,7 +44,7 @@ class Partition(Settings):
 
     @abstractmethod
     def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
-        """Index arrays, one a peer; some may be empty."""
+        """Return index arrays, one per peer; some may be empty."""
 
 
 def shuffled_classes(labels: Labels, rng: np.random.Generator) -> list[Indices]:
@@ -62,7 +62,7 @@ def cut_by_shares(indices: Indices, shares: np.ndarray[Any, np.dtype[np.float64]
 
 
 def redraw(draw: Callable[[], list[Indices]]) -> list[Indices]:
-    """Draw until nobody is empty; after 100 draws the last one, whose empty peers the caller names."""
+    """Draw until no peer is empty; after MAX_DRAWS return the last draw, whose empty peers the caller names."""
     for _ in range(MAX_DRAWS):
         parts = draw()
         if all(len(part) for part in parts):
@@ -88,13 +88,13 @@ class Homogeneous(Partition):
     """Equal numbers per class."""
 
     def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
-        # Dealt like cards from a deck sorted by class, so the totals differ by one at most as well.
+        # Every N-th of a deck sorted by class, so the totals differ by one at most as well.
         deck = np.concatenate([np.empty(0, np.int64), *shuffled_classes(labels, rng)])
         return [deck[peer::peers] for peer in range(peers)]
 
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-# The union of all partitions is validated as Python's, whose strict tuples are no lists.
+# The union of all partitions is validated as Python's, whose strict tuples refuse lists.
 Fractions = Annotated[
     tuple[Fraction, Fraction, Fraction],
     BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),

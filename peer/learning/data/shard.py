@@ -192,7 +192,7 @@ def open_own(source: Source, federation: Source, task: Task = Classification()) 
     """
     for key in ("validation", "drift", "standardize"):
         if getattr(source, key):
-            why = "not be public" if key == "validation" else "be nobody else's"
+            why = "not be public" if key == "validation" else "not hold for the other peers"
             raise InputError(f"`{key}` in a peer's own data would {why}; set it in the federation's `data`")
     dataset = source.load(task)
     if federation.standardize:

@@ -22,7 +22,7 @@ from peer.learning.tasks import Classification, Task, describe_output, loss_prob
 from peer.plugins import UserCodeError, describe_error, user_code_errors
 
 TASK_ERRORS = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
-"""What a task raises that is given what it cannot take."""
+"""What a task may raise for outputs that it cannot take."""
 
 
 def task_problem(task: Task, outputs: object, targets: Tensor) -> str | None:
@@ -101,12 +101,12 @@ class Example:
 
     @property
     def shape(self) -> Any:
-        """Of one input; of several a tuple or dict of shapes."""
+        """The shape of one input; a tuple or dict of shapes for several."""
         return tree_map(lambda x: tuple(x.shape[1:]), self.inputs)
 
     @property
     def tokens(self) -> str:
-        """Which ones, in words; nothing where inputs are no tokens."""
+        """The range of tokens, in words; empty where inputs are not tokens."""
         if not isinstance(self.inputs, Tensor) or self.inputs.dtype != torch.int64:
             return ""
         known = self.task.outputs_in_words(self.classes)
@@ -114,14 +114,14 @@ class Example:
 
     @classmethod
     def zeros(cls, shape: tuple[int, ...], classes: int, task: Task = Classification()) -> "Example":
-        """Of no data."""
+        """Make an example without data."""
         labels = torch.zeros(2, dtype=torch.int64) if task.has_classes else None
         return cls(torch.zeros(2, *shape, dtype=getattr(torch, task.inputs)), task, classes, labels)
 
     @classmethod
     def from_samples(cls, samples: Samples, classes: int, task: Task, test: Samples | None = None) -> "Example":
-        """Some of the samples, and of the tokens that the model is tested on. Where outputs do not hang on targets,
-        zeros of their shape will do."""
+        """Take a few samples, and of the tokens that the model is tested on; zeros of their shape where outputs do not
+        depend on values."""
         if task.has_classes and isinstance(samples, InMemory) and task.inputs == "float32":
             return cls.zeros(samples.shape, classes, task)
         two = samples.pair()

@@ -1,6 +1,6 @@
 """Weights to begin with: pretrained somewhere, or those of a `model.safetensors` of an earlier run.
 
-They lie in files of named tensors that somebody else may have made: safetensors, or a torch state dict, read
+The files of named tensors are not trusted: safetensors, or a torch state dict, read
 without running any code in them.
 """
 
@@ -92,7 +92,7 @@ def _is_plain_tensor(value: object) -> bool:
 
 
 NAMES_SHOWN = 3
-"""Names that a sentence lists."""
+"""Names that an error message lists."""
 
 
 def load_weights(model: Model, path: Path, *, partial: bool) -> str:
@@ -142,7 +142,7 @@ def _checked(tensor: Tensor, own: Tensor, where: str) -> Tensor:
     if tensor.is_floating_point() != own.is_floating_point():
         raise InputError(f"{where} is {tensor.dtype} and the model has {own.dtype}; convert it")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        raise InputError(f"{where} has values that are no finite numbers; give other weights")
+        raise InputError(f"{where} has values that are not finite; give other weights")
     return tensor
 
 

@@ -112,7 +112,7 @@ class OwnStep(Settings):
         """The function; InputError when there is none."""
         found = load_object(self.name)
         if not callable(found):
-            raise InputError(f"`{self.name}` is no function; name one that takes a training step and a batch")
+            raise InputError(f"`{self.name}` is not a function; name one that takes a training step and a batch")
         return partial(found, **(self.model_extra or {}))
 
 

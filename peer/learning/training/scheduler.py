@@ -207,7 +207,7 @@ class Schedules:
 
 
 def key_of(keep: str | None, part: str, optimiser: AnyOptimiser, scheduler: Scheduler) -> str:
-    """Of a phase's schedule, alike after a restart."""
+    """Return the key of a phase's schedule, the same after a restart."""
     return json.dumps([keep, part, repr(optimiser), repr(scheduler)])
 
 
@@ -220,8 +220,8 @@ def _plain_state(scheduler: Any) -> dict[str, Any]:
 
 def _load(scheduler: Any, state: Mapping[str, Any]) -> None:
     vars(scheduler).update(state["own"])
-    for part, theirs in zip(getattr(scheduler, "_schedulers", []), state["parts"], strict=True):
-        _load(part, theirs)
+    for part, of_part in zip(getattr(scheduler, "_schedulers", []), state["parts"], strict=True):
+        _load(part, of_part)
 
 
 def _is_plain(value: Any) -> bool:

@@ -41,7 +41,7 @@ class MixedPrecision:
         return scaled
 
     def unscale(self, optimiser: torch.optim.Optimizer, gradient: Tensor) -> bool | Tensor:
-        """Take the scale out of the gradient; whether it is finite, perhaps of shape (): who reads that waits for it.
+        """Take the scale out of the gradient; return whether it is finite, perhaps as a tensor that is slow to read.
         The optimiser leaves out a step that is not."""
         if self.scaler is None:
             return True
@@ -70,7 +70,7 @@ class MixedPrecision:
 
 
 class StepState(NamedTensors):
-    """`step.state`; TypeError at once for what is no tensor."""
+    """`step.state`: raises TypeError at once for anything but a tensor."""
 
     called: ClassVar[str] = "step.state"
 
@@ -107,7 +107,7 @@ class TrainingStep:
 
     @property
     def gradient(self) -> Tensor:
-        """Of the same layout: where backward passes add up."""
+        """The gradient of `parameters`, in which backward passes add up."""
         return self.model.gradient[self.model.part(self.phase.part)]
 
     def backward(self, batch: Batch) -> Tensor:
@@ -142,7 +142,7 @@ class NotFinite(NamedTuple):
 
 
 class LossWatch:
-    """Remembers that batch on the model's device: nobody waits for it before the end."""
+    """Remembers the first such batch on the model's device, so that no step waits for a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._first = torch.zeros(3, dtype=torch.float64, device=device)
@@ -183,7 +183,7 @@ class Steps:
         self.total, self.seen = torch.zeros((), dtype=torch.float64, device=one.model.device), 0
         """The sum of the losses of all samples so far, each before its step, and how many they were."""
         self.watch = LossWatch(one.model.device) if self._phase.own_loss(self._task) else None
-        """Of a loss that may itself be what is wrong."""
+        """Only for user code's losses, which may themselves be at fault."""
 
     @property
     def loss(self) -> float:
@@ -241,7 +241,7 @@ class Steps:
             self._gradient.mul_(usual / samples)
 
     def _clip(self) -> None:
-        # Before the hook: what it adds, such as control variates, is no sample's doing and must stay whole.
+        # Before the hook: what it adds, such as control variates, is not a sample's doing and must not be clipped.
         if (most := self._how.clip_value) is not None:
             self._gradient.clamp_(-most, most)
         if (longest := self._how.clip_gradient) is not None:

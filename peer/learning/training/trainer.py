@@ -45,7 +45,7 @@ def has_batch_norm(model: Model, part: ModelPart) -> bool:
 
 
 def check_batches(model: Model, phases: Iterable[Phase], samples: int, peer: str) -> None:
-    """InputError if BatchNorm would have to learn from one sample at a time in any of the phases."""
+    """Raise InputError if BatchNorm would have to learn from one sample at a time in any phase."""
     for phase in phases:
         learns = phase.epochs > 0 and model.trainable(phase.part) and has_batch_norm(model, phase.part)
         if learns and min(phase.batch_size, samples) == 1:
@@ -88,7 +88,7 @@ class StoppingCriterion:
 
 
 ORDINARY_SIZE = 80.0
-"""Outputs and weights of up to this size are no sign of divergence: even the exponential of such a number is a finite
+"""Outputs and weights up to this size do not indicate divergence: even the exponential of such a number is a finite
 float32."""
 
 
@@ -114,7 +114,7 @@ class Trainer:
         self._stopped = threading.Event()
         self._round, self._numbers = -1, Counter[str]()
         self.steps = 0
-        """Of the optimiser, in the last phase."""
+        """Steps of the optimiser in the last phase."""
 
     def set_data(self, samples: Samples, held_back: Samples | None = None) -> None:
         """Train on `samples` from now on, and stop early by those held back; kept optimisers go on."""
@@ -247,7 +247,7 @@ class Trainer:
         return schedule
 
     def _loss_as_it_is(self, phase: Phase) -> float:
-        """In evaluation mode, in float32, as the model is."""
+        """The mean loss without training: in evaluation mode, in float32."""
         if phase.loss is None:
             return measure(self.model, self.samples).loss
         self.model.train(False)

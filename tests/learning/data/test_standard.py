@@ -98,7 +98,7 @@ def test_true_means_each_peers_own(tmp_path: Path, given: Any, meant: Any) -> No
 def test_it_is_set_for_all_alike(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,label\n1,0\n2,1\n3,0\n")
     federation, own = (source("csv", path=tmp_path / "t.csv", standardize=how) for how in (None, "own"))
-    with pytest.raises(InputError, match="`standardize` in a peer's own data would be nobody else's"):
+    with pytest.raises(InputError, match="`standardize` in a peer's own data would not hold for the other peers"):
         own_shard(own, federation)
     x = own_shard(federation, own).train.batch(torch.arange(2)).inputs
     assert x.shape == (2, 1)

@@ -97,7 +97,7 @@ class Source(Settings):
         return {key: value for key, value in self if isinstance(value, Path)}
 
     def load(self, task: Task = Classification()) -> Dataset:
-        """Open the data for a task; large sets stay on disk until samples are taken. InputError for what is no use."""
+        """Open the data for a task; large sets stay on disk until samples are taken. InputError if unusable."""
         dataset = self._limited(self._read(task))
         dataset = set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
         opened = self._streamed(dataset)

@@ -116,6 +116,7 @@ class Table(Source):
     """The labels of classes 0, 1, ..., as text; give it where a file may lack some class, or where another
     order is wanted. Not given: whole numbers are the classes' own, texts are numbered in sorted order."""
 
+    _format: ClassVar[str]
     _texts_may_be_numbers: ClassVar[bool] = False
     """Whether a text that reads like a number is one."""
 
@@ -143,7 +144,7 @@ class Table(Source):
 
     @property
     def _remarks(self) -> tuple[str, ...]:
-        """Of how the file was read."""
+        """What to report about how the file was read."""
         return ()
 
     def _chosen(self, frame: "pandas.DataFrame") -> "pandas.DataFrame":
@@ -185,14 +186,14 @@ class Table(Source):
             return self._parse(importlib.import_module("pandas"))
         except ImportError as error:
             raise InputError(
-                f"reading {self.name} files needs pandas and pyarrow ({error}); "
+                f"reading {self._format} files needs pandas and pyarrow ({error}); "
                 "install them with: pip install -c constraints.txt 'dfl[tables]'"
             ) from error
         # pandas' and Arrow's own errors for what they cannot parse are ValueErrors; in a damaged Parquet file's schema
         # they also stumble over absent keys, unknown types and widths that Arrow has not got.
         except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, NotImplementedError) as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"{self.path} is no {self.name} file, or is truncated: {reason}") from error
+            raise InputError(f"{self.path} is not a {self._format} file or is truncated: {reason}") from error
 
     @abstractmethod
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
@@ -241,12 +242,12 @@ class Table(Source):
         return values
 
     def _as_numbers(self, texts: "pandas.Series[str]") -> "pandas.Series[Any]":
-        """float64, NaN for what is no number."""
+        """Convert to float64, NaN for what is not a number."""
         return importlib.import_module("pandas").to_numeric(texts, errors="coerce")  # type: ignore[no-any-return]
 
     def _why_no_number(self, text: str) -> str:
         """What is wrong with it, and the way out."""
-        return "which is no number; correct it, or say by `columns` which columns to learn from"
+        return "which is not a number; correct it, or say by `columns` which columns to learn from"
 
     def _refuse(self, column: "pandas.Series[Any]", wrong: ArrayLike, why: str) -> None:
         """InputError that names the first value of the column that is wrong."""
@@ -259,7 +260,7 @@ class Table(Source):
             )
 
     def _place(self, row: int) -> str:
-        """Where a row, counted from 0, is found by who looks for it."""
+        """Where a user finds a row, counted from 0, in the file."""
         return f"row {row + 1}"
 
 
@@ -269,6 +270,7 @@ class Parquet(Table, OnDisk):
 
     name: Literal["parquet"]
     """A Parquet file of your own."""
+    _format: ClassVar[str] = "Parquet"
 
     def _read(self, task: Task) -> Dataset:
         return self._by_row_groups(task) if self.stream else super()._read(task)
