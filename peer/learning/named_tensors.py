@@ -35,10 +35,10 @@ class NamedTensors(UserDict[str, Tensor]):
             f"{self.called} keeps nothing as {name!r}; write {self.called}[{name!r}] = ... before, as in `start`"
         )
 
-    def why_not_apart(self, model: Tensor) -> str | None:
-        """Which of them shares memory with another or with the model's vector; None if each has its own.
+    def aliasing_problem(self, model: Tensor) -> str | None:
+        """Name one that shares memory with another or with the model's vector; None if each has its own.
 
-        After a crash each name holds a tensor of its own: what shared memory before would then part ways in silence.
+        After a crash each name holds a tensor of its own: tensors that shared memory would silently diverge.
         """
         seen = {model.untyped_storage().data_ptr(): "the model"}
         for name, tensor in self.items():

@@ -379,7 +379,7 @@ class Protocol(Settings):
                     f"`{self.name}` declares `{name}` as replicated or by_peer and keeps nothing under that name; "
                     f"write peer.state[{name!r}] = ... in its rounds"
                 )
-        if why := peer.state.why_not_apart(peer.model):
+        if why := peer.state.aliasing_problem(peer.model):
             raise InputError(f"`{self.name}` {why}")
         for name in self.by_peer:
             shape, wanted = tuple(peer.state[name].shape), (len(peer.members),)

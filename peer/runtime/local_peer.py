@@ -150,7 +150,7 @@ class LocalPeer(Communicator):
 
     async def _phase(self, phase: Phase) -> float:
         how = self.setup.spec.training
-        if how.same_bits:
+        if how.is_reproducible:
             loss = await self.compute(self.trainer.train, phase, self.round)
         else:
             loss = await self._timed(phase)

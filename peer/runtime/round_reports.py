@@ -414,7 +414,7 @@ class Finish:
         peer = self._peer
         peer.enter("ready")
         peer.enter("training")
-        began, trainer = time.perf_counter(), peer.take_trainer(peer.setup.spec.training.beside_the_phase)
+        began, trainer = time.perf_counter(), peer.take_trainer(peer.setup.spec.training.without_phases)
         try:
             with memory_errors():
                 await peer.compute(trainer.train, phase, self._last + 1)

@@ -169,7 +169,7 @@ def against_replay(spec: "Spec") -> Iterator[tuple[str, str]]:
         yield "views are those of a run with `on_loss: bypass`", "write that"
     if spec.recording is None:
         yield "no run is named", "write `recording: DIR`, the directory of the run whose views these are to be"
-    if not spec.training.same_bits:
+    if not spec.training.is_reproducible:
         yield "`training` goes by the clock, and so differs from run to run", "leave its `budget` of seconds out"
     if "resources" in type(spec.protocol).model_fields and spec.protocol.resources_from == "measured":
         yield f"what `{spec.protocol.name}` measures differs from run to run", "pin its `resources`"

@@ -198,7 +198,7 @@ class Spec(Settings):
             raise ValueError(
                 f"`{self.protocol.name}` cannot train with another {key}: {why}; leave out `training.{key}`"
             )
-        if (own := self.training.own_steps) and (why := self.protocol.why_steps_are_fixed()):
+        if (own := self.training.changes_gradient) and (why := self.protocol.why_steps_are_fixed()):
             raise ValueError(f"`{self.protocol.name}` cannot train by `training.{own}`: {why}; leave it out")
         if self.data.names_peers and (self.data.validation or self.data.partition.kind != "iid"):
             wrong = "`validation`" if self.data.validation else "a `partition`"

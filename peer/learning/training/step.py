@@ -121,7 +121,7 @@ class TrainingStep:
             loss: Tensor = function(self, batch)
             if why := loss_problem(loss):
                 raise ValueError(f"it must return its loss, {why}")
-            if why := self.state.why_not_apart(self.model.vector):
+            if why := self.state.aliasing_problem(self.model.vector):
                 raise ValueError(f"it {why}")
             if loss.requires_grad:
                 torch.autograd.backward(loss)
@@ -148,7 +148,7 @@ class LossWatch:
         self._first = torch.zeros(3, dtype=torch.float64, device=device)
         """Whether there was one, and what `NotFinite` says of it."""
 
-    def look(self, loss: Tensor, gradient: Tensor | None, given: Any) -> None:
+    def observe(self, loss: Tensor, gradient: Tensor | None, given: Any) -> None:
         """The loss of one batch, of what was `given`, and its gradient, unless that may be infinite."""
         finite = torch.isfinite(loss)
         if gradient is not None:
@@ -177,7 +177,7 @@ class Steps:
     """The steps of one phase, each of one batch or more."""
 
     def __init__(self, one: TrainingStep, optimiser: torch.optim.Optimizer, how: Training) -> None:
-        self._one, self._phase, self._precision = one, one.phase, one.precision
+        self._step, self._phase, self._precision = one, one.phase, one.precision
         self._task, self._gradient = one.model.task, one.gradient
         self._optimiser, self._how = optimiser, how
         self.total, self.seen = torch.zeros((), dtype=torch.float64, device=one.model.device), 0
@@ -210,21 +210,21 @@ class Steps:
         finite = self._precision.unscale(self._optimiser, self._gradient)
         self._clip()
         if self._phase.gradient_hook is not None and finite:
-            self._phase.gradient_hook(self._one.parameters, self._gradient)
+            self._phase.gradient_hook(self._step.parameters, self._gradient)
         self._precision.step(self._optimiser)
         return loss
 
     def _backward(self, batch: Batch, forward: Forward) -> Tensor:
-        given: Any = self._one.parameters
+        given: Any = self._step.parameters
         if self._phase.step is not None:
-            loss = self._one.backward(batch)
+            loss = self._step.backward(batch)
         else:
             with self._precision.forward():
                 given = spread(forward, batch.inputs)
                 loss = self._phase.mean_loss(self._task, given, batch)
             torch.autograd.backward(self._precision.scaled(self._share(loss, len(batch.positions))))
         if self.watch:
-            self.watch.look(loss.detach(), None if self._precision.scaler else self._gradient, given)
+            self.watch.observe(loss.detach(), None if self._precision.scaler else self._gradient, given)
         return loss.detach()
 
     def _share(self, loss: Tensor, samples: int) -> Tensor:
