@@ -110,7 +110,7 @@ def plan(spec: Spec) -> Plan:
     check_alike(datasets)
     first = datasets[spec.ids[0]]
     few, tested = first.few()  # those are read without workers
-    example = Example.of(few, first.classes, spec.task, tested)
+    example = Example.from_samples(few, first.classes, spec.task, tested)
     model = build(spec.model, example, spec.seed)
     check_learnt(spec, model)
     for shards in stages:

@@ -164,9 +164,8 @@ def training(spec: Spec) -> list[str]:
         words = value.pop("name", "") if isinstance(value, dict) else str(value)
         rest = ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else ""
         said.append(f"{key} {words}{' ' if words and rest else ''}{f'({rest})' if words and rest else rest}")
-    clock = (
-        "" if how.same_bits else "; how many steps that is differs from run to run, so two runs differ in their bits"
-    )
+    reason = "; how many steps that is differs from run to run, so two runs differ in their bits"
+    clock = "" if how.is_reproducible else reason
     return [f"training: {'; '.join(said)}{clock}"]
 
 

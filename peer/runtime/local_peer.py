@@ -88,7 +88,7 @@ class Learner:
             return await self.compute(self.trainer.accuracy)
 
     async def _phase(self, phase: Phase, round: Round) -> float:
-        if self._how.same_bits:
+        if self._how.is_reproducible:
             loss = await self.compute(self.trainer.train, phase, round.number)
         else:
             loss = await self._timed_phase(phase, round)
@@ -154,7 +154,7 @@ class Learner:
             counter.copy_(tensors[f"counter/{name}"])
         self.trainer.load_state(under("optimiser/", tensors))
         if "standard" in tensors:
-            self.standardise(Standardisation.of_vector(tensors["standard"]))
+            self.standardise(Standardisation.from_vector(tensors["standard"]))
         self.loss = facts["loss"]
 
     def check_frozen(self, round: int, before: str) -> None:

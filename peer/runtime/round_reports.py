@@ -409,7 +409,7 @@ class Finish:
         lifecycle.become("training")
         try:
             with lifecycle.timed("train"), memory_errors():
-                learner.trainer = learner.new_trainer(self._spec.training.beside_the_phase)
+                learner.trainer = learner.new_trainer(self._spec.training.without_phases)
                 await learner.compute(learner.trainer.train, phase, self._last + 1)
         except DivergedError:
             raise FailedError(

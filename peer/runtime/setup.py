@@ -146,7 +146,7 @@ def fitting_model(
 ) -> Model:
     """The model as the peer begins with it; InputError when it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
-    example = Example.of(shard.train, shard.classes, shard.task, shard.test)
+    example = Example.from_samples(shard.train, shard.classes, shard.task, shard.test)
     model = build(spec.model, example, spec.seed, stream, device, gradient)
     model.names = shard.names
     check_learnt(spec, model)

@@ -246,9 +246,9 @@ HALF = b"\n\x01\x14\x19" + bytes(6) + b"\xd0\x41"
 def test_what_is_no_single_ciphertext_never_reaches_tenseal(
     encrypted: Encrypted, model: SquareMLP, wrong: bytes
 ) -> None:
-    with pytest.raises(ValueError, match="no single ciphertext"):
+    with pytest.raises(ValueError, match="not a single ciphertext"):
         evaluate(model, encrypted.context, [encrypted.inputs[0], *[wrong] * 5])
-    with pytest.raises(ValueError, match="no single ciphertext"):
+    with pytest.raises(ValueError, match="not a single ciphertext"):
         decrypt(encrypted.key, [wrong] * 3, 40)
 
 
