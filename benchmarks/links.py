@@ -30,8 +30,7 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.state import NetworkCallbacks, NetworkState
 from peer.network.transport import ListenConfig, Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.wire.frames import vector_bytes
-from peer.network.wire.manifest import Manifest, PayloadSpec
+from peer.network.wire.manifest import Manifest, PayloadSpec, vector_bytes
 from peer.network.wire.messages import Resources
 from peer.process import tune
 

@@ -19,7 +19,7 @@ from peer.telemetry.logs import start_logging
 from peer.text import one_line
 
 if TYPE_CHECKING:
-    from peer.network.transport.base import ListenConfig
+    from peer.network.transport import ListenConfig
     from peer.network.transport.tls import TlsCredentials
     from peer.runtime.setup import Setup
     from peer.spec.federation import Spec
@@ -182,7 +182,7 @@ async def _live(setup: "Setup", telemetry: "Telemetry") -> int:
 
 
 def _place(setup: "Setup") -> "ListenConfig":
-    from peer.network.transport.base import ListenConfig
+    from peer.network.transport import ListenConfig
     from peer.topology import neighbours
 
     config, spec = setup.config, setup.spec

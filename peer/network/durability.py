@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 
 from peer.network.neighbours import Edges
-from peer.network.transport.base import DurabilityBoard
+from peer.network.transport import DurabilityBoard
 from peer.network.wire.messages import Hello, Welcome
 from peer.views.signing import UNSIGNED, Keyring
 from peer.views.statements import Announcement, Signed

@@ -14,7 +14,7 @@ class Timeouts:
 
     hello: float = 10.0
     """How long a caller may take to say who it is."""
-    newcomer: float = 2.0
+    newcomer_timeout: float = 2.0
     """How long a member that is no neighbour may wait to become one."""
     answer: float = 20.0
     """How long a handshake may take on a connection that stands."""
@@ -22,44 +22,53 @@ class Timeouts:
     """How long the other end of a stream may take to read an answer or a sign of life; frames may take longer."""
     retry: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     """Before the next attempts to connect; the last one is repeated."""
-    refused: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0, 2.0, 5.0)
+    retry_refused: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0, 2.0, 5.0)
     """Before the next attempts after refusals; the last one is repeated."""
-    elsewhere: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0)
+    retry_other_view: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0)
     """The same after refusals by one that lives in another view: each is a sign of life, too."""
-    settle: float = 5.0
+    stable_after: float = 5.0
     """How long a stream must stand to count as one that works: until then its end is one more failed attempt."""
-    succeed: float = 5.0
+    takeover_interval: float = 5.0
     """Between two streams of one caller that take the place of one in use, where there have been many."""
-    news: float = 10.0
+    report_interval: float = 10.0
     """Between two words about one neighbour's link, or why there is none, where it has changed often."""
-    beat: float = 0.5
+    heartbeat_interval: float = 0.5
     """Between two signs of life without news."""
     poll: float = 0.1
     """Between two looks at who is silent."""
-    suspect: float = 1.8
+    suspect_after: float = 1.8
     """Silence after which a neighbour is suspected; with two looks' time to spare, so that it is shown within 2 s."""
-    deliver: float = 15.0
+    delivery_timeout: float = 15.0
     """Without a frame that arrives, while some are on their way; a full one takes 8.4 s at 1 Mbit/s."""
     probe: float = 1.0
     """For an attempt to connect to one that is silent; a lost packet of it is sent again after a second."""
-    renew: float = 10.0
+    reconnect_after: float = 10.0
     """Silence of one that can be reached, after which all connections to it are made anew, again and again."""
     resources: float = 5.0
     """Between two reports of resources; infinite, none is made."""
-    question: float = 2.0
+    view_rpc_timeout: float = 2.0
     """For the answer to a question about views."""
-    decide: float = 4.0
+    decision_timeout: float = 4.0
     """For a decision on the next view, after which another member tries."""
-    again: tuple[float, float] = (0.1, 0.6)
+    proposal_backoff: tuple[float, float] = (0.1, 0.6)
     """From one attempt to have a view decided to the next, drawn at random, so that two do not outdo each other."""
-    ask: float = 1.0
+    liveness_poll: float = 1.0
     """Between two questions whether a view was decided, while a neighbour is away."""
-    leave: float = 5.0
+    farewell_timeout: float = 5.0
     """How long a finished peer tries to tell a neighbour so: it may be paused, or gone for good."""
 
     def stretched(self, factor: float) -> "Timeouts":
         """The same with so many times fewer signs of life, and looks at them, and with no reports of resources."""
-        signs = ("read", "beat", "poll", "suspect", "deliver", "probe", "renew", "leave")
+        signs = (
+            "read",
+            "heartbeat_interval",
+            "poll",
+            "suspect_after",
+            "delivery_timeout",
+            "probe",
+            "reconnect_after",
+            "farewell_timeout",
+        )
         return replace(self, resources=inf, **{name: factor * getattr(self, name) for name in signs})
 
 
@@ -154,15 +163,8 @@ class UnknownCallerLimits:
 
     def beside(self, neighbours: int) -> "UnknownCallerLimits":
         """The same, with room for so many neighbours until they are known."""
-        more = 2 * neighbours
-        return replace(
-            self,
-            connections=self.connections + more,
-            of_one_origin=self.of_one_origin + more,
-            waiting=self.waiting + more,
-            messages=self.messages + more,
-            messages_of_one_origin=self.messages_of_one_origin + more,
-        )
+        grown = ("connections", "of_one_origin", "waiting", "messages", "messages_of_one_origin")
+        return replace(self, **{name: getattr(self, name) + 2 * neighbours for name in grown})
 
 
 class RateLimiter:

@@ -1,10 +1,13 @@
 """One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from peer.errors import FailedError
 from peer.network.durability import NOTHING, ImpossibleError
@@ -32,6 +35,22 @@ from peer.telemetry.events import CallerRefused, PeerRegressed
 from peer.topology import unreachable_pair_problem
 
 
+class MessageShape(NamedTuple):
+    """What every peer sends in a call."""
+
+    length: int | None
+    """Bytes; None: of any length."""
+    scalars: int = 0
+    offset: int = 0
+    """Where in the vector they begin, in bytes."""
+    may_be_empty: bool = False
+    """An empty message is right, too."""
+
+    def __str__(self) -> str:
+        start = f" from byte {self.offset} on" if self.offset else ""
+        return f"{self.length} bytes{start} with {self.scalars} numbers"
+
+
 class Network:
     """What the collectives stand on: frames to neighbours, messages from them, all keyed by round and step."""
 
@@ -44,6 +63,8 @@ class Network:
         self.serials = count()
         """Numbers of the frames that are written."""
         self.transport = state.transport
+        self._tasks: asyncio.TaskGroup | None = None
+        """While it runs; before, streams are declared and not opened."""
         self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
         """Those that this peer keeps open, by neighbour."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -68,13 +89,15 @@ class Network:
             async with background() as self._tasks:
                 self._tasks.create_task(self.transport.run())
                 self._tasks.create_task(self._heartbeats.watch())
-                self._tasks.create_task(self._watch_durability())
+                self._tasks.create_task(self._watch_durability(self._tasks))
                 self._tasks.create_task(self._watch_incoming())
+                self._open_streams()
                 try:
                     yield
                 finally:
                     self._heartbeats.closing = True
         finally:
+            self._tasks = None
             await self.transport.close()
 
     def use(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
@@ -82,7 +105,7 @@ class Network:
         self._check_reach([*receivers, *senders])
         self.edges.use(round, receivers, senders)
         self.audit.authorise(round, receivers, senders)
-        self._open_links()
+        self._open_streams()
 
     def _check_reach(self, neighbours: Iterable[str]) -> None:
         """A protocol may put the ring in another order, and nobody could tell beforehand in which."""
@@ -92,19 +115,22 @@ class Network:
                 if not self.edges.can_be_dialled(other):
                     raise FailedError(unreachable_pair_problem((me, other)))
 
-    def _open_links(self) -> None:
+    def _open_streams(self) -> None:
         """A stream of tensors to each receiver; of heartbeats one a pair, whoever opens it."""
+        dials_only = not self.edges.can_be_dialled(self.identity.id)
         for peer, neighbour in self.edges.neighbours.items():
             if self.edges.has("send", peer) and peer not in self.links:
-                link = self.links[peer] = OutgoingLink(self._state, neighbour, self._welcomed)
-                if neighbour.address:
-                    self._streams[peer, "Tensors"] = self._tasks.create_task(link.run())
-            dials = not self.edges.can_be_dialled(self.identity.id)
-            if dials and self.edges.has("receive", peer) and (peer, "Fetch") not in self._streams:
-                fetching = ReverseLink(self._state, neighbour, self._receiver)
-                self._streams[peer, "Fetch"] = self._tasks.create_task(fetching.run())
-            if neighbour.address and (peer, "Heartbeat") not in self._streams:
-                self._streams[peer, "Heartbeat"] = self._tasks.create_task(self._heartbeats.run(neighbour))
+                self.links[peer] = OutgoingLink(self._state, neighbour, self._welcomed)
+            if neighbour.address and peer in self.links:
+                self._keep_open(peer, "Tensors", self.links[peer].run)
+            if dials_only and self.edges.has("receive", peer):
+                self._keep_open(peer, "Fetch", ReverseLink(self._state, neighbour, self._receiver).run)
+            if neighbour.address:
+                self._keep_open(peer, "Heartbeat", partial(self._heartbeats.run, neighbour))
+
+    def _keep_open(self, peer: str, service: Service, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._tasks and (peer, service) not in self._streams:
+            self._streams[peer, service] = self._tasks.create_task(run())
 
     def writer(
         self, to: Sequence[str], call: Call, length: int, scalars: Sequence[float] = (), offset: int = 0
@@ -129,15 +155,13 @@ class Network:
     def inbox(self, sender: str) -> Inbox:
         return self._receiver.inbox(sender)
 
-    async def message(self, sender: str, call: Call, count: int | None = None) -> IncomingMessage:
-        """What a sender sent in that call, once its first `count` bytes are here, or all of them if None."""
-        longest = self.manifest.largest if count is None else count
-        return await self.inbox(sender).message(self.key(call), longest)
+    async def message(self, sender: str, call: Call, shape: MessageShape, count: int | None = None) -> IncomingMessage:
+        """What a sender sends in that call, once its first `count` bytes are here, or all of them if None.
 
-    def expect(
-        self, message: IncomingMessage, sender: str, call: Call, length: int | None, scalars: int = 0, offset: int = 0
-    ) -> None:
-        """FailedError unless a message is what every peer sends in that call; `length` in bytes, None: of any."""
+        Raises FailedError unless it is what every peer sends in that call.
+        """
+        longest = self.manifest.largest if count is None else count
+        message = await self.inbox(sender).message(self.key(call), longest)
         heading, number = message.heading, self.manifest.number(call.name, call.round)
         if heading.payload != number or heading.call != call.tag:
             other = self.manifest.payloads[heading.payload].name
@@ -147,12 +171,20 @@ class Network:
             raise FailedError(
                 f"{sender} {what} in round {call.round} where this peer calls {call}; compare its code with this peer's"
             )
-        expected = (offset, heading.length if length is None else length, scalars)
-        if (heading.offset, heading.length, heading.doubles) != expected:
+        if shape.may_be_empty and message.empty:
+            shape = MessageShape(0)
+        sent = MessageShape(heading.length, heading.doubles, heading.offset)
+        length = heading.length if shape.length is None else shape.length
+        if sent != (expected := MessageShape(length, shape.scalars, shape.offset)):
             raise FailedError(
-                f"{sender} sent {_what(heading.length, heading.offset, heading.doubles)} of `{call.name}` in round "
-                f"{call.round}, where {_what(expected[1], offset, scalars)} belong; compare its code with this peer's"
+                f"{sender} sent {sent} of `{call.name}` in round {call.round}, where {expected} belong; "
+                "compare its code with this peer's"
             )
+        return message
+
+    async def receive(self, sender: str, call: Call, shape: MessageShape) -> tuple[Tensor, tuple[float, ...]]:
+        """The values and scalars of a whole message, handed over."""
+        return self.inbox(sender).consume(await self.message(sender, call, shape))
 
     def silence(self, sender: str, call: Call) -> None:
         """Refuse everything but an empty message from that sender in that call."""
@@ -177,12 +209,9 @@ class Network:
 
     def load_state_dict(self, round: int, state: Mapping[str, Any]) -> None:
         """Go on after `round` from what `state_dict` gave then."""
-        self.begin(round + 1)
-        self.audit.tensor_bytes = state["tensor_bytes"]
-        self.traffic.sent.update(state["sent"])
-        self.traffic.received.update(state["received"])
+        self._begin_after(round, state)
         self.edges.load(state["edges"])
-        self._open_links()
+        self._open_streams()
         # Those who have finished and left cannot be asked any more how far they are.
         self.durability.remember(state["durable"])
 
@@ -204,11 +233,14 @@ class Network:
 
         `state` is what `state_dict` gave in an earlier view: of that only what was counted is still of use.
         """
-        self.begin(first)
+        self._begin_after(first - 1, state)
+        self.durability.grant(durable)
+
+    def _begin_after(self, round: int, state: Mapping[str, Any]) -> None:
+        self.begin(round + 1)
         self.audit.tensor_bytes = state["tensor_bytes"]
         self.traffic.sent.update(state["sent"])
         self.traffic.received.update(state["received"])
-        self.durability.grant(durable)
 
     def load_frames(self, frames: KeptFrames) -> None:
         """Put a round's frames back, after those of the rounds before it."""
@@ -247,7 +279,7 @@ class Network:
     async def leave(self) -> None:
         """Tell the neighbours the last news, and wait until they have ended their streams of heartbeats."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.leave):
+            async with asyncio.timeout(self._state.timeouts.farewell_timeout):
                 await self._heartbeats.close()
 
     async def _accept(self, service: Service, pipe: Pipe) -> None:
@@ -327,7 +359,7 @@ class Network:
         self.links[peer].outbox.release(self.durability.of(peer))
         self.edges.on_handshake("send", peer)
 
-    async def _watch_durability(self) -> None:
+    async def _watch_durability(self, tasks: asyncio.TaskGroup) -> None:
         """Release what is durable elsewhere (R4) and forget edges that both ends are past (R7): by first-hand words."""
         while True:
             version = self.durability.version
@@ -337,7 +369,7 @@ class Network:
                 self.links.pop(peer, None)
                 self._state.deliveries.ended(peer)
                 kept = {name: stream for name in SERVICES if (stream := self._streams.pop((peer, name), None))}
-                self._tasks.create_task(self._part_with(peer, kept))
+                tasks.create_task(self._part_with(peer, kept))
             await self.durability.beyond(version)
 
     async def _part_with(self, peer: str, kept: Mapping[Service, asyncio.Task[None]]) -> None:
@@ -354,8 +386,3 @@ class Network:
         if peer not in self.edges.neighbours:  # it may have become one again
             for incoming in (self._receiver, self._heartbeats, self._fetching):
                 incoming.end(peer)
-
-
-def _what(length: int, offset: int, scalars: int) -> str:
-    start = f" from byte {offset} on" if offset else ""
-    return f"{length} bytes{start} with {scalars} numbers"

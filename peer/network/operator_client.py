@@ -15,7 +15,7 @@ import grpc.aio
 
 from peer.network.limits import Limits
 from peer.network.streams.handshake import Identity, RefusedError
-from peer.network.transport.base import DisconnectedError, ListenConfig
+from peer.network.transport import DisconnectedError, ListenConfig
 from peer.network.transport.grpc import CERTIFICATE_REASONS, CLIENT_OPTIONS, GrpcTransport, describe_grpc_error
 from peer.network.transport.grpc import CLOSED_AT_ONCE as CLOSED_AT_ONCE
 from peer.network.transport.tls import CertificateBundle, CertificatePaths, TlsCredentials

@@ -37,7 +37,7 @@ class ViewRpc:
         text = written(asked)
         pipe = await transport.dial(self.addresses[member], "Views")
         try:
-            async with asyncio.timeout(self.timeouts.question):
+            async with asyncio.timeout(self.timeouts.view_rpc_timeout):
                 await pipe.send(question.SerializeToString())
                 await pipe.send(text)
                 answer = self._foreign.view_answer(await pipe.receive())
@@ -45,7 +45,7 @@ class ViewRpc:
                 raise RefusedError(answer.refusal, self._identity)
             return read_reply(answer.reply)
         except TimeoutError:
-            raise DisconnectedError(f"no answer in {self.timeouts.question:g} s") from None
+            raise DisconnectedError(f"no answer in {self.timeouts.view_rpc_timeout:g} s") from None
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         finally:

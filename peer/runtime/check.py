@@ -16,8 +16,8 @@ from peer.learning.data.sources.image_sets import MissingError
 from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.model import Model
 from peer.network.operator_client import StatusClient
+from peer.network.transport import DisconnectedError
 from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, check_tcp, why_taken
-from peer.network.transport.base import DisconnectedError
 from peer.network.transport.tls import CertificateBundle, CertificatePaths
 from peer.runtime.setup import check_directory, check_room, fitting_model, load_shard
 from peer.spec.federation import Spec

@@ -105,7 +105,7 @@ class RuntimeLimits:
 
         Of more than 20 there are no more signs of life than of 20, but several in `patience` seconds.
         """
-        least = patience / (4 * self.timeouts.beat)
+        least = patience / (4 * self.timeouts.heartbeat_interval)
         factor = max(1.0, min(peers / 20, least))
         reminders = replace(self.reminders, look=factor * self.reminders.look)
         return replace(self, timeouts=self.timeouts.stretched(factor), reminders=reminders)

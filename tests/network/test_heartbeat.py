@@ -56,7 +56,7 @@ class Answering(Silent):
 IDENTITY = Identity("me", {}, MANIFEST.digest, rounds=1)
 
 
-TIMEOUTS = Timeouts(answer=0.05, suspect=0.0, probe=0.01, beat=0.05)
+TIMEOUTS = Timeouts(answer=0.05, suspect_after=0.0, probe=0.01, heartbeat_interval=0.05)
 
 
 def heart(

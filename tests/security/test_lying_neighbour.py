@@ -16,7 +16,7 @@ from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 
 LIE = "`extractor` is not declared to travel in round 3"
-QUICK = RuntimeLimits(timeouts=Timeouts(beat=0.05, refused=(0.05, 0.2), settle=0.5))
+QUICK = RuntimeLimits(timeouts=Timeouts(heartbeat_interval=0.05, retry_refused=(0.05, 0.2), stable_after=0.5))
 
 
 def spec(directory: Path, **more: object) -> Spec:

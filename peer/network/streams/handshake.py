@@ -241,7 +241,7 @@ class ThrottledReason:
     """Why one neighbour does not go together with this peer: what is told of it changes some times, and then seldom."""
 
     def __init__(self, limits: Limits, timeouts: Timeouts) -> None:
-        self._pace = RateLimiter(limits.sayings, timeouts.news)
+        self._pace = RateLimiter(limits.sayings, timeouts.report_interval)
         self._last = ""
 
     def hear(self, why: str) -> str:

@@ -83,11 +83,11 @@ class LinkReporter:
             return False
         if told.other != neighbour.reason:
             told.other, told.since = neighbour.reason, self._clock()
-        return self._clock() - told.since > self._timeouts.suspect
+        return self._clock() - told.since > self._timeouts.suspect_after
 
     def _of(self, neighbour: Neighbour) -> LinkReport:
         if neighbour.id not in self._told:
-            self._told[neighbour.id] = LinkReport(RateLimiter(self._limits.news, self._timeouts.news))
+            self._told[neighbour.id] = LinkReport(RateLimiter(self._limits.news, self._timeouts.report_interval))
         return self._told[neighbour.id]
 
 
@@ -112,7 +112,7 @@ class FailureDetector:
 
     def _is_silent(self, neighbour: Neighbour) -> bool:
         """For longer than it takes to be suspected."""
-        return self._clock() - neighbour.signs.last_heartbeat > self._timeouts.suspect
+        return self._clock() - neighbour.signs.last_heartbeat > self._timeouts.suspect_after
 
     async def run(self) -> None:
         """Look at all of them again and again, for ever."""
@@ -124,11 +124,11 @@ class FailureDetector:
                 for neighbour in [*self._edges.neighbours.values()]:
                     self._catch_up(neighbour)
                     # What came while this process stood still has not been read yet.
-                    if late >= self._timeouts.beat:
+                    if late >= self._timeouts.heartbeat_interval:
                         continue
                     if neighbour.state == "up" and self._is_silent(neighbour):
                         neighbour.signs.alive = False
-                        self._set_state(neighbour, "suspected", f"silent for {self._timeouts.suspect} s")
+                        self._set_state(neighbour, "suspected", f"silent for {self._timeouts.suspect_after} s")
                     if self._away(neighbour) and neighbour.address and neighbour.id not in self._tried:
                         self._tried.add(neighbour.id)
                         group.create_task(self._try(neighbour, neighbour.address))
@@ -149,7 +149,7 @@ class FailureDetector:
                 if why != TIMED_OUT or not neighbour.reach.outbound:
                     neighbour.mark_unreachable(why)
                 away = away or why != REFUSED  # who refuses is there: gRPC asks it often enough
-            elif away or self._clock() - renewed > self._timeouts.renew:
+            elif away or self._clock() - renewed > self._timeouts.reconnect_after:
                 away, renewed = False, self._clock()
                 await self._state.transport.renew(address)
             elif forgotten:
@@ -300,7 +300,7 @@ class HeartbeatStream:
 
     async def _until_news(self, version: int) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._timeouts.beat):
+            async with asyncio.timeout(self._timeouts.heartbeat_interval):
                 await self._durability.beyond(version)
 
     async def _listen(self) -> None:
@@ -427,7 +427,7 @@ class NeighbourHeartbeats:
         if self._latest is not pipe:
             self._latest = pipe
             last, since = neighbour.signs.last_heartbeat, neighbour.delivery.connected_since
-            missed = self._clock() - last > 2 * self._timeouts.beat
+            missed = self._clock() - last > 2 * self._timeouts.heartbeat_interval
             if missed and since is not None and since < last and neighbour.address and neighbour.state != "joining":
                 await self._state.transport.renew(neighbour.address, "Tensors")
 
@@ -482,7 +482,7 @@ class NeighbourHeartbeats:
     @property
     def _settled(self) -> float:
         """Since when something must have been wrong to be told: at first there may be other streams to be opened."""
-        settled = self._clock() - self._timeouts.settle
+        settled = self._clock() - self._timeouts.stable_after
         return settled if self._began < settled else -inf
 
 
@@ -503,7 +503,7 @@ class DialledHeartbeats(DialledStream):
         self._heartbeats.dialled = None
         timeouts, clock = self._state.timeouts, asyncio.get_running_loop().time
         while self._heartbeats.accepted or not self._heartbeats.dials_first:
-            wait = self.neighbour.signs.last_heartbeat + timeouts.suspect + timeouts.probe - clock()
+            wait = self.neighbour.signs.last_heartbeat + timeouts.suspect_after + timeouts.probe - clock()
             if wait <= 0 or self._all.has_parted(self.neighbour):
                 break
             with suppress(TimeoutError):
@@ -594,7 +594,7 @@ class Heartbeats:
         """Tell a former neighbour the last news (R7), and wait until it has ended its streams: then it knows them."""
         self.state.durability.stir()  # each stream waits there for its next beat
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.state.timeouts.leave):
+            async with asyncio.timeout(self.state.timeouts.farewell_timeout):
                 while self.of(former).streams:
                     await self.wait_stream_ended()
 

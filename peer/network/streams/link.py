@@ -70,8 +70,8 @@ from peer.network.streams.handshake import REASON_WITHHELD, Refusals, RefusedErr
 from peer.network.streams.state import DialledStream, Memory, NetworkState, pageable
 from peer.network.streams.stream import CountedPipe, StreamTakeover
 from peer.network.transport import BreachError, DisconnectedError, Pipe
-from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count, vector_bytes
-from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec
+from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count
+from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec, vector_bytes
 from peer.network.wire.messages import Hello, Position, Refusal, Reply, Welcome, sanitise
 from peer.tasks import background
 from peer.telemetry.events import CallerRefused, Conflict, Report
@@ -197,10 +197,8 @@ class OutgoingLink(DialledStream):
         It `enters`, in place of an older one, when the neighbour has said what it has.
         """
         state = self._state
-        welcome = Welcome(durable=state.durability.own, round=state.round, life=state.identity.life)
-        said = Reply(welcome=welcome).SerializeToString()
         try:
-            theirs = await do_handshake(pipe, said, state.timeouts.answer, state.foreign)
+            theirs = await do_handshake(pipe, state.welcome(state.round), state.timeouts.answer, state.foreign)
             await enters()
             await self.serve(pipe, theirs)
         except RefusedError as error:
@@ -224,7 +222,7 @@ class OutgoingLink(DialledStream):
 
     async def _settle(self) -> None:
         """What a neighbour does not refuse for a while, it takes."""
-        await asyncio.sleep(self._state.timeouts.settle)
+        await asyncio.sleep(self._state.timeouts.stable_after)
         self._damaged = 0
         self.neighbour.delivery.accepted()
 
@@ -495,7 +493,7 @@ class Receiver:
         caller = hello.id
         becomes = self._edges.is_member(caller) and hello.round >= self._state.round
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.newcomer if becomes else 0):
+            async with asyncio.timeout(self._state.timeouts.newcomer_timeout if becomes else 0):
                 while not any(self._edges.has(direction, caller) for direction in directions):
                     await self._edges.wait_changed()
                 return None
@@ -546,7 +544,7 @@ class Receiver:
             self._state.deliveries.accepted(sender)
         self._edges.on_handshake("receive", sender)
         try:
-            await pipe.tell(Reply(welcome=self._welcome(sender)).SerializeToString(), self._state.timeouts.read)
+            await pipe.tell(self._welcome(sender), self._state.timeouts.read)
             while True:
                 await self._receive(pipe)
         except BadFrameError as error:
@@ -572,14 +570,10 @@ class Receiver:
         await self.inbox(sender).room(self._most_held)
         return await self.take(sender, data)
 
-    def _welcome(self, sender: str) -> Welcome:
-        positions = [
-            Position(round=key.round, step=key.step, next=message.next)
-            for key, message in self.inbox(sender).messages.items()
-        ]
-        return Welcome(
-            durable=self._state.durability.own, round=self.round, positions=positions, life=self._identity.life
-        )
+    def _welcome(self, sender: str) -> bytes:
+        messages = self.inbox(sender).messages.items()
+        positions = [Position(round=key.round, step=key.step, next=message.next) for key, message in messages]
+        return self._state.welcome(self.round, positions)
 
     async def take(self, sender: str, data: bytes) -> bool:
         """One frame: keep it, or raise what is wrong with it; whether it is new."""

@@ -6,7 +6,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ from peer.network.streams.handshake import (
 )
 from peer.network.streams.stream import Backoff, CountedPipe, DeliveryTracker, Traffic
 from peer.network.transport import DisconnectedError, LocallyClosedError, Pipe, Service, Transport
-from peer.network.wire.messages import Refusal, Resources, UntrustedDecoder, Welcome
+from peer.network.wire.messages import Position, Refusal, Reply, Resources, UntrustedDecoder, Welcome
 from peer.telemetry.events import Report
 
 Memory = Callable[[int, torch.dtype], Tensor]
@@ -76,7 +76,7 @@ class NetworkState:
             if board
             else Durability(identity.id, self.edges, identity.rounds, identity.keyring, identity.view)
         )
-        self.traffic, self.deliveries = Traffic(), DeliveryTracker(timeouts.deliver)
+        self.traffic, self.deliveries = Traffic(), DeliveryTracker(timeouts.delivery_timeout)
         self.foreign, self.surprises = UntrustedDecoder(limits, len(addresses)), Surprises(limits)
         self.round = 0
         """The one this peer is in."""
@@ -86,6 +86,11 @@ class NetworkState:
     @property
     def id(self) -> str:
         return self.identity.id
+
+    def welcome(self, round: int, positions: Iterable[Position] = ()) -> bytes:
+        """The answer to a hello on a stream of tensors: what is durable here (R3), and what has arrived since."""
+        welcome = Welcome(durable=self.durability.own, round=round, positions=positions, life=self.identity.life)
+        return Reply(welcome=welcome).SerializeToString()
 
     @asynccontextmanager
     async def stream(self, neighbour: Neighbour, service: Service) -> AsyncIterator[tuple[CountedPipe, Welcome]]:

@@ -101,7 +101,9 @@ class StreamTakeover:
 
         A stream in use does not give way more than some times in a row; then this one waits, or until that one ends.
         """
-        pace = self._paces.setdefault(pipe.peer, RateLimiter(self._limits.successions, self._timeouts.succeed))
+        pace = self._paces.setdefault(
+            pipe.peer, RateLimiter(self._limits.successions, self._timeouts.takeover_interval)
+        )
         while (older := self._present.get(pipe.peer)) and not pace.take():
             with suppress(TimeoutError):
                 async with asyncio.timeout(pace.wait):
@@ -166,10 +168,10 @@ class Backoff:
     def after_refusal(self, error: RefusedError | None = None) -> float:
         """The same where the neighbour refused the stream or what was sent on it, and is likely to do so again."""
         elsewhere = error is not None and error.refusal.reason == Refusal.VIEW
-        return self._pause(self._timeouts.elsewhere if elsewhere else self._timeouts.refused)
+        return self._pause(self._timeouts.retry_other_view if elsewhere else self._timeouts.retry_refused)
 
     def _pause(self, pauses: tuple[float, ...]) -> float:
-        if self._welcomed is not None and self._clock() - self._welcomed >= self._timeouts.settle:
+        if self._welcomed is not None and self._clock() - self._welcomed >= self._timeouts.stable_after:
             self._failed.clear()
         self._welcomed = None
         pause = pauses[min(self._failed[pauses], len(pauses) - 1)]

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from peer.errors import InputError
-from peer.network.transport.base import (
+from peer.network.transport import (
     REFUSED,
     SERVICES,
     DisconnectedError,

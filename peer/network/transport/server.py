@@ -26,8 +26,8 @@ from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from peer.network.limits import UnknownCallerLimits
+from peer.network.transport import DisconnectedError, ListenConfig, Pipe, StatusHandler
 from peer.network.transport.addresses import Endpoint
-from peer.network.transport.base import DisconnectedError, ListenConfig, Pipe, StatusHandler
 from peer.network.transport.unknown_callers import ConnectionLimiter, ReadSlots, RingAddresses
 from peer.network.wire.messages import SERVICE, DecodeError, Message, StatusRequest
 from peer.process import open_files
@@ -125,29 +125,28 @@ class ServerContext:
         self, place: ListenConfig, holder: SubjectReader | None, strangers: UnknownCallerLimits, report: Report
     ) -> None:
         self.holder, self.strangers = holder, strangers.beside(place.neighbours)
+        self.probe_connections = 2 * strangers.of_one_origin
         self.connections = connection_limit(place.neighbours, self.strangers)
         spare = self.connections - strangers.of_one_member * place.neighbours
-        # For strangers, for other members, and for who comes between two looks.
+        # For unknown callers, for other members, and for those that come between two scans.
         few = min(self.strangers.connections, max(2, spare // 3))
-        self.doorkeeper = ConnectionLimiter(replace(self.strangers, connections=few), report)
-        # Of probes gRPC takes twice as many as there are to be: who comes in between two looks.
+        self.limiter = ConnectionLimiter(replace(self.strangers, connections=few), report)
+        # Of probes gRPC takes twice as many as there are to be: those that come between two scans.
         half = strangers.of_one_origin // 2
-        self.at_probes = ConnectionLimiter(replace(strangers, connections=2 * half, of_one_origin=half), report)
+        self.probe_limiter = ConnectionLimiter(replace(strangers, connections=2 * half, of_one_origin=half), report)
         self.reading = ReadSlots(self.strangers)
         self._ring = RingAddresses(place.ring, strangers)
 
-    def meet(
-        self, context: "grpc.aio.ServicerContext[bytes, bytes]", doorkeeper: ConnectionLimiter
-    ) -> CallOrigin | None:
+    def meet(self, context: "grpc.aio.ServicerContext[bytes, bytes]", limiter: ConnectionLimiter) -> CallOrigin | None:
         """One more call has come; None when its connection has already gone."""
-        if not (where := doorkeeper.called(context.peer())):
+        if not (where := limiter.on_stream(context.peer())):
             return None
         if not self.holder:
             return where, None
         # The certificate itself: gRPC's own list of its names cuts each at a NUL.
         member = self.holder(*(context.auth_context() or {}).get("x509_pem_cert", ()))
         if member:
-            doorkeeper.belongs(where, member)
+            limiter.set_owner(where, member)
         return where, member
 
     async def knows(self, host: str) -> bool:
@@ -166,9 +165,9 @@ class ServerPipe(Pipe):
     """The accepting end, alive as long as its handler runs."""
 
     def __init__(
-        self, context: "grpc.aio.ServicerContext[bytes, bytes]", met: CallOrigin, entrance: ServerContext
+        self, context: "grpc.aio.ServicerContext[bytes, bytes]", met: CallOrigin, server: ServerContext
     ) -> None:
-        self._context, self._entrance = context, entrance
+        self._context, self._server = context, server
         self.caller, self.identity = met
         self.handler = asyncio.current_task()
         self.aborted = False
@@ -189,12 +188,12 @@ class ServerPipe(Pipe):
 
     async def _first(self) -> Any:
         try:
-            async with self._entrance.reading.place(self.caller[0]):
+            async with self._server.reading.slot(self.caller[0]):
                 data = await self._context.read()
         except TimeoutError:
             raise DisconnectedError("others came while it said nothing") from None
         self._spoken = True
-        if isinstance(data, bytes) and len(data) > self._entrance.strangers.hello:
+        if isinstance(data, bytes) and len(data) > self._server.strangers.hello:
             raise DisconnectedError("its first message is no Hello")
         return data
 
@@ -208,15 +207,15 @@ class ServerPipe(Pipe):
 
     def welcome(self, member: str, neighbour: bool = True) -> None:
         super().welcome(member)
-        self._entrance.doorkeeper.belongs(self.caller, member)
+        self._server.limiter.set_owner(self.caller, member)
         if neighbour:
-            self._stays.enter_context(self._entrance.doorkeeper.carrying(self.caller))
+            self._stays.enter_context(self._server.limiter.exempt(self.caller))
 
     def in_use(self) -> None:
-        self._stays.enter_context(self._entrance.doorkeeper.carrying(self.caller, in_use=True))
+        self._stays.enter_context(self._server.limiter.exempt(self.caller, in_use=True))
 
     async def is_known(self) -> bool:
-        return await self._entrance.knows(self.caller[0])
+        return await self._server.knows(self.caller[0])
 
     def ended(self) -> None:
         """Its handler is about to return."""
@@ -237,8 +236,8 @@ AnswerFunction = Callable[[AsyncIterator[Any]], AsyncIterator[Message | bytes]]
 class UnaryHandlers:
     """The handlers of all methods that are no streams between peers."""
 
-    def __init__(self, strangers: UnknownCallerLimits, doorkeeper: ConnectionLimiter, entrance: ServerContext) -> None:
-        self._strangers, self._doorkeeper, self._entrance = strangers, doorkeeper, entrance
+    def __init__(self, limiter: ConnectionLimiter, context: ServerContext) -> None:
+        self._limiter, self._context = limiter, context
 
     def health(self, server: GrpcServer) -> None:
         """Told to everybody: that somebody listens is no secret."""
@@ -265,12 +264,12 @@ class UnaryHandlers:
 
     def _serve(self, answer: AnswerFunction, question: type[Message], public: bool = True) -> Handler:
         async def serve(_requests: Any, context: Any) -> None:
-            if not (met := self._entrance.meet(context, self._doorkeeper)):
+            if not (met := self._context.meet(context, self._limiter)):
                 return
             (host, _), _ = met
             try:
-                async with asyncio.timeout(self._strangers.answer):
-                    if not (public or await self._entrance.knows(host)):
+                async with asyncio.timeout(self._context.strangers.answer):
+                    if not (public or await self._context.knows(host)):
                         raise PermissionError("this is told to callers at the addresses of the ring only")
                     async for reply in answer(self._questions(context, host, question)):
                         await context.write(reply if isinstance(reply, bytes) else reply.SerializeToString())
@@ -287,11 +286,11 @@ class UnaryHandlers:
 
     async def _questions(self, context: Any, host: str, kind: type[Message]) -> AsyncIterator[Message]:
         while True:
-            async with self._entrance.reading.place(host):
+            async with self._context.reading.slot(host):
                 data = await context.read()
             if not isinstance(data, bytes):
                 return
-            if len(data) > self._strangers.request:
+            if len(data) > self._context.strangers.request:
                 raise DecodeError
             yield kind.FromString(data)
 

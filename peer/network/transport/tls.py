@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from peer.errors import InputError
+from peer.network.transport import UNTRUSTED
 from peer.network.transport.addresses import split
-from peer.network.transport.base import UNTRUSTED
 from peer.network.wire.messages import sanitise
 from peer.telemetry.events import CertificatesChanged, Report
 

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Generic, TypeVar
 
 from peer.network.limits import UnknownCallerLimits
-from peer.network.transport.addresses import Endpoint, caller, endpoint, origin, split
+from peer.network.transport.addresses import UNRESOLVED, Endpoint, caller, endpoint, origin, resolve, split
 from peer.telemetry.events import CallerRefused, Report
 from peer.telemetry.telemetry import ThrottledRefusals
 
@@ -45,7 +45,7 @@ class PerOriginQuota(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self._origins)
 
-    def enter(self, one: T, origin: str) -> T | None:
+    def add(self, one: T, origin: str) -> T | None:
         """Let it in; who has to go for it, and is forgotten here."""
         self._origins[one] = origin
         self._by_origin[origin][one] = None
@@ -55,10 +55,10 @@ class PerOriginQuota(Generic[T]):
                 return None
             crowded = max(self._by_origin, key=lambda other: len(self._by_origin[other]))
         oldest = next(iter(self._by_origin[crowded]))
-        self.leave(oldest)
+        self.remove(oldest)
         return oldest
 
-    def leave(self, one: T) -> None:
+    def remove(self, one: T) -> None:
         """It has gone, or is known now; nothing happens if it is not here."""
         if (origin := self._origins.pop(one, None)) is not None:
             del self._by_origin[origin][one]
@@ -67,23 +67,23 @@ class PerOriginQuota(Generic[T]):
 
 
 class ReadSlots:
-    """The places for them, over all connections."""
+    """How many first messages are read at a time, over all connections."""
 
     def __init__(self, strangers: UnknownCallerLimits) -> None:
-        self._crowd: PerOriginQuota[asyncio.Timeout] = PerOriginQuota(
+        self._reading: PerOriginQuota[asyncio.Timeout] = PerOriginQuota(
             strangers.messages, strangers.messages_of_one_origin
         )
 
     @asynccontextmanager
-    async def place(self, host: str) -> AsyncIterator[None]:
-        """Take a place for the block; TimeoutError in it when somebody else needs the place."""
-        async with asyncio.timeout(None) as patience:
-            if other := self._crowd.enter(patience, origin(host)):
+    async def slot(self, host: str) -> AsyncIterator[None]:
+        """Hold a slot for the block; TimeoutError in it when another caller needs the slot."""
+        async with asyncio.timeout(None) as slot:
+            if other := self._reading.add(slot, origin(host)):
                 other.reschedule(asyncio.get_running_loop().time())
             try:
                 yield
             finally:
-                self._crowd.leave(patience)
+                self._reading.remove(slot)
 
 
 class RingAddresses:
@@ -105,17 +105,15 @@ class RingAddresses:
         return host in self._known
 
     async def _look_up(self) -> None:
-        found = await asyncio.gather(*map(_resolved, self._hosts))
+        found = await asyncio.gather(*map(_addresses, self._hosts))
         self._known, self._lookup = frozenset().union(*found), None
         self._stale = asyncio.get_running_loop().time() + self._strangers.resolve
 
 
-async def _resolved(host: str) -> frozenset[str]:
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return frozenset()
-    return frozenset(endpoint(str(place[0]), 0)[0] for *_, place in found)
+async def _addresses(host: str) -> frozenset[str]:
+    with suppress(*UNRESOLVED):
+        return frozenset(endpoint(*place)[0] for place in await resolve(host))
+    return frozenset()
 
 
 DESCRIPTOR_FOLDER = "/dev/fd"
@@ -131,7 +129,7 @@ class ConnectionLimiter:
 
     def __init__(self, strangers: UnknownCallerLimits, report: Report) -> None:
         self._strangers, self._report = strangers, report
-        self._crowd: PerOriginQuota[Endpoint] = PerOriginQuota(strangers.connections, strangers.of_one_origin)
+        self._unknown: PerOriginQuota[Endpoint] = PerOriginQuota(strangers.connections, strangers.of_one_origin)
         self._members: PerOriginQuota[Endpoint] = PerOriginQuota(strangers.connections, strangers.of_one_member)
         """Connections of members that carry no neighbour's stream."""
         self._owners: dict[Endpoint, str] = {}
@@ -147,11 +145,11 @@ class ConnectionLimiter:
         """Of which members it was told that they hold too many."""
         self._nuisances = ThrottledRefusals(report)
 
-    def guard(self, port: int) -> None:
+    def watch_port(self, port: int) -> None:
         """Connections to this port of the process are looked after from now on."""
         self._ports.add(port)
 
-    def called(self, peer: str) -> Endpoint | None:
+    def on_stream(self, peer: str) -> Endpoint | None:
         """One more stream was opened. From where, of what gRPC has as its peer; None when that connection has gone."""
         self._came.set()
         one = caller(peer)
@@ -161,14 +159,14 @@ class ConnectionLimiter:
             self._nuisances.add("calls that are given up before they can be answered", first=GIVEN_UP_CALLS)
         return one
 
-    def belongs(self, caller: Endpoint, member: str) -> None:
+    def set_owner(self, caller: Endpoint, member: str) -> None:
         """The connection is that member's."""
         self._owners[caller] = member
-        self._crowd.leave(caller)
+        self._unknown.remove(caller)
         self._came.set()
 
     @contextmanager
-    def carrying(self, caller: Endpoint, in_use: bool = False) -> Iterator[None]:
+    def exempt(self, caller: Endpoint, in_use: bool = False) -> Iterator[None]:
         """The connection carries a neighbour's stream, or one that counts, for as long as the block."""
         streams = self._in_use if in_use else self._neighbours
         streams[caller] += 1
@@ -183,41 +181,41 @@ class ConnectionLimiter:
         """Look again and again, for ever."""
         while True:
             await asyncio.sleep(self._strangers.look)
-            if not self._crowd:
-                await self._somebody()
-            self.look()
+            if not self._unknown:
+                await self._wait_for_caller()
+            self.scan()
 
-    async def _somebody(self) -> None:
+    async def _wait_for_caller(self) -> None:
         """Until a stream is opened, or a while is over."""
         self._came.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._strangers.look_around):
                 await self._came.wait()
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """Take note of who has come and gone, and show out who is too many."""
         connected = dict(self._connections())
         self._owners = {one: member for one, member in self._owners.items() if one in connected}
-        for crowd in (self._crowd, self._members):
-            for gone in [one for one in crowd if one not in connected]:
-                crowd.leave(gone)
+        for quota in (self._unknown, self._members):
+            for gone in [one for one in quota if one not in connected]:
+                quota.remove(gone)
         for one in self._too_many_of_one():
-            self._show_out(connected, one, "too many connections of one member")
+            self._close(connected, one, "too many connections of one member")
         for one in [*connected]:
             member = self._owners.get(one)
-            crowd, whose = (self._members, member) if member else (self._crowd, origin(one[0]))
+            quota, whose = (self._members, member) if member else (self._unknown, origin(one[0]))
             if one in self._neighbours:
-                crowd.leave(one)
+                quota.remove(one)
             elif one not in connected:
                 continue
-            elif one not in crowd and (other := crowd.enter(one, whose)):
+            elif one not in quota and (other := quota.add(one, whose)):
                 strangers = "too many connections of callers that are not known"
                 guests = "too many connections of members that are no neighbours"
-                self._show_out(connected, other, guests if member else strangers)
+                self._close(connected, other, guests if member else strangers)
             elif self._calls[one] > self._strangers.calls:
-                self._show_out(connected, one, "too many calls on one connection")
+                self._close(connected, one, "too many calls on one connection")
             elif not member and bytes_received(connected[one]) > self._strangers.received:
-                self._show_out(connected, one, "too many bytes from a caller that is not known")
+                self._close(connected, one, "too many bytes from a caller that is not known")
         self._calls.clear()
 
     def _too_many_of_one(self) -> Iterator[Endpoint]:
@@ -242,9 +240,9 @@ class ConnectionLimiter:
             if isinstance(here, tuple) and here[1] in self._ports:
                 yield endpoint(*there[:2]), descriptor
 
-    def _show_out(self, connected: dict[Endpoint, int], one: Endpoint, why: str) -> None:
-        self._crowd.leave(one)
-        self._members.leave(one)
+    def _close(self, connected: dict[Endpoint, int], one: Endpoint, why: str) -> None:
+        self._unknown.remove(one)
+        self._members.remove(one)
         try:
             with borrowed_socket(connected.pop(one)) as connection:
                 if endpoint(*connection.getpeername()[:2]) == one:  # it may be closed by now, and its number another's

@@ -12,11 +12,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Places = NDArray[np.int64]
 Values = NDArray[np.float32]
@@ -93,6 +94,12 @@ DTYPES: dict[Kind, torch.dtype] = {
     "top-k": torch.uint8,
     "uint8": torch.uint8,
 }
+
+
+def vector_bytes(vector: Tensor) -> memoryview:
+    """The bytes of a contiguous vector on the CPU, in place."""
+    buffer: Any = vector.view(torch.uint8).numpy()  # numpy has no bfloat16
+    return memoryview(buffer) if vector.numel() else memoryview(bytearray())
 
 
 class NotDeclaredError(Exception):

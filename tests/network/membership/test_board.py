@@ -4,7 +4,7 @@ import asyncio
 
 from peer.network.durability import SharedDurability
 from peer.network.neighbours import Edges
-from peer.network.transport.base import DurabilityBoard
+from peer.network.transport import DurabilityBoard
 from peer.views.view import STALENESS_BOUND
 
 RING = tuple(f"peer{i}" for i in range(6))

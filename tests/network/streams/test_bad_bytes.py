@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strangers import FLOATS, MANIFEST, SPEC, Door, answer, frame, hello, pipes
 
+from peer.network import transport
 from peer.network.limits import Limits, Timeouts
 from peer.network.streams.handshake import Identity, Refusals
-from peer.network.transport import base
 from peer.network.wire import frames as codec
 from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Heading, Key, decode, encode_frame
 from peer.network.wire.manifest import NotDeclaredError
@@ -184,7 +184,7 @@ def test_a_hello_of_random_bytes_is_read_or_refused(data: bytes) -> None:
     ids=["version", "to", "seed", "200 keys", "manifest", "no neighbour", "not a sender", "long id"],
 )
 async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "Refusal.Reason.ValueType") -> None:
-    door = Door(timeouts=Timeouts(newcomer=0.1))
+    door = Door(timeouts=Timeouts(newcomer_timeout=0.1))
     for _ in range(3):
         caller, pipe = pipes()
         await caller.send(said)
@@ -208,7 +208,7 @@ async def test_who_is_in_another_view_is_refused_and_nothing_is_wrong() -> None:
 
 async def test_a_former_neighbour_that_calls_is_no_news_and_one_that_goes_on_calling_is() -> None:
     """It may not have heard yet that it is none any more."""
-    door = Door(timeouts=Timeouts(newcomer=0.01))
+    door = Door(timeouts=Timeouts(newcomer_timeout=0.01))
     door.edges.neighbours["left"].progress.acked_durable = 2
     door.edges.use(2, ["right"], [])
     assert door.edges.retire({"left": 3}, 3) == ["left"]
@@ -223,7 +223,7 @@ async def test_a_former_neighbour_that_calls_is_no_news_and_one_that_goes_on_cal
 
 async def test_who_is_behind_does_not_wait_to_become_a_neighbour() -> None:
     """It knows of no order of the ring that is not known here."""
-    door = Door(timeouts=Timeouts(newcomer=1e9))
+    door = Door(timeouts=Timeouts(newcomer_timeout=1e9))
     door.state.round = 3
     caller, pipe = pipes()
     await caller.send(hello("far", round=2))
@@ -243,7 +243,7 @@ async def test_a_hello_longer_than_any_is_not_read() -> None:
     door = Door()
     caller, pipe = pipes()
     await caller.send(hello(spec={f"key{i}": "x" for i in range(5000)}))
-    with pytest.raises(base.DisconnectedError, match="at most 4864 belong there"):
+    with pytest.raises(transport.DisconnectedError, match="at most 4864 belong there"):
         await door.receiver.tensors(pipe)
 
 
@@ -269,7 +269,7 @@ async def test_who_is_first_in_a_new_order_waits_for_the_other() -> None:
     assert (await answer(caller)).HasField("welcome")
     assert not door.reported
     caller.abort()
-    with pytest.raises(base.DisconnectedError):
+    with pytest.raises(transport.DisconnectedError):
         await stream
 
 
@@ -288,7 +288,7 @@ async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes
     message = await door.receiver.inbox("left").message(Key(0, 1, 0), 96)
     assert message.complete
     caller.abort()
-    with pytest.raises(base.DisconnectedError):
+    with pytest.raises(transport.DisconnectedError):
         await stream
 
 
@@ -296,7 +296,7 @@ async def test_callers_who_say_nothing_are_let_go() -> None:
     door = Door(timeouts=Timeouts(hello=0.05))
     streams = [asyncio.create_task(door.receiver.tensors(pipes()[1])) for _ in range(300)]
     results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 10)
-    assert all(isinstance(result, base.DisconnectedError) for result in results)
+    assert all(isinstance(result, transport.DisconnectedError) for result in results)
     assert len(door.reported) == 1
 
 

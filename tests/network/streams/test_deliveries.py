@@ -64,7 +64,7 @@ async def test_what_is_sent_and_does_not_arrive_is_told() -> None:
         made = {}
         for id in IDS:
             transport = dammed if id == "a" else memory.transport(id)
-            timeouts = Timeouts(beat=0.02, deliver=0.2)
+            timeouts = Timeouts(heartbeat_interval=0.02, delivery_timeout=0.2)
             state = NetworkState(Identity(id, {}, MANIFEST.digest), {one: one for one in IDS}, transport, timeouts)
             callbacks = NetworkCallbacks(report if id == "a" else lambda _: None, lambda: ("training", 1), Resources)
             made[id] = network = Network(state, MANIFEST, callbacks)

@@ -74,7 +74,7 @@ async def test_nobody_elsewhere_pushes_a_candidate_out() -> None:
 
 
 async def test_a_stream_in_use_gives_way_some_times_and_then_seldom() -> None:
-    streams = StreamTakeover(LIMITS, Timeouts(succeed=1000))
+    streams = StreamTakeover(LIMITS, Timeouts(takeover_interval=1000))
     streams.enter(stream())
     for _ in range(LIMITS.successions):
         next_one = stream()
@@ -117,13 +117,13 @@ async def test_a_pace_is_a_burst_and_then_one_in_a_while(monkeypatch: pytest.Mon
 async def test_refusals_are_tried_again_ever_later_and_cuts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, times = Clock(monkeypatch), Timeouts()
     retries = Backoff(times)
-    assert [retries.after_refusal() for _ in range(8)] == [*times.refused, times.refused[-1]]
+    assert [retries.after_refusal() for _ in range(8)] == [*times.retry_refused, times.retry_refused[-1]]
     assert retries.after_disconnect() == times.retry[0]
     retries.welcomed()
-    assert retries.after_refusal() == times.refused[-1], "a welcome alone is no progress"
+    assert retries.after_refusal() == times.retry_refused[-1], "a welcome alone is no progress"
     retries.welcomed()
-    clock.now += times.settle
-    assert retries.after_refusal() == times.refused[0]
+    clock.now += times.stable_after
+    assert retries.after_refusal() == times.retry_refused[0]
 
 
 async def test_a_link_that_flaps_is_told_of_seldom_and_what_it_is_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ async def test_a_link_that_flaps_is_told_of_seldom_and_what_it_is_at_the_end(mon
         news.change(neighbour, "up", "")
         news.change(neighbour, "down", "connection closed")
     assert len(told) == LIMITS.news
-    clock.now += Timeouts().news
+    clock.now += Timeouts().report_interval
     news.catch_up(neighbour)
     news.catch_up(neighbour)
     changes = 1000 - LIMITS.news
@@ -155,5 +155,5 @@ async def test_ever_other_reasons_are_told_seldom(kinds: int, monkeypatch: pytes
         return sum(one != before for before, one in pairwise(heard))
 
     assert changes() == LIMITS.sayings - 1
-    clock.now += 6 * times.news
+    clock.now += 6 * times.report_interval
     assert changes() <= 6
