@@ -71,7 +71,7 @@ class Door:
         self.reported.append(event)
 
     async def offer(self, data: bytes, sender: str = "left") -> None:
-        await self.receiver.take(sender, data)
+        await self.receiver.receive_frame(sender, data)
 
     @property
     def bytes_held(self) -> int:

@@ -204,7 +204,7 @@ class AllReduce(RingCall):
 
     def _message(self, part: slice, s: int, weight: float) -> MessageWriter:
         length = self._width * (part.stop - part.start)
-        return self.network.writer([self.right], self.call.at(s), length, [weight], self._width * part.start)
+        return self.network.open_message([self.right], self.call.at(s), length, [weight], self._width * part.start)
 
     @property
     def _width(self) -> int:
@@ -235,7 +235,7 @@ class AllGather(RingCall):
         size, position = len(self.ring), self.position
         found = {self.ring[position]: Arrived(vector.clone(), tuple(scalars))}
         if size > 1:
-            await self.network.writer([self.right], self.call, vector.nbytes, scalars).write_gradually(vector)
+            await self.network.open_message([self.right], self.call, vector.nbytes, scalars).write_gradually(vector)
         for s in range(size - 1):
             found[self.ring[position - s - 1]] = await self._take(s, len(scalars), length)
         return found
@@ -248,7 +248,7 @@ class AllGather(RingCall):
         message = await self.network.message(self.left, call, shape, None if whole else frame)
         if s < len(self.ring) - 2:
             length = message.heading.length
-            writer = self.network.writer([self.right], self.call.at(s + 1), length, message.scalars)
+            writer = self.network.open_message([self.right], self.call.at(s + 1), length, message.scalars)
             for start in self.frames(length):
                 await self.network.message(self.left, call, shape, start + frame)
                 writer.write(vector_bytes(message.block(start, frame)))
@@ -306,14 +306,14 @@ class Collectives:
         will not come. Who sent an empty one is left out.
         """
         call = self._call("exchange", name, outgoing.scalars)
-        self._network.audit.told(self._round, name, len(outgoing.scalars) if outgoing.vectors else 0)
+        self._network.audit.record_scalars(self._round, name, len(outgoing.scalars) if outgoing.vectors else 0)
         for to, vector in _by_vector(around.receivers, outgoing.vectors):
             scalars = [*outgoing.scalars.values()] if vector is not None else []
             values = empty(0) if vector is None else vector
-            self._network.writer(to, call, values.nbytes, scalars).write_all(values)
+            self._network.open_message(to, call, values.nbytes, scalars).write_all(values)
         for sender in around.senders:
             if sender not in expected.allowed:
-                self._network.silence(sender, call)
+                self._network.expect_empty(sender, call)
         return Pending(lambda: self._arrivals(around.senders, call, expected))
 
     async def _arrivals(self, senders: Collection[str], call: Call, expected: Expected) -> dict[str, Arrived]:
@@ -339,22 +339,22 @@ class Collectives:
     ) -> dict[str, Arrived]:
         """Everybody's vector and scalars by id, each relayed N−1 times; `length` as in `Expected`."""
         relay = AllGather(self._network, around.ring, self._call("all_gather", name, scalars))
-        self._network.audit.told(self._round, name, len(scalars))
+        self._network.audit.record_scalars(self._round, name, len(scalars))
         return await relay.run(vector, [*scalars.values()], length)
 
     async def gather(self, around: Neighbourhood, name: str, record: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
         """Everybody's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
         relay = AllGather(self._network, around.ring, self._call("gather", name))
-        self._network.audit.told(self._round, name, len(record))
+        self._network.audit.record_scalars(self._round, name, len(record))
         return {id: found.scalars for id, found in (await relay.run(empty(0), [*record], 0)).items()}
 
     async def pass_token(self, around: Neighbourhood, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
         """Send to the right neighbour."""
         call = Call(self._round, FIRST_TOKEN_STEP + self._passed, "token", name)
         self._passed += 1
-        self._network.audit.told(self._round, name, len(numbers))
+        self._network.audit.record_scalars(self._round, name, len(numbers))
         right = RingCall(self._network, around.ring, call).right
-        await self._network.writer([right], call, vector.nbytes, numbers).write_gradually(vector)
+        await self._network.open_message([right], call, vector.nbytes, numbers).write_gradually(vector)
 
     async def receive_token(self, around: Neighbourhood, name: str, length: int | None, numbers: int = 0) -> Arrived:
         """What the left neighbour passed: so many bytes of that vector, or, if None, as many as it likes."""

@@ -59,9 +59,9 @@ class Durability:
         """This peer's own is on disk."""
         if self._keyring.signs and (self._id not in self._announced or round > self.own):
             self._announced[self._id] = self._keyring.sign(Announcement(self._view, max(round, self.own)))
-        self.said(self._id, round)
+        self.record_first_hand(self._id, round)
 
-    def said(self, peer: str, round: int) -> None:
+    def record_first_hand(self, peer: str, round: int) -> None:
         """A peer's own word; ImpossibleError for one that cannot be.
 
         Nobody is more than W rounds past what its neighbours have on disk: until this peer is further, a word counts
@@ -72,7 +72,7 @@ class Durability:
             round = min(round, self.own + STALENESS_BOUND)
         if peer not in self.first_hand or round > self.first_hand[peer]:
             self.first_hand[peer] = round
-            self.stir()
+            self.notify_changed()
 
     def grant(self, durable: Mapping[str, int]) -> None:
         """What the members of a view have on disk because it was decided."""
@@ -82,7 +82,7 @@ class Durability:
     def remember(self, first_hand: Mapping[str, int]) -> None:
         """What had been said in an earlier life."""
         self.first_hand |= {peer: round for peer, round in first_hand.items() if round > self.of(peer)}
-        self.stir()
+        self.notify_changed()
 
     def lost(self, peer: str, said: Hello | Welcome) -> str | None:
         """From its handshake, in a sentence, that a peer has lost rounds it had on disk; None if it has not.
@@ -100,7 +100,7 @@ class Durability:
             "nobody has any more; put a copy of its checkpoint/ back and start it again, or begin anew (`--fresh`)"
         )
 
-    def overheard(self, teller: str, others: Mapping[str, int]) -> None:
+    def record_relayed(self, teller: str, others: Mapping[str, int]) -> None:
         """What a neighbour says of others; ImpossibleError, and nothing of it is believed, if something cannot be."""
         for peer, round in others.items():
             if peer in (teller, self._id) or not self._edges.is_member(peer):
@@ -109,9 +109,9 @@ class Durability:
         news = {peer: at for peer, at in others.items() if at > self._hearsay.get(peer, NOTHING - 1)}
         if news:
             self._hearsay |= news
-            self.stir()
+            self.notify_changed()
 
-    def proved(self, peer: str, round: int, signature: str, certificate: str) -> None:
+    def record_signed(self, peer: str, round: int, signature: str, certificate: str) -> None:
         """What a peer has announced and signed, whoever passes it on; ImpossibleError if it has not, or it cannot be.
 
         certificate: empty where it is the one it has shown before.
@@ -128,7 +128,7 @@ class Durability:
             raise ImpossibleError(f"it told of a round {round} of `{peer}` on disk that `{peer}` has not signed")
         self._announced[peer] = signed
         self._hearsay[peer] = max(round, self._hearsay.get(peer, round))
-        self.stir()
+        self.notify_changed()
 
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
         """What each has announced, to be held against what it promises; where nothing is signed, of neighbours."""
@@ -136,12 +136,12 @@ class Durability:
             return self._announced
         return {peer: Signed(peer, Announcement(self._view, at)) for peer, at in self.first_hand.items()}
 
-    def stir(self) -> None:
+    def notify_changed(self) -> None:
         """Wake all who wait for a change."""
         self.version += 1
         self._changed.set()
 
-    def known(self, listener: str) -> dict[str, int]:
+    def relayed_for(self, listener: str) -> dict[str, int]:
         """What this peer can tell a neighbour of others."""
         neighbours = self._edges.current()
         others = [peer for peer in self._edges.members if peer not in (self._id, listener)]
@@ -195,12 +195,12 @@ class Durability:
         announced = self._announced.get(peer)
         return max(announced.statement.round if announced else NOTHING, self._granted.get(peer, NOTHING))
 
-    async def all_have(self, round: int) -> None:
+    async def wait_all_durable(self, round: int) -> None:
         """Wait until every member is known to have that round on disk."""
         while self.least < round:
-            await self.beyond(self.version)
+            await self.wait_changed(self.version)
 
-    async def beyond(self, version: int) -> None:
+    async def wait_changed(self, version: int) -> None:
         """Wait until something has changed since `version`."""
         while self.version == version:
             self._changed.clear()
@@ -210,10 +210,10 @@ class Durability:
         """Who is more than W rounds behind `round`, as far as is known here, and the round each has on disk."""
         return {peer: at for peer, at in self._reckoned().items() if at < round - STALENESS_BOUND}
 
-    async def allows(self, round: int) -> None:
+    async def wait_within_bound(self, round: int) -> None:
         """Wait until nobody is more than W rounds behind `round`."""
         while self.behind(round):
-            await self.beyond(self.version)
+            await self.wait_changed(self.version)
 
     def _check(self, peer: str, round: int) -> None:
         if not NOTHING <= round <= self._rounds:
@@ -235,12 +235,12 @@ class SharedDurability(Durability):
         super().announce(round)
         self._board.post(self._id, self.own)
 
-    def known(self, listener: str) -> dict[str, int]:
+    def relayed_for(self, listener: str) -> dict[str, int]:
         return {}
 
     def _word(self, peer: str, neighbours: Collection[str]) -> int | None:
         return self._board.rounds.get(peer)
 
-    async def allows(self, round: int) -> None:
+    async def wait_within_bound(self, round: int) -> None:
         while behind := self.behind(round):
             await self._board.news(next(iter(behind)))

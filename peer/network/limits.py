@@ -176,7 +176,7 @@ class RateLimiter:
         self._spent_until = self._clock()
         """When all that has happened would have, had it come evenly."""
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Whether it may happen now; then it counts as done."""
         if self.wait > 0:
             return False

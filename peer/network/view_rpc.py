@@ -56,7 +56,7 @@ class ViewRpc:
         try:
             async with asyncio.timeout(self.timeouts.hello):
                 question = self._foreign.question(await pipe.receive())
-                refusal = self._identity.judge_member(question, pipe.identity)
+                refusal = self._identity.check_member(question, pipe.identity)
                 if question.id not in self.addresses:
                     refusal = refusal or Refusal(reason=Refusal.IDENTITY, detail=f"`{question.id}` is no member")
                 if refusal is None:

@@ -158,7 +158,7 @@ class Checkpointer:
         if course := self._course.state_dict():
             facts["course"] = course
         snapshot = Snapshot(round, tensors, facts, unchanging, new)
-        frames = self._peer.network.frames(round)
+        frames = self._peer.network.outgoing_frames(round)
         self._writing = self._tasks.create_task(shielded(self._write, snapshot, frames))
 
     async def settle(self) -> None:
@@ -173,7 +173,7 @@ class Checkpointer:
         if len(whole) > 1:
             self._announce(whole[-2])
         network = self._peer.network
-        wanted = {snapshot.round, *network.wanted()}  # the newest go with the next checkpoint
+        wanted = {snapshot.round, *network.rounds_still_needed()}  # the newest go with the next checkpoint
         await asyncio.to_thread(self._checkpoints.prune, self._seat.least_wanted(network.durability), wanted)
         await asyncio.to_thread(self._peer.journal.prune, self._checkpoints.rounds()[0])
 
@@ -237,7 +237,7 @@ class Checkpointer:
             raise self._lost(f"this peer is to go on from its round {brought}, and that checkpoint is not whole")
         self._course.load_state_dict(snapshot.facts.get("course", {}))
         self._peer.begin_view()
-        self._peer.network.enter(self._view.first, snapshot.facts["network"], self._known_to_have(before))
+        self._peer.network.begin_view(self._view.first, snapshot.facts["network"], self._known_to_have(before))
         self._announce(before)
         self._report(Resumed(round=snapshot.round))
         return before
@@ -248,7 +248,9 @@ class Checkpointer:
         if before >= 0 and self._peer.id not in dict(self._view.entrants):
             raise self._lost(f"all go back to round {before}, and no checkpoint is whole")
         if before >= 0:
-            self._peer.network.enter(self._view.first, self._peer.network.state_dict(), self._known_to_have(before))
+            self._peer.network.begin_view(
+                self._view.first, self._peer.network.state_dict(), self._known_to_have(before)
+            )
             self._announce(before)
         return before
 
@@ -263,7 +265,7 @@ class Checkpointer:
     async def _do_without(self, snapshot: Snapshot) -> None:
         """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""
         for at, why in (await asyncio.to_thread(self._checkpoints.damaged_messages, snapshot.round)).items():
-            asking = self._peer.network.may_ask(at, snapshot.facts["network"])
+            asking = self._peer.network.receivers_without(at, snapshot.facts["network"])
             if asking:
                 raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
             self._report(CheckpointDamaged(round=at, reason=f"{why}; every neighbour has them"))

@@ -310,7 +310,7 @@ class Communicator(Peer):
         self.round = round
         self._exchanges = list[Pending[dict[str, Received]]]()
         self.departures.begin(round)
-        self.network.begin(round)
+        self.network.begin_round(round)
         self._collectives = Collectives(self.network, round)
         around = self._neighbourhood()
         self.network.audit.authorise(round, around.receivers, around.senders)
@@ -499,7 +499,7 @@ class Communicator(Peer):
         self.ring_order = RingOrder(order, cost_before, cost_after)
         around = self._neighbourhood()
         self.network.audit.reordered(self.round, order)
-        self.network.use(self.round, around.receivers, around.senders)
+        self.network.set_edges(self.round, around.receivers, around.senders)
         self.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
 
     def _neighbourhood(self) -> Neighbourhood:

@@ -308,7 +308,7 @@ class Evaluator:
         course.progress = course.progress.since(self._since(round)).after(round, told, headline.better, rule.margin)
         course.over = course.progress.is_over(round, rule)
         if course.over:
-            self._peer.network.end_after(round)
+            self._peer.network.set_last_round(round)
         if round < self._spec.rounds and course.over:
             self._report(StoppedEarly(round=round, best_round=course.progress.round, figure=headline.name))
 

@@ -191,7 +191,7 @@ class Runtime:
         if self._spec.behaviour:
             self.telemetry.emit(Misbehaving(peers=describe_behaviours(self._spec.behaviour)))
         if self._judge.course.over:
-            self.network.end_after(done)
+            self.network.set_last_round(done)
         self._seat.take(self.network, done)
         if done < self.network.last_round:
             self._complete.unlink(missing_ok=True)
@@ -213,7 +213,7 @@ class Runtime:
     def _use_first_edges(self) -> None:
         """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
         graph, ring, first = self.peer.graph, self.peer.ring, self._view.first
-        self.network.use(first, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))
+        self.network.set_edges(first, receivers(graph, ring, self.peer.id), senders(graph, ring, self.peer.id))
 
     async def _may_start(self, round: int) -> bool:
         """Wait until that round may begin; False if it belongs to the next view."""
@@ -312,7 +312,7 @@ class Runtime:
             else:
                 await self._seat.may_finish(self.network)
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
-        await self.network.leave()
+        await self.network.close_gracefully()
         await self._tell_who_watches()
 
     async def _tell_who_watches(self) -> None:

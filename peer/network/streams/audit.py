@@ -50,7 +50,7 @@ class Audit:
                 if direction not in edges.setdefault(peer, []):
                     edges[peer].append(direction)
 
-    def wrote(self, round: int, to: Iterable[str], payload: PayloadSpec, heading: Heading) -> None:
+    def record_sent(self, round: int, to: Iterable[str], payload: PayloadSpec, heading: Heading) -> None:
         """A message that is being sent to each of `to`."""
         audit = self._rounds[round]
         for peer in to:
@@ -64,7 +64,7 @@ class Audit:
         """All peers have announced that the ring is in another order from here on."""
         self._rounds[round].orders.append([*order])
 
-    def told(self, round: int, name: str, count: int) -> None:
+    def record_scalars(self, round: int, name: str, count: int) -> None:
         """So many numbers of this peer's own go out beside a vector or in a record: once, however many get them."""
         if count:
             self._rounds[round].told[name] += count
@@ -74,7 +74,7 @@ class Audit:
         counts = {name: len(value) if isinstance(value, Sequence) else 1 for name, value in values.items()}
         self._rounds[round].noted |= counts
 
-    def read(self, round: int, sender: str, payload: PayloadSpec, count: int, scalars: int) -> None:
+    def record_received(self, round: int, sender: str, payload: PayloadSpec, count: int, scalars: int) -> None:
         """So many bytes of the vector and of the scalars beside it."""
         audit = self._rounds[round]
         audit.received[sender, payload.name, 0] += count

@@ -78,9 +78,9 @@ class Identity:
         hello.durable, hello.round, hello.life = durable, round, self.life
         return hello.SerializeToString()
 
-    def judge(self, hello: Hello, certificate: str | None) -> Refusal | None:
+    def check(self, hello: Hello, certificate: str | None) -> Refusal | None:
         """Why the sender of `hello` is refused; None if it is of this federation."""
-        if refusal := self.judge_member(hello, certificate):
+        if refusal := self.check_member(hello, certificate):
             return refusal
         if hello.view != self.view:
             refusal = Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
@@ -92,7 +92,7 @@ class Identity:
             return Refusal(reason=Refusal.MANIFEST, detail=detail, keys=self.data)
         return None
 
-    def judge_member(self, hello: Hello | Question, certificate: str | None) -> Refusal | None:
+    def check_member(self, hello: Hello | Question, certificate: str | None) -> Refusal | None:
         """Why whoever says so is no member of this federation; None if it is one, whatever else it brings."""
         if hello.version != VERSION:
             return Refusal(reason=Refusal.VERSION, detail=f"this peer speaks version {VERSION}, not {hello.version}")
@@ -244,8 +244,8 @@ class ThrottledReason:
         self._pace = RateLimiter(limits.sayings, timeouts.report_interval)
         self._last = ""
 
-    def hear(self, why: str) -> str:
+    def update(self, why: str) -> str:
         """The reason as it is to be told now."""
-        if why != self._last and self._pace.take():
+        if why != self._last and self._pace.try_acquire():
             self._last = why
         return self._last

@@ -70,7 +70,7 @@ class LinkReporter:
     def catch_up(self, neighbour: Neighbour) -> None:
         """Tell what has not been told, unless it is too soon."""
         told = self._of(neighbour)
-        if (told.changes or self._replaced(neighbour, told)) and told.pace.take():
+        if (told.changes or self._replaced(neighbour, told)) and told.pace.try_acquire():
             times = f"the link has changed {told.changes} times since this was last told"
             reason = "; ".join(filter(None, [neighbour.reason, *([times] if told.changes > 1 else [])]))
             told.changes, told.reason = 0, neighbour.reason
@@ -250,7 +250,7 @@ class HeartbeatStream:
             version, listener = self._durability.version, self._beats.pipe.peer
             last = self._leaving.is_set() and self._is_up_to_date(listener)
             parted = listener not in self._state.edges.neighbours
-            known = self._durability.known(listener)
+            known = self._durability.relayed_for(listener)
             state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
             if self._state.identity.keyring.signs:
@@ -260,7 +260,7 @@ class HeartbeatStream:
                 told = known
             if (neighbour := self._state.edges.neighbours.get(listener)) and neighbour.is_unreachable:
                 beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.reach.outbound.reason
-            if (taken := self._state.deliveries.taken(listener)) is not None:
+            if (taken := self._state.deliveries.received_count(listener)) is not None:
                 beat.taken = taken
             if clock() - advertised > self._timeouts.resources:
                 advertised = clock()
@@ -301,7 +301,7 @@ class HeartbeatStream:
     async def _until_news(self, version: int) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeouts.heartbeat_interval):
-                await self._durability.beyond(version)
+                await self._durability.wait_changed(version)
 
     async def _listen(self) -> None:
         while True:
@@ -344,7 +344,7 @@ class NeighbourHeartbeats:
     @property
     def accepted(self) -> CountedPipe | None:
         """The stream in use among those that the other peer has opened."""
-        return self._all.accepted.present(self.id)
+        return self._all.accepted.active(self.id)
 
     @property
     def dials_first(self) -> bool:
@@ -353,7 +353,7 @@ class NeighbourHeartbeats:
 
     async def accept(self, pipe: CountedPipe) -> None:
         """The accepting end of a stream, after its hello; beside one in use it counts from its first beat on."""
-        is_used = self._all.accepted.enter(pipe)
+        is_used = self._all.accepted.add(pipe)
         welcome = Reply(welcome=Welcome(durable=self._state.durability.own))
         try:
             await pipe.tell(welcome.SerializeToString(), self._timeouts.read)
@@ -371,7 +371,7 @@ class NeighbourHeartbeats:
                 self.on_end("connection closed")
             raise
         finally:
-            self._all.accepted.leave(pipe)
+            self._all.accepted.remove(pipe)
 
     async def _take_over(self, pipe: CountedPipe) -> None:
         """A stream beside one in use takes its place when it says something."""
@@ -381,7 +381,7 @@ class NeighbourHeartbeats:
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         pipe.unread(beat)
-        await self._all.accepted.succeed(pipe)
+        await self._all.accepted.promote(pipe)
 
     async def converse(self, beats: BeatCodec) -> None:
         """One stream from its welcome to its end."""
@@ -409,7 +409,7 @@ class NeighbourHeartbeats:
                 signs.resources = beat.resources
             if beat.HasField("heard") and beat.heard > neighbour.progress.acked_durable:
                 neighbour.progress.acked_durable = beat.heard
-                self._state.durability.stir()  # a farewell may wait for it
+                self._state.durability.notify_changed()  # a farewell may wait for it
         self._apply_durable(beat)
         taken = beat.taken if beat.HasField("taken") else None
         if beat.state == FAREWELL and self._state.durability.of(self.id) < self._last_round:
@@ -435,12 +435,12 @@ class NeighbourHeartbeats:
         """What it says of itself counts; of others it may hold this peer back; what cannot be is told once."""
         durability = self._state.durability
         try:
-            durability.said(self.id, beat.durable)
+            durability.record_first_hand(self.id, beat.durable)
             if not self._state.identity.keyring.signs:
-                durability.overheard(self.id, beat.others)
+                durability.record_relayed(self.id, beat.others)
             for one in beat.announced:
                 signature, certificate = b64encode(one.signature).decode(), b64encode(one.certificate).decode()
-                durability.proved(one.id, one.round, signature, certificate)
+                durability.record_signed(one.id, one.round, signature, certificate)
         except ImpossibleError as error:
             if not self._doubted:
                 self._doubted = True
@@ -448,7 +448,7 @@ class NeighbourHeartbeats:
                 self._all.callbacks.report(CallerRefused(caller=self.id, reason=reason))
 
     def _is_stalled(self, taken: int | None) -> bool:
-        stalled = self._state.deliveries.stuck(self.id, taken, self._clock())
+        stalled = self._state.deliveries.is_stalled(self.id, taken, self._clock())
         if neighbour := self._neighbour:
             neighbour.delivery.is_stalled = stalled
         return stalled
@@ -564,7 +564,7 @@ class Heartbeats:
     async def close(self) -> None:
         """Say farewell to all neighbours (R8) and wait for the end of all streams: the hearer of a farewell ends it."""
         self.leaving.set()
-        self.state.durability.stir()  # each stream waits there for its next beat
+        self.state.durability.notify_changed()  # each stream waits there for its next beat
         while any(one.streams for one in self._by_id.values()) or not all(
             map(self.has_parted, self.state.edges.neighbours.values())
         ):
@@ -575,7 +575,7 @@ class Heartbeats:
         async with background() as group:
             news = [
                 group.create_task(self.wait_stream_ended()),
-                group.create_task(self.state.durability.beyond(self.state.durability.version)),
+                group.create_task(self.state.durability.wait_changed(self.state.durability.version)),
             ]
             await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
 
@@ -592,7 +592,7 @@ class Heartbeats:
 
     async def close_with(self, former: str) -> None:
         """Tell a former neighbour the last news (R7), and wait until it has ended its streams: then it knows them."""
-        self.state.durability.stir()  # each stream waits there for its next beat
+        self.state.durability.notify_changed()  # each stream waits there for its next beat
         with suppress(TimeoutError):
             async with asyncio.timeout(self.state.timeouts.farewell_timeout):
                 while self.of(former).streams:

@@ -121,14 +121,14 @@ class NetworkState:
             neighbour.signs.last_heartbeat = asyncio.get_running_loop().time()  # it is on its way, and not lost
         if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):
             with suppress(ImpossibleError):
-                self.durability.said(neighbour.id, refusal.durable)
+                self.durability.record_first_hand(neighbour.id, refusal.durable)
                 neighbour.progress.in_later_view = True
-                self.durability.stir()
+                self.durability.notify_changed()
         if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.progress.released:
             with suppress(ImpossibleError):
-                self.durability.said(neighbour.id, refusal.durable)
+                self.durability.record_first_hand(neighbour.id, refusal.durable)
                 neighbour.progress.released = neighbour.id not in self.edges.current()
-                self.durability.stir()
+                self.durability.notify_changed()
 
 
 class DialledStream(ABC):
@@ -149,10 +149,10 @@ class DialledStream(ABC):
             except LocallyClosedError:
                 pause = self._backoff.after_disconnect()
             except DisconnectedError as error:
-                self.on_disconnect(self._reason.hear(str(error)))
+                self.on_disconnect(self._reason.update(str(error)))
                 pause = self._backoff.after_disconnect()
             except RefusedError as error:
-                self.on_refusal(error, self._reason.hear(str(error)))
+                self.on_refusal(error, self._reason.update(str(error)))
                 pause = self._backoff.after_refusal(error)
             await asyncio.sleep(pause)
 

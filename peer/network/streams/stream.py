@@ -81,11 +81,11 @@ class StreamTakeover:
         self._paces: dict[str, RateLimiter] = {}
         self._changed = asyncio.Event()
 
-    def present(self, caller: str) -> CountedPipe | None:
+    def active(self, caller: str) -> CountedPipe | None:
         """The one that counts."""
         return self._present.get(caller)
 
-    def enter(self, pipe: CountedPipe) -> bool:
+    def add(self, pipe: CountedPipe) -> bool:
         """A welcomed stream, and whether it counts at once, as there is no other; else it is a candidate."""
         if pipe.peer not in self._present:
             self._put_in_use(pipe)
@@ -96,7 +96,7 @@ class StreamTakeover:
             _one_too_many(candidates).abort()
         return False
 
-    async def succeed(self, pipe: CountedPipe) -> None:
+    async def promote(self, pipe: CountedPipe) -> None:
         """It has said something of use: from now on it counts, and the older one is ended.
 
         A stream in use does not give way more than some times in a row; then this one waits, or until that one ends.
@@ -104,7 +104,7 @@ class StreamTakeover:
         pace = self._paces.setdefault(
             pipe.peer, RateLimiter(self._limits.successions, self._timeouts.takeover_interval)
         )
-        while (older := self._present.get(pipe.peer)) and not pace.take():
+        while (older := self._present.get(pipe.peer)) and not pace.try_acquire():
             with suppress(TimeoutError):
                 async with asyncio.timeout(pace.wait):
                     self._changed.clear()
@@ -127,7 +127,7 @@ class StreamTakeover:
         for pipe in (*([present] if present else []), *self._candidates.pop(caller, [])):
             pipe.abort()
 
-    def leave(self, pipe: CountedPipe) -> None:
+    def remove(self, pipe: CountedPipe) -> None:
         """It has ended."""
         if self._present.get(pipe.peer) is pipe:
             del self._present[pipe.peer]
@@ -190,24 +190,24 @@ class DeliveryTracker:
         self._progress: dict[str, tuple[int, float]] = {}
         """How many frames each neighbour had taken, and since when it has not taken more."""
 
-    def opened(self, to: str) -> None:
+    def on_open(self, to: str) -> None:
         """A new stream."""
         self._sent[to] = 0
 
-    def ended(self, to: str) -> None:
+    def forget(self, to: str) -> None:
         """There will be no other stream."""
         self._sent.pop(to, None)
 
-    def sent(self, to: str) -> None:
+    def on_sent(self, to: str) -> None:
         """One more frame."""
         self._sent[to] += 1
 
-    def accepted(self, sender: str) -> None:
+    def on_accept(self, sender: str) -> None:
         """A new stream from there."""
         self._taken[sender] = 0
 
     @contextmanager
-    def took(self, sender: str) -> Iterator[None]:
+    def receiving(self, sender: str) -> Iterator[None]:
         """One more frame from there; the next one is read after the block."""
         self._taken[sender] += 1
         self._waiting.add(sender)
@@ -216,11 +216,11 @@ class DeliveryTracker:
         finally:
             self._waiting.discard(sender)
 
-    def taken(self, sender: str) -> int | None:
+    def received_count(self, sender: str) -> int | None:
         """For the beats; None while the sender has to wait for this peer: nothing is read then, and all is well."""
         return None if sender in self._waiting else self._taken.get(sender)
 
-    def stuck(self, to: str, taken: int | None, now: float) -> bool:
+    def is_stalled(self, to: str, taken: int | None, now: float) -> bool:
         """Whether frames have been on their way to a neighbour for too long, which now says how many it has taken."""
         if taken is None or taken >= self._sent.get(to, 0):
             self._progress.pop(to, None)

@@ -61,7 +61,7 @@ class WaitReporter:
                 self._report(waiting)
             return
         begins, reminds = self._told is None, self._told is not None and self._clock() >= self._due
-        if not reminds and (ids == self._told or not self._pace.take()):
+        if not reminds and (ids == self._told or not self._pace.try_acquire()):
             return
         if begins or reminds:
             longer = min(2 * self._interval, self._reminders.members_longest)
