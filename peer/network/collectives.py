@@ -11,8 +11,7 @@ is summed in ring order from position c, never in order of arrival, so all peers
 its sums, in the part that it finishes as it sends the mean, which it then takes for the mean itself. `Rounding`
 keeps what was lost and adds it to what is sent next.
 
-**Everybody's vector or record to everybody** (`AllGather`): each is passed on N − 1 times round the ring, frame by
-frame.
+**The all-gather** of vectors or records (`AllGather`): each is relayed N − 1 times round the ring, frame by frame.
 
 What has been sent and waits for its answers is a `Pending`: begun at the call, ended by `await`.
 """
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 
 class Pending(Coroutine[Any, Any, T]):
-    """The awaitable half of a call. One that nobody awaits holds no coroutine, and dies without a warning."""
+    """The awaitable half of a call. If it is never awaited it holds no coroutine, and is dropped without a warning."""
 
     def __init__(self, finish: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._finish = finish
@@ -160,7 +159,7 @@ class AllReduce(RingCall):
         self.network.inbox(self.left).consume(message)
 
     def _add(self, vector: Tensor, where: slice, arrived: Tensor, total: float | None) -> Tensor:
-        """Add the others' sum to the values at `where`, and divide it by `total` if it is everybody's; what goes on."""
+        """Add the others' sum to the values at `where`, divide it by `total` if it is complete; return what goes on."""
         values, left = vector[where].add_(arrived), self.left
         if total is not None:
             values.div_(self._total(total, f", and {left} says that the others' are not"))
@@ -228,7 +227,7 @@ class AllGather(RingCall):
     """One all-gather."""
 
     async def run(self, vector: Tensor, scalars: Sequence[float], length: int | None) -> dict[str, Arrived]:
-        """Everybody's vector (on the CPU) and float64 scalars by id; `length` in bytes, None: each its own.
+        """Every peer's vector (on the CPU) and float64 scalars by id; `length` in bytes, None: each its own.
 
         In step s a peer sends to the right what it took from the left in step s − 1, its own first.
         """
@@ -261,7 +260,7 @@ FIRST_TOKEN_STEP = 1 << 31
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Where a peer is: the ring's order, and its edges on the graph."""
+    """A peer's place: the ring's order, and its edges on the graph."""
 
     ring: tuple[str, ...]
     receivers: tuple[str, ...]
@@ -281,9 +280,9 @@ class Expected(NamedTuple):
     length: int | None
     """Bytes of every sender's vector; None if each may send one of its own length."""
     required: Collection[str]
-    """Who must send one."""
+    """Peers that must send one."""
     allowed: Collection[str]
-    """Who may; everybody else's is refused."""
+    """Peers that may; every other one's is refused."""
 
 
 class Collectives:
@@ -302,8 +301,8 @@ class Collectives:
     ) -> Pending[dict[str, Arrived]]:
         """Send at once; what is returned waits for the others, and gives what each sent, in the senders' order.
 
-        A receiver for whom there is no vector gets an empty message under the same key, so that nobody waits for what
-        will not come. Who sent an empty one is left out.
+        A receiver for which there is no vector gets an empty message under the same key, so that it does not wait for
+        what will not come. Senders of an empty one are left out.
         """
         call = self._call("exchange", name, outgoing.scalars)
         self._network.audit.record_scalars(self._round, name, len(outgoing.scalars) if outgoing.vectors else 0)
@@ -337,13 +336,13 @@ class Collectives:
     async def all_gather(
         self, around: Neighbourhood, name: str, vector: Tensor, scalars: Mapping[str, float], length: int | None
     ) -> dict[str, Arrived]:
-        """Everybody's vector and scalars by id, each relayed N−1 times; `length` as in `Expected`."""
+        """Every peer's vector and scalars by id, each relayed N−1 times; `length` as in `Expected`."""
         relay = AllGather(self._network, around.ring, self._call("all_gather", name, scalars))
         self._network.audit.record_scalars(self._round, name, len(scalars))
         return await relay.run(vector, [*scalars.values()], length)
 
     async def gather(self, around: Neighbourhood, name: str, record: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
-        """Everybody's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
+        """Every peer's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
         relay = AllGather(self._network, around.ring, self._call("gather", name))
         self._network.audit.record_scalars(self._round, name, len(record))
         return {id: found.scalars for id, found in (await relay.run(empty(0), [*record], 0)).items()}

@@ -56,7 +56,7 @@ def check(path: Path) -> Iterator[CheckResult]:
 async def _neighbours(config: PeerConfig, spec: Spec, chain: CertificateBundle | None) -> list[CheckResult]:
     """Those of the ring as it is written, all called at once."""
     around = neighbours(spec.protocol.graph, spec.ids, config.id)
-    async with aclosing(StatusClient(spec.name, spec.addresses, chain, patience=TCP_CHECK_TIMEOUT_S)) as peers:
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain, timeout_s=TCP_CHECK_TIMEOUT_S)) as peers:
         return [*await asyncio.gather(*(_neighbour(id, spec.addresses[id], peers) for id in around))]
 
 

@@ -2,7 +2,7 @@
 
 **A message's way.** A collective (`network/collectives.py`) calls `Network.open_message`, which lets out only what
 the manifest and the edges allow, and records it in the audit. The `MessageWriter` cuts the message into frames,
-encodes each once for all receivers, and puts it into the `Outbox` of each. The receiver's `OutgoingLink` sends what
+encodes each once for all receivers, and puts it into the `Outbox` of each. The `OutgoingLink` to each sends what
 its outbox holds, in the order of writing, over a pipe of the transport (`transport/grpc.py`; within one process
 `transport/memory.py`). At the other end the `Receiver` reads the hello and admits or refuses the caller; checks
 each frame against checksum, manifest and edges; and puts it into the `Inbox` of its sender, where frames become an
@@ -25,7 +25,7 @@ neighbours so.
 - **R1 Function.** A message depends only on the sender's state at the start of the round and on messages received
   in it; whatever else it depends on (a secret, a measurement) is in the journal, on disk, before it is used. So a
   peer that replays a round writes the same bytes again, and a repeat can be told from a conflict by its digest. The
-  runtime upholds it (`runtime/journal.py`); everything here rests on it.
+  runtime upholds it (`runtime/checkpoints.py:Journal`); everything here rests on it.
 - **R2 Outbox.** A checkpoint holds the state *and* the messages of the round that neighbours may still ask for
   (`Outbox.of_round`, `Network.outgoing_frames`). With the messages only in memory, two neighbours that die together
   can wait for each other for ever. They go back into the outboxes in the order of writing: in another one, a
@@ -200,7 +200,7 @@ class OutgoingLink(DialledStream):
         """
         state = self._state
         try:
-            theirs = await do_handshake(pipe, state.welcome(state.round), state.timeouts.answer, state.foreign)
+            theirs = await do_handshake(pipe, state.welcome(state.round), state.timeouts.answer, state.decoder)
             await enters()
             await self.serve(pipe, theirs)
         except RefusedError as error:
@@ -250,7 +250,7 @@ class OutgoingLink(DialledStream):
     async def _until_refused(self, pipe: Pipe) -> NoReturn:
         """Wait on a welcomed stream for its end, or for RefusedError of what was sent; nothing else comes."""
         try:
-            reply = self._state.foreign.reply(await pipe.receive())
+            reply = self._state.decoder.reply(await pipe.receive())
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         if not reply.HasField("refusal"):
@@ -470,7 +470,7 @@ class Receiver:
         try:
             async with asyncio.timeout(patience):
                 said = await pipe.receive()
-            hello = self._state.foreign.hello(said)
+            hello = self._state.decoder.hello(said)
         except (TimeoutError, BadFrameError) as error:
             why = str(error) or f"said nothing for {patience:.0f} s"
             self.refusals.add(CallerRefused(caller="a stranger", origin=pipe.origin, kind="stranger", reason=why))

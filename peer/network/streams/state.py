@@ -30,16 +30,16 @@ from peer.network.wire.messages import Position, Refusal, Reply, Resources, Untr
 from peer.telemetry.events import Report
 
 Memory = Callable[[int, torch.dtype], Tensor]
-"""Where an arriving vector of so many values is put together, on the CPU, whatever was in it."""
+"""Allocates a vector of so many values on the CPU, uninitialised, in which a message is put together."""
 
 
 def pageable(size: int, dtype: torch.dtype) -> Tensor:
-    """Memory as any other."""
+    """Ordinary memory."""
     return torch.empty(size, dtype=dtype)
 
 
 async def no_views(_pipe: Pipe) -> None:
-    """Answers no question: the members of the run stay the same."""
+    """Answer no question about views: the members of the run stay the same."""
     raise DisconnectedError("the members of this run stay the same")
 
 
@@ -49,15 +49,15 @@ class NetworkCallbacks:
 
     report: Report
     state: Callable[[], tuple[str, int]]
-    """What it does, and in which round."""
+    """What the peer does, and in which round."""
     resources: Callable[[], Resources]
     memory: Memory = pageable
     questions: Callable[[Pipe], Awaitable[None]] = no_views
-    """Answers one about views."""
+    """Answers a question about views."""
 
 
 class NetworkState:
-    """Who this peer is, with whom it may speak, what is on whose disk, and what has passed between them."""
+    """What the streams of one peer share."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class NetworkState:
             else Durability(identity.id, self.edges, identity.rounds, identity.keyring, identity.view)
         )
         self.traffic, self.deliveries = Traffic(), DeliveryTracker(timeouts.delivery_timeout)
-        self.foreign, self.surprises = UntrustedDecoder(limits, len(addresses)), Surprises(limits)
+        self.decoder, self.surprises = UntrustedDecoder(limits, len(addresses)), Surprises(limits)
         self.round = 0
         """The one this peer is in."""
         self.last_round = identity.rounds
@@ -99,7 +99,7 @@ class NetworkState:
         pipe = CountedPipe(await self.transport.dial(neighbour.address, service), neighbour.id, self.traffic)
         try:
             hello = self.identity.hello(neighbour.id, self.durability.own, self.round)
-            welcome = await do_handshake(pipe, hello, self.timeouts.answer, self.foreign)
+            welcome = await do_handshake(pipe, hello, self.timeouts.answer, self.decoder)
             neighbour.mark_reachable()
             yield pipe, welcome
         except RefusedError as error:
@@ -116,7 +116,7 @@ class NetworkState:
             pipe.abort()
 
     def _released(self, neighbour: Neighbour, refusal: Refusal) -> None:
-        """Who has gone on to a later view, or has forgotten this edge first, says how far it is."""
+        """A neighbour that is in a later view, or has forgotten this edge first (R7), says how far it is."""
         if refusal.reason == Refusal.VIEW:
             neighbour.signs.last_heartbeat = asyncio.get_running_loop().time()  # it is on its way, and not lost
         if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):

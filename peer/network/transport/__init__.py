@@ -21,12 +21,12 @@ os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-AES128-CBC-SHA"
 
 
 class DurabilityBoard:
-    """Everybody's durable round, in its own word."""
+    """The durable round of each peer, as it posts it itself."""
 
     def __init__(self) -> None:
         self.rounds: dict[str, int] = {}
         self._news: dict[str, asyncio.Event] = {}
-        """Of those who are waited for, the next."""
+        """The next post of peers that are waited for."""
 
     def post(self, peer: str, round: int) -> None:
         self.rounds[peer] = round
@@ -43,7 +43,7 @@ Service = Literal["Tensors", "Fetch", "Heartbeat", "Views"]
 SERVICES: tuple[Service, ...] = get_args(Service)
 
 REFUSED = "connection refused"
-"""By a machine that is there: nobody listens at that port."""
+"""By a machine that is there: no process listens at that port."""
 TIMED_OUT = "timed out"
 NO_ROUTE = "no route"
 FORBIDDEN = "forbidden by a firewall"
@@ -52,7 +52,7 @@ UNTRUSTED = "its certificate is not from the federation's CA, has expired or nam
 
 
 class DisconnectedError(Exception):
-    """The other end is gone or was never reached; says why in a few words, such as `connection refused`."""
+    """The other end is gone or was never reached; the text says why, such as `connection refused`."""
 
 
 class LocallyClosedError(DisconnectedError):
@@ -60,7 +60,7 @@ class LocallyClosedError(DisconnectedError):
 
 
 class BreachError(DisconnectedError):
-    """This peer has ended the stream for what the other end said; says what it was."""
+    """This peer has ended the stream for what the other end sent; the text says what."""
 
 
 class Pipe(ABC):
@@ -71,15 +71,15 @@ class Pipe(ABC):
     origin: str = ""
     """From which address the other end came, for the log."""
     member: str = ""
-    """Who the other end is, once that is known."""
+    """The id of the other end, once it is identified."""
 
     @abstractmethod
     async def send(self, data: bytes) -> None:
         """Hand over one message, waiting while the other end is slow; DisconnectedError when it is gone."""
 
     async def tell(self, data: bytes, seconds: float) -> None:
-        """The same of a message that is to be read within so many seconds; DisconnectedError when it is not: the other
-        end may be cut off as well as deaf."""
+        """Send a message to be read within so many seconds, or raise DisconnectedError: the other end may be cut
+        off in both directions."""
         try:
             async with asyncio.timeout(seconds):
                 await self.send(data)
@@ -92,18 +92,18 @@ class Pipe(ABC):
 
     @abstractmethod
     async def finish(self) -> None:
-        """Say that nothing more will be sent and wait until the other end has read everything."""
+        """End this direction and wait until the other end has read everything."""
 
     @abstractmethod
     def abort(self) -> None:
         """Drop the stream at once."""
 
     def welcome(self, member: str, neighbour: bool = True) -> None:
-        """The other end is that member: what strangers may take counts no more, and a neighbour has room of its own."""
+        """The other end is that member: it is no unknown caller any more, and a neighbour has room of its own."""
         self.member = member
 
     def in_use(self) -> None:  # noqa: B027 (most pipes count nothing)
-        """Of its caller's streams this one counts."""
+        """This is the active one of its caller's streams."""
 
     async def is_known(self) -> bool:
         """Whether the other end may know of this federation: it has a certificate, or is at an address of the ring."""
@@ -115,11 +115,11 @@ class ListenConfig:
     """Where a peer listens, and among whom."""
 
     listen: str | None
-    """None for a peer that dials out: nobody calls it."""
+    """None for a peer that only dials out."""
     probes: str | None = None
     """Another address, for health checks alone."""
     ring: tuple[str, ...] = ()
-    """Everybody's addresses."""
+    """The addresses of all members."""
     neighbours: int = 0
     """How many it has at a time."""
 
@@ -138,7 +138,7 @@ class Transport(ABC):
 
     @abstractmethod
     async def listen(self, accept: StreamHandler) -> None:
-        """Serve until `close`; `accept` takes every incoming stream. InputError: address in use."""
+        """Serve until `close`; `accept` takes every incoming stream. Raises InputError if the address is in use."""
 
     @abstractmethod
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class Transport(ABC):
 
     @abstractmethod
     async def reach(self, address: str) -> None:
-        """Find out whether somebody listens there, whoever it is; DisconnectedError says why nobody does."""
+        """Find out whether any process listens there; raises DisconnectedError with the reason if none does."""
 
     @abstractmethod
     async def renew(self, address: str, *services: Service) -> None:

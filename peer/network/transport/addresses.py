@@ -1,8 +1,7 @@
-"""host:port: how it is written, whether this machine can listen there, and whether somebody answers there.
+"""host:port: how it is written, whether this machine can listen there, and whether something answers there.
 
-Whether somebody answers is found out by a bare TCP connection, closed at once. It tells sooner than gRPC, and why
-not: again and again for a neighbour that is silent (`TcpProbe`), and once, in a sentence for a person, before a
-start (`check_tcp`).
+Whether something answers is found out by a bare TCP connection, closed at once. It tells sooner than gRPC, and why
+not: every half second for a silent neighbour (`TcpProbe`), and once, in a sentence, before a start (`check_tcp`).
 """
 
 import asyncio
@@ -43,7 +42,7 @@ def names_of(address: str) -> frozenset[str]:
 
 
 def why_taken(address: str) -> str | None:
-    """Why nobody can listen at `host:port` on this machine now, in a few words; None if one can."""
+    """Why no process can listen at `host:port` on this machine now, in a few words; None if one can."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(*split(address), type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -78,7 +77,7 @@ def caller(peer: str) -> Endpoint | None:
 
 
 def origin(host: str) -> str:
-    """Whom connections from there are counted to: whoever has one IPv6 address has 2^64."""
+    """What connections from there are counted to: a host with one IPv6 address has 2^64."""
     try:
         number = ipaddress.ip_address(host)
     except ValueError:

@@ -124,7 +124,7 @@ class ClientPipe(Pipe):
 def _unless_cancelled(error: DisconnectedError) -> DisconnectedError | asyncio.CancelledError:
     """What to raise where a call has ended; a task that is to end must not take it for a break and call again.
 
-    While gRPC prepares a call, whoever reads waits for a task of gRPC's, which takes a cancellation for itself. If the
+    While gRPC prepares a call, its reader waits for a task of gRPC's, which takes a cancellation for itself. If the
     connection breaks in that moment, all that comes out of `read` is the break.
     """
     task = asyncio.current_task()
@@ -132,7 +132,7 @@ def _unless_cancelled(error: DisconnectedError) -> DisconnectedError | asyncio.C
 
 
 def describe_grpc_error(details: str, secure: bool) -> str:
-    """gRPC's account of a failure in a few words that a person can act on; of TLS only where there is any."""
+    """gRPC's account of a failure in a few words to act on; TLS is mentioned only where it is used."""
     if "failed to connect" in details and "Socket closed" in details:
         return CERTIFICATE_REJECTED if secure else CLOSED_AT_ONCE
     for sign, words in (GRPC_REASONS | TLS_REASONS if secure else GRPC_REASONS).items():
@@ -143,7 +143,7 @@ def describe_grpc_error(details: str, secure: bool) -> str:
 
 MAX_MESSAGE = largest_frame(Limits().frame) + 4096
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
-"""Nobody compresses here: a message that is, a few bytes that may unfold to any number, ends its call unread."""
+"""No peer compresses: a compressed message, a few bytes that may unfold to any number, ends its call unread."""
 SERVER_OPTIONS = [
     UNCOMPRESSED,
     ("grpc.max_send_message_length", MAX_MESSAGE),
@@ -183,7 +183,7 @@ class GrpcTransport(Transport):
         report: Report = lambda _event: None,
     ) -> None:
         self._place, self._status, self._security = place, status, security
-        self._context = ServerContext(place, security.holder if security else None, strangers, report)
+        self._context = ServerContext(place, security.subject if security else None, strangers, report)
         self._servers: dict[str, GrpcServer] = {}
         self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
         self._accepted: WeakSet[ServerPipe] = WeakSet()
@@ -293,7 +293,7 @@ class GrpcTransport(Transport):
                 await channel.close()
 
     async def _renew_all(self) -> None:
-        """The certificates are new ones: open every connection again, so that nobody goes on with an old one."""
+        """The certificates are new: open every connection again, so that none goes on with an old one."""
         await shielded(self._serve_anew)  # gRPC stumbles over a server whose start or end is cancelled
 
     async def _serve_anew(self) -> None:

@@ -95,7 +95,7 @@ class MemoryPipe(Pipe):
 
 
 class MemoryNetwork:
-    """The addresses at which peers of this process listen, and the board that they read, if there is one."""
+    """The addresses at which peers of this process listen, and the board that they share, if there is one."""
 
     def __init__(self, board: DurabilityBoard | None = None) -> None:
         self.board = board

@@ -1,10 +1,10 @@
-"""What callers may take who have not said who they are, so that nobody's many keep out another's few.
+"""What unidentified callers may take, so that the many of one origin do not keep out the few of another.
 
-gRPC can count connections, but not whose they are: `ConnectionLimiter` looks at this process's own sockets and
-closes those that are too many. gRPC keeps each message until it is whole: `ReadSlots` lets only a few of unknown
-callers be read at a time. In both, whoever comes is let in and the oldest of the origin that has the most goes
-(`PerOriginQuota`): who says soon who it is gets through, however many are silent. Where there is no certificate to
-tell who calls, `RingAddresses` tells whether the call comes from an address of the ring.
+gRPC can count connections, but not by caller: `ConnectionLimiter` scans this process's own sockets and closes excess
+ones. gRPC keeps each message until it is whole: `ReadSlots` reads only a few of unidentified callers at a time. In
+both, a new one is let in and the oldest of the origin that has the most goes (`PerOriginQuota`): a caller that
+identifies itself soon gets through, however many are silent. Where no certificate identifies a caller,
+`RingAddresses` tells whether the call comes from an address of the ring.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class PerOriginQuota(Generic[T]):
-    """At most `most` in all and `of_one_origin` from one address. Whoever comes is let in, and an older one goes.
+    """At most `most` in all and `of_one_origin` from one address.
 
-    It is the oldest of the origin that has the most: who says soon who it is gets through, however many are silent.
+    A new one is let in, and the oldest of the origin that has the most goes for it.
     """
 
     def __init__(self, most: int, of_one_origin: int) -> None:
@@ -46,7 +46,7 @@ class PerOriginQuota(Generic[T]):
         return iter(self._origins)
 
     def add(self, one: T, origin: str) -> T | None:
-        """Let it in; who has to go for it, and is forgotten here."""
+        """Let it in; return the one that has to go for it, and is forgotten here."""
         self._origins[one] = origin
         self._by_origin[origin][one] = None
         crowded = origin
@@ -59,7 +59,7 @@ class PerOriginQuota(Generic[T]):
         return oldest
 
     def remove(self, one: T) -> None:
-        """It has gone, or is known now; nothing happens if it is not here."""
+        """It has gone, or is identified now; nothing happens if it is not here."""
         if (origin := self._origins.pop(one, None)) is not None:
             del self._by_origin[origin][one]
             if not self._by_origin[origin]:
@@ -87,7 +87,7 @@ class ReadSlots:
 
 
 class RingAddresses:
-    """The ring's hosts, looked up when somebody asks and remembered for a while, whether they were found or not."""
+    """The ring's hosts, looked up on demand and remembered for a while, whether they were found or not."""
 
     def __init__(self, ring: Iterable[str], strangers: UnknownCallerLimits) -> None:
         self._hosts, self._strangers = {split(address)[0] for address in ring}, strangers
@@ -124,8 +124,10 @@ BYTES_RECEIVED_OFFSET = 128
 
 
 class ConnectionLimiter:
-    """Looks at this process's own sockets and shuts those that are too many: of strangers, of one member, of members
-    that are no neighbours. So a neighbour finds room, whatever all others do."""
+    """Closes excess connections: of unidentified callers, of one member, of members that are no neighbours.
+
+    So a neighbour finds room, whatever all others do.
+    """
 
     def __init__(self, strangers: UnknownCallerLimits, report: Report) -> None:
         self._strangers, self._report = strangers, report
@@ -133,7 +135,7 @@ class ConnectionLimiter:
         self._members: PerOriginQuota[Endpoint] = PerOriginQuota(strangers.connections, strangers.of_one_member)
         """Connections of members that carry no neighbour's stream."""
         self._owners: dict[Endpoint, str] = {}
-        """Whose a connection is that has said so, the oldest first."""
+        """The member at the other end of a connection, once it has identified itself; the oldest first."""
         self._ports: set[int] = set()
         self._neighbours: Counter[Endpoint] = Counter()
         """How many streams of neighbours each connection carries."""
@@ -142,15 +144,15 @@ class ConnectionLimiter:
         self._calls: Counter[Endpoint] = Counter()
         self._came = asyncio.Event()
         self._told: set[str] = set()
-        """Of which members it was told that they hold too many."""
+        """Members with too many connections that were reported, each with the reason."""
         self._nuisances = ThrottledRefusals(report)
 
     def watch_port(self, port: int) -> None:
-        """Connections to this port of the process are looked after from now on."""
+        """Scan connections to this port of the process from now on."""
         self._ports.add(port)
 
     def on_stream(self, peer: str) -> Endpoint | None:
-        """One more stream was opened. From where, of what gRPC has as its peer; None when that connection has gone."""
+        """A stream was opened. Return its origin by gRPC's name of the peer; None if that connection has gone."""
         self._came.set()
         one = caller(peer)
         if one:
@@ -167,7 +169,7 @@ class ConnectionLimiter:
 
     @contextmanager
     def exempt(self, caller: Endpoint, in_use: bool = False) -> Iterator[None]:
-        """The connection carries a neighbour's stream, or one that counts, for as long as the block."""
+        """For the block, the connection carries a neighbour's stream, or an active one."""
         streams = self._in_use if in_use else self._neighbours
         streams[caller] += 1
         try:
@@ -178,7 +180,7 @@ class ConnectionLimiter:
                 del streams[caller]
 
     async def watch(self) -> None:
-        """Look again and again, for ever."""
+        """Scan at intervals until cancelled."""
         while True:
             await asyncio.sleep(self._strangers.look)
             if not self._unknown:
@@ -186,14 +188,14 @@ class ConnectionLimiter:
             self.scan()
 
     async def _wait_for_caller(self) -> None:
-        """Until a stream is opened, or a while is over."""
+        """Wait until a stream is opened, or a while is over."""
         self._came.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._strangers.look_around):
                 await self._came.wait()
 
     def scan(self) -> None:
-        """Take note of who has come and gone, and show out who is too many."""
+        """Take note of connections that have come and gone, and close those that are too many."""
         connected = dict(self._connections())
         self._owners = {one: member for one, member in self._owners.items() if one in connected}
         for quota in (self._unknown, self._members):
@@ -278,7 +280,7 @@ def bytes_received(descriptor: int) -> int:
 
 @contextmanager
 def borrowed_socket(descriptor: int) -> Iterator[socket.socket]:
-    """A descriptor of somebody else's as a socket; it stays open. OSError if it is none."""
+    """A descriptor owned by other code as a socket; it stays open. Raises OSError if it is none."""
     # Not asking which family saves half of the time; addresses of the older one fit into those of the newer.
     one = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=descriptor)
     try:

@@ -24,7 +24,7 @@ if sys.byteorder != "little":
 
 
 class BadFrameError(Exception):
-    """A frame that is not one, or is damaged; says what is wrong with it."""
+    """Bytes that are not a frame, or a damaged one; the text says what is wrong."""
 
 
 class Key(NamedTuple):
@@ -36,7 +36,7 @@ class Key(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """What all frames of a message have alike."""
+    """What all frames of a message have in common."""
 
     key: Key
     payload: int
@@ -105,7 +105,7 @@ def encode_frame(heading: Heading, index: int, scalars: bytes, values: memoryvie
 
 
 def decode(data: bytes) -> Frame:
-    """Raise BadFrameError for what is no frame, or not as it was sent; `Frame.check` looks at how it was cut."""
+    """Raise BadFrameError for what is not a frame, or not as it was sent; `Frame.check` checks how it was cut."""
     if len(data) < HEADER.size:
         raise BadFrameError(f"{len(data)} bytes are too few for a frame")
     magic, payload, doubles, view, round, step, call, index, offset, length, size, digest = HEADER.unpack_from(data)

@@ -60,7 +60,7 @@ def pack_top_k(block: TopKBlock, places: Places, values: Values) -> bytes:
 def unpack_top_k(blocks: Sequence[TopKBlock], content: memoryview) -> Iterator[tuple[Places, Values]]:
     """The places and values of each block; ValueError where the content is none of these blocks.
 
-    `content` may be anybody's: it has any length and holds anything.
+    `content` is untrusted: it has any length and holds anything.
     """
     if len(content) != sum(block.length for block in blocks):
         raise ValueError("its length is not that of its blocks")
@@ -142,7 +142,7 @@ class PayloadSpec:
         return DTYPES[self.kind].is_floating_point
 
     def check_content(self, content: memoryview) -> None:
-        """NotDeclaredError unless the bytes of a whole message are what its kind says; a top-k's are checked here."""
+        """Raise NotDeclaredError unless the bytes of a whole message are what its kind says; only top-k needs it."""
         if not self.blocks or not len(content):
             return
         try:
