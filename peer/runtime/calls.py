@@ -500,7 +500,7 @@ class Communicator:
         self.ring = RingOrder(order, cost_before, cost_after)
         network, number, around = self._round.network, self._round.number, self.checker.neighbourhood()
         network.audit.reordered(number, order)
-        network.use(number, around.receivers, around.senders)
+        network.set_edges(number, around.receivers, around.senders)
         self._lifecycle.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
 
     # -- the runtime's own calls, of vectors and records that no protocol names: they travel as they are --

@@ -16,8 +16,8 @@ from peer.learning.data.sources.image_sets import MissingError
 from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.model import Model
 from peer.network.operator_client import StatusClient
+from peer.network.transport import DisconnectedError
 from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, check_tcp, why_taken
-from peer.network.transport.base import DisconnectedError
 from peer.network.transport.tls import CertificateBundle, CertificatePaths
 from peer.runtime.setup import check_directory, check_room, fitting_model, load_shard
 from peer.spec.federation import Spec
@@ -56,7 +56,7 @@ def check(path: Path) -> Iterator[CheckResult]:
 async def _neighbours(config: PeerConfig, spec: Spec, chain: CertificateBundle | None) -> list[CheckResult]:
     """Those of the ring as it is written, all called at once."""
     around = neighbours(spec.protocol.graph, spec.ids, config.id)
-    async with aclosing(StatusClient(spec.name, spec.addresses, chain, patience=TCP_CHECK_TIMEOUT_S)) as peers:
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain, timeout_s=TCP_CHECK_TIMEOUT_S)) as peers:
         return [*await asyncio.gather(*(_neighbour(id, spec.addresses[id], peers) for id in around))]
 
 

@@ -459,7 +459,7 @@ class Checkpointer:
         if progress := self._progress.state_dict():
             facts["course"] = progress
         snapshot = Snapshot(round, tensors, facts, unchanging, new)
-        frames = self._network.frames(round)
+        frames = self._network.outgoing_frames(round)
         self._writing = self._tasks.create_task(shielded(self._write, snapshot, frames))
 
     async def _wait_idle(self) -> None:
@@ -474,7 +474,7 @@ class Checkpointer:
         if len(whole) > 1:
             self._announce(whole[-2])
         network = self._network
-        wanted = {snapshot.round, *network.wanted()}  # the newest go with the next checkpoint
+        wanted = {snapshot.round, *network.rounds_still_needed()}  # the newest go with the next checkpoint
         await asyncio.to_thread(self._files.prune, self._seat.least_wanted(network.durability), wanted)
         await asyncio.to_thread(self._journal.prune, self._files.rounds()[0])
 
@@ -558,14 +558,14 @@ class Checkpointer:
         """
         before, id = self._view.first - 1, self._participant.face.id
         others = [] if self._view.planned else [member for member in self._view.members if member != id]
-        self._network.enter(self._view.first, state, dict.fromkeys(others, before))
+        self._network.begin_view(self._view.first, state, dict.fromkeys(others, before))
         self._announce(before)
         return before
 
     async def _check_kept_messages(self, snapshot: Snapshot) -> None:
         """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""
         for at, why in (await asyncio.to_thread(self._files.verify_messages, snapshot.round)).items():
-            asking = self._network.may_ask(at, snapshot.facts["network"])
+            asking = self._network.receivers_without(at, snapshot.facts["network"])
             if asking:
                 raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
             self._report(CheckpointDamaged(round=at, reason=f"{why}; every neighbour has them"))

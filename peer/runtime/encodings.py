@@ -17,8 +17,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.network.collectives import Rounding
-from peer.network.wire.frames import vector_bytes
-from peer.network.wire.manifest import Manifest, PayloadSpec, TopKBlock, pack_top_k, unpack_top_k
+from peer.network.wire.manifest import Manifest, PayloadSpec, TopKBlock, pack_top_k, unpack_top_k, vector_bytes
 from peer.protocols.blocks.vectors import places_of_largest
 from peer.protocols.declarations import Declarations, Share
 from peer.spec.blocks import TopK, Wire

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from peer.learning.data.sources import Source
-from peer.network.transport.base import DurabilityBoard
+from peer.network.transport import DurabilityBoard
 from peer.network.transport.memory import MemoryNetwork
 from peer.process import raise_open_files, return_memory
 from peer.runtime.lifecycle import RuntimeLimits

@@ -152,7 +152,7 @@ class RuntimeLimits:
 
         Of more than 20 there are no more signs of life than of 20, but several in `patience` seconds.
         """
-        least = patience / (4 * self.timeouts.beat)
+        least = patience / (4 * self.timeouts.heartbeat_interval)
         factor = max(1.0, min(peers / 20, least))
         reminders = replace(self.reminders, look=factor * self.reminders.look)
         return replace(self, timeouts=self.timeouts.stretched(factor), reminders=reminders)
@@ -195,7 +195,7 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
     while True:
         try:
             async with asyncio.timeout(seconds):
-                await durability.allows(round)
+                await durability.wait_within_bound(round)
         except TimeoutError:
             behind = durability.behind(round)  # nobody, if the news came in the same moment
             if behind and (waiting := _behind_bound(behind, spec, round)) != said:
@@ -222,7 +222,7 @@ async def drain(network: Network, patience: float = inf) -> list[str]:
             return [neighbour.id for neighbour in behind]
         with suppress(TimeoutError):
             async with asyncio.timeout(None if left == inf else left):
-                await durability.beyond(durability.version)
+                await durability.wait_changed(durability.version)
     return []
 
 
@@ -377,7 +377,7 @@ async def watch_stalled(network: Network, report: Report, reminders: ReportInter
         await asyncio.sleep(reminders.look)
         now, before = clock(), since
         since, stalled, due = {}, dict[str, Awaited](), False
-        for neighbour, key, frames in network.stalled():
+        for neighbour, key, frames in network.stalled_messages():
             id, seen = neighbour.id, before.get(neighbour.id)
             since[id] = seen if seen and seen[:2] == (key, frames) else (key, frames, now)
             waited = now - since[id][2]

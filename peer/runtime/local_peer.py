@@ -189,14 +189,14 @@ class Participant:
         self.lifecycle.round = number
         self.round = Round(number, self.network, self.journal, trace)
         self.communicator.begin(self.round)
-        self.network.begin(number)
+        self.network.begin_round(number)
         around = self.communicator.checker.neighbourhood()
         self.network.audit.authorise(number, around.receivers, around.senders)
 
     def use_first_edges(self) -> None:
         """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
         around = self.communicator.checker.neighbourhood()
-        self.network.use(self.setup.view.first, around.receivers, around.senders)
+        self.network.set_edges(self.setup.view.first, around.receivers, around.senders)
 
     def begin_view(self) -> None:
         """In place of the ring, and of what is kept of each member, of an earlier view take those of this one."""

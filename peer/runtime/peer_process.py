@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peer.network.transport.base import ListenConfig
+from peer.network.transport import ListenConfig
 from peer.network.transport.grpc import GrpcTransport
 from peer.process import DONE
 from peer.runtime.membership.view_runner import ViewRunner

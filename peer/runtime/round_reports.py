@@ -269,7 +269,7 @@ class Evaluator:
         run.progress = run.progress.since(self._since(round)).after(round, figures, headline.better, rule.margin)
         run.stopped_early = run.progress.should_stop(round, rule)
         if run.stopped_early:
-            self._participant.network.end_after(round)
+            self._participant.network.set_last_round(round)
         if round < self._spec.rounds and run.stopped_early:
             self._participant.lifecycle.report(
                 StoppedEarly(round=round, best_round=run.progress.round, figure=headline.name)

@@ -136,7 +136,7 @@ class Runtime:
         self.telemetry.emit(learner.data_summary(max(0, done)))
         report_adversaries(self._spec, self.telemetry.emit)
         if self._evaluator.progress.stopped_early:
-            network.end_after(done)
+            network.set_last_round(done)
         self._seat.take(network, done)
         if done < network.last_round:
             self._complete.unlink(missing_ok=True)
@@ -179,7 +179,7 @@ class Runtime:
             else:
                 await self._seat.may_finish(self.network)
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
-        await self.network.leave()
+        await self.network.close_gracefully()
         await self._let_watchers_see_end()
 
     async def _let_watchers_see_end(self) -> None:

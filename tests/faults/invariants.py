@@ -137,9 +137,9 @@ def of_memory(run: "Simulation", id: str) -> Iterator[str]:
         "turns": membership.turns._spent,
         "waits": membership.turns._free_at,
         "words": durability.first_hand,
-        "hearsay": durability._hearsay,
+        "hearsay": durability._relayed,
         "announcements": durability._announced,
-        "lives": durability._lives,
+        "lives": durability._incarnations,
     }
     for name, table in tables.items():
         if len(table) > most:

@@ -48,7 +48,7 @@ def who_leaves_goes_at_once(patch: pytest.MonkeyPatch) -> None:
 def who_leaves_says_no_farewell(patch: pytest.MonkeyPatch) -> None:
     async def leave(self: Network) -> None: ...
 
-    patch.setattr(Network, "leave", leave)
+    patch.setattr(Network, "close_gracefully", leave)
 
 
 def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:

@@ -158,9 +158,9 @@ async def test_a_word_that_is_not_signed_takes_nobody_further(tmp_path: Path) ->
     edges.use(0, ["peer1"], ["peer1"])
     durability = Durability("peer0", edges, 9, Stamp("peer0", ""))
     durability.announce(4)
-    durability.said("peer1", 4)
+    durability.record_first_hand("peer1", 4)
     assert durability.low_watermark == durability.least == -1
-    durability.proved("peer1", 3, "peer1", "")
+    durability.record_signed("peer1", 3, "peer1", "")
     assert durability.low_watermark == 3
 
 

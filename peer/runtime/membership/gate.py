@@ -84,7 +84,7 @@ class DynamicMembershipGate(MembershipGate):
         self.network, self.transport, self.started = network, network.transport, max(self.started, done)
         self._whole = done
         if self._last is not None:
-            network.end_after(self._last)
+            network.set_last_round(self._last)
         self._owner.stir()
 
     def block_rounds(self, promised: int | None) -> None:
@@ -127,7 +127,7 @@ class DynamicMembershipGate(MembershipGate):
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
-                await network.durability.all_have(network.last_round)
+                await network.durability.wait_all_durable(network.last_round)
 
     async def may_pass_on(self, network: Network) -> None:
         """Who leaving waits for a while until all know it: else they could wait for this peer's answer for ever."""
@@ -136,7 +136,7 @@ class DynamicMembershipGate(MembershipGate):
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self.departure_acknowledged.wait()
-            await network.leave()
+            await network.close_gracefully()
 
     async def may_start(self, round: int) -> None:
         self._all_came = True
@@ -156,7 +156,7 @@ class DynamicMembershipGate(MembershipGate):
         """The next view is planned, and this one is over then."""
         self._last = round
         if self.network:
-            self.network.end_after(round)
+            self.network.set_last_round(round)
 
     def standing(self, chain: ViewChain) -> MemberProgress | None:
         """How this peer stands for the next decision; None before it knows, or may not say.
@@ -221,7 +221,7 @@ class DynamicMembershipGate(MembershipGate):
         if self.network and signed.statement.view == self.view.number:
             with suppress(ImpossibleError):
                 durability = self.network.durability
-                durability.proved(signed.signer, signed.statement.round, signed.signature, signed.certificate)
+                durability.record_signed(signed.signer, signed.statement.round, signed.signature, signed.certificate)
 
     def is_silent(self, member: str, seconds: float, answered: Mapping[str, float]) -> bool:
         """Whether a neighbour has given no sign of life for so long; of others nothing is known without asking."""

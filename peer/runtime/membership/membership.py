@@ -166,7 +166,7 @@ class Membership:
         self._refusals = Refusals(report, questions.limits, acceptor.rules.ids)
         self._surprises = Surprises(questions.limits)
         self._clock = asyncio.get_running_loop().time
-        self.turns = Turns(self.timeouts.decide, self._clock)
+        self.turns = Turns(self.timeouts.decision_timeout, self._clock)
         """Where nobody lies all are listened to at any time."""
         self._announced: dict[str, Signed[Announcement]] = {}
         """What members have announced, in this life and before."""
@@ -295,7 +295,7 @@ class Membership:
     def is_withholding(self, member: str) -> bool:
         """Whether a member has refused this one every promise for so long that no honest one does: for more than
         `absence` and a few turns of others."""
-        since, long = self._refusing.get(member), self.acceptor.rules.absence + 3 * self.timeouts.decide
+        since, long = self._refusing.get(member), self.acceptor.rules.absence + 3 * self.timeouts.decision_timeout
         return since is not None and self._clock() - since > long
 
     async def ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
@@ -436,7 +436,7 @@ class Membership:
             return None
         with suppress(TimeoutError):
             # Less than the proposer waits for this member's answer.
-            async with asyncio.timeout(0.75 * self.timeouts.question):
+            async with asyncio.timeout(0.75 * self.timeouts.view_rpc_timeout):
                 reply = await self.ask(id, AskPromise(prepare), self.seat.transport)
                 if isinstance(reply, Behind) and reply.number < self.chain.current.number:
                     await self.ask(id, self.acceptor.since(reply.number, self.most), self.seat.transport)
@@ -516,7 +516,7 @@ class Membership:
         if self.is_member:
             self.order.give()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.timeouts.question / 2):
+            async with asyncio.timeout(self.timeouts.view_rpc_timeout / 2):
                 while self.is_member and self.order.stands:
                     await self._change()
         refusal = self.order.refusal
@@ -532,7 +532,7 @@ class Membership:
 
     async def _standing(self) -> MemberProgress:
         """How this peer stands, once it has found what it had on disk."""
-        async with asyncio.timeout(self.timeouts.question):  # then nobody waits for the answer any more
+        async with asyncio.timeout(self.timeouts.view_rpc_timeout):  # then nobody waits for the answer any more
             while not (standing := self.seat and self.seat.standing(self.chain)):
                 await self._change()
         return standing

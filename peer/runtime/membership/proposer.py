@@ -61,7 +61,7 @@ class WaitReporter:
                 self._report(waiting)
             return
         begins, reminds = self._told is None, self._told is not None and self._clock() >= self._due
-        if not reminds and (ids == self._told or not self._pace.take()):
+        if not reminds and (ids == self._told or not self._pace.try_acquire()):
             return
         if begins or reminds:
             longer = min(2 * self._interval, self._reminders.members_longest)
@@ -121,7 +121,7 @@ class Proposer:
         """
         membership, random = self._membership, Random(self._membership.id)
         while True:
-            await asyncio.sleep(self._timeouts.ask)
+            await asyncio.sleep(self._timeouts.liveness_poll)
             if seat := membership.seat:
                 if seat.transport and not membership.is_over(seat.view):
                     away = self._away(seat) if self._wants_decision(seat) else []
@@ -137,7 +137,7 @@ class Proposer:
         membership = self._membership
         if not seat.transport or membership.is_over(seat.view) or not membership.is_member:
             return False
-        return bool(self._lost(seat) or self.out) or membership.held_for > self._timeouts.decide
+        return bool(self._lost(seat) or self.out) or membership.held_for > self._timeouts.decision_timeout
 
     def _away(self, seat: DynamicMembershipGate) -> list[str]:
         """Members that have neither given a sign of life for `absence` nor answered, or do not take part."""
@@ -198,7 +198,7 @@ class Proposer:
             self._acceptor.ignored_members = frozenset(self.out)
             for id in self._acceptor.ignored_members:
                 membership.turns.end(id)
-            await asyncio.sleep(self._timeouts.ask)
+            await asyncio.sleep(self._timeouts.liveness_poll)
 
     def _take(self, member: str, evidence: Evidence) -> None:
         """What it says of itself, and what it can prove."""
@@ -232,8 +232,10 @@ class Proposer:
         while True:
             await asyncio.sleep(self._timeouts.poll)
             late, looked = self._clock() - looked - self._timeouts.poll, self._clock()
-            if late >= self._timeouts.beat:  # what came while this process stood still has not been read yet
-                self._not_before = max(self._not_before, looked + self._timeouts.suspect)
+            if (
+                late >= self._timeouts.heartbeat_interval
+            ):  # what came while this process stood still has not been read yet
+                self._not_before = max(self._not_before, looked + self._timeouts.suspect_after)
             seat, membership = self._membership.seat, self._membership
             if membership.order.stands and membership.is_member and (why := self._why_stay(seat)):
                 membership.order.refuse(why)
@@ -292,7 +294,7 @@ class Proposer:
         """Whether another member is at it, or takes it over before this one."""
         membership, promised = self._membership, self._acceptor.slot.promised
         if not membership.tolerates:
-            return not self._unmet and held < self._timeouts.decide
+            return not self._unmet and held < self._timeouts.decision_timeout
         members = membership.chain.current.members
         turned = members.index(self._acceptor.id) - (promised.counter if promised else 0)
         rank = min(turned % len(members), LAST_RANK)
@@ -338,7 +340,7 @@ class Proposer:
         if self._lost(seat):  # those who have a say may not see it: they would not go back
             membership.strand(seat.view)
             return
-        if seat.departure_acknowledged.is_set() or self._clock() - self._told_all < self._timeouts.ask:
+        if seat.departure_acknowledged.is_set() or self._clock() - self._told_all < self._timeouts.liveness_poll:
             return
         self._told_all = self._clock()
         decided = Decided((*membership.memory.decisions[seat.view.number :],))
@@ -363,7 +365,8 @@ class Proposer:
         self._check_others(attempt.state in ("no_quorum", "preempted"))
         # Where many see the same loss at once, each attempt outdoes another: ever fewer of them try.
         self._preempted = self._preempted + 1 if attempt.state == "preempted" else 0
-        self._not_before = self._clock() + self._random.uniform(*self._timeouts.again) * 2 ** min(self._preempted, 5)
+        backoff = self._random.uniform(*self._timeouts.proposal_backoff) * 2 ** min(self._preempted, 5)
+        self._not_before = self._clock() + backoff
 
     async def _ask_all(
         self, requests: Mapping[str, Request], transport: Transport, gone: Collection[str]
@@ -393,7 +396,7 @@ class Proposer:
         Whoever promises nothing is left out: so it is asked again, for as long as one is waited for that is silent. Who
         does not know the last views is told of them first.
         """
-        membership, until = self._membership, self._clock() + self._timeouts.question
+        membership, until = self._membership, self._clock() + self._timeouts.view_rpc_timeout
         while True:
             reply = await membership.ask(member, request, transport)
             if isinstance(reply, Behind) and reply.number < membership.chain.current.number:

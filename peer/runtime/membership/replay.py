@@ -79,7 +79,7 @@ class ReplayedMembershipGate(MembershipGate):
         self.passed = dict.fromkeys(range(scene.view.number), scene.view.first - 1)
 
     def take(self, network: Network, done: int) -> None:
-        network.end_after(self._scene.last)
+        network.set_last_round(self._scene.last)
         self._began()
 
     def least_wanted(self, durability: Durability) -> int:
@@ -95,12 +95,14 @@ class ReplayedMembershipGate(MembershipGate):
         """Who is in no later view may be gone without a word: it is waited for no longer than `patience`."""
         if self._scene.ends:
             await drain(network, self._patience)
-            await network.leave()
+            await network.close_gracefully()
             return
         while self._scene.stay & {*await drain(network, self._patience)}:
-            await network.durability.beyond(network.durability.version)
+            await network.durability.wait_changed(network.durability.version)
         if network.edges.neighbours.keys() - self._scene.met_again:
-            await network.leave()  # they would wait for this peer's last word, which no later handshake brings
+            await (
+                network.close_gracefully()
+            )  # they would wait for this peer's last word, which no later handshake brings
 
 
 class Replay:

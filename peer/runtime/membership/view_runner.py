@@ -96,7 +96,7 @@ class Rejoin:
                 )
             news.look(self._waiting(silent))
             yield silent
-            await asyncio.sleep(self._membership.timeouts.ask)
+            await asyncio.sleep(self._membership.timeouts.liveness_poll)
 
     def _check_votes(self) -> None:
         chain, id = self._membership.chain, self._membership.id
