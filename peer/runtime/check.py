@@ -19,7 +19,8 @@ from peer.network.operator_client import StatusClient
 from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, check_tcp, why_taken
 from peer.network.transport.base import DisconnectedError
 from peer.network.transport.tls import CertificateBundle, CertificatePaths
-from peer.runtime.setup import check_directory, check_room, fitting_model, load_shard
+from peer.runtime.data_and_model import check_room, fitting_model, load_shard
+from peer.runtime.run_directory import check_directory
 from peer.spec.federation import Spec
 from peer.spec.loading import read_peer
 from peer.spec.peer import PeerConfig, check_plaintext, subscriber_settings

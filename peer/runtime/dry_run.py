@@ -22,10 +22,8 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.data.samples import Samples
-from peer.learning.model.layout import TensorSlot
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, torch_generator
-from peer.learning.tasks import Task
 from peer.learning.training.phase import Phase
 from peer.network.collectives import Pending
 from peer.protocols.base import Init, Peer, Protocol, Received, Resources, State
@@ -81,6 +79,7 @@ class DryRunPeer(Peer):
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
         self.round, self.rounds, self.samples = 0, rehearsal.rounds, len(rehearsal.data)
         self.proportions = rehearsal.proportions[id]
+        self.task, self.layout = rehearsal.model.task, rehearsal.model.layout
         self.data = rehearsal.data.first(DRY_RUN_SAMPLES).to(rehearsal.model.device)
         public = rehearsal.validation and rehearsal.validation.first(DRY_RUN_SAMPLES)
         self.validation = public.to(rehearsal.model.device) if public else None
@@ -103,14 +102,6 @@ class DryRunPeer(Peer):
     @property
     def head(self) -> Tensor:  # type: ignore[override]
         return self._vector[self._rehearsal.model.part("head")]
-
-    @property
-    def task(self) -> Task:  # type: ignore[override]
-        return self._rehearsal.model.task
-
-    @property
-    def layout(self) -> tuple[TensorSlot, ...]:  # type: ignore[override]
-        return self._rehearsal.model.layout
 
     @recorded
     async def train(self, *phases: Phase) -> float:

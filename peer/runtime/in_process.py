@@ -22,10 +22,11 @@ from peer.learning.data.sources import Source
 from peer.network.transport.base import DurabilityBoard
 from peer.network.transport.memory import MemoryNetwork
 from peer.process import raise_open_files, return_memory
+from peer.runtime.data_and_model import SharedData
 from peer.runtime.lifecycle import RuntimeLimits
 from peer.runtime.membership.view_runner import ViewRunner
 from peer.runtime.runtime import Runtime
-from peer.runtime.setup import SharedData, prepare
+from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.spec.peer import PeerConfig, peer_data

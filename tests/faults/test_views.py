@@ -28,7 +28,7 @@ from peer.learning.data.samples import Standardisation
 from peer.network.collectives import Arrived
 from peer.runtime.admission import ENTRY
 from peer.runtime.calls import Communicator
-from peer.runtime.local_peer import Learner
+from peer.runtime.learner import Learner
 
 LONG = 12.0
 """Seconds, longer than `absence`."""
