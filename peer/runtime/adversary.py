@@ -29,7 +29,7 @@ def flip_labels(labels: Tensor, rate: float, classes: int, seed: int, peer: str)
 
 
 class SimulatedAdversary:
-    """Turns a vector into the one that is sent; without a behaviour, or of one of bytes, it is the same one.
+    """Turns a vector into the one that is sent: the same one without a behaviour, and for bytes.
 
     Of vectors that are laid out as a part of the model only what is trained changes: BatchNorm's statistics, of which a
     negative variance would end every neighbour, leave as they are.
@@ -48,7 +48,7 @@ class SimulatedAdversary:
             self._start = self._model.vector.detach().clone()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must survive a crash; nobody changes these tensors any more."""
+        """What must survive a crash; these tensors never change."""
         return dict(self._first)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -91,8 +91,8 @@ class SimulatedAdversary:
         """`changed` where the model is trained, `vector` elsewhere."""
         if share.part is None:
             return changed
-        told, offset = vector.clone(), self._model.part(share.part).start
+        sent, offset = vector.clone(), self._model.part(share.part).start
         for where in self._model.trainable(share.part):
             place = slice(where.start - offset, where.stop - offset)
-            told[place] = changed[place]
-        return told
+            sent[place] = changed[place]
+        return sent

@@ -81,7 +81,7 @@ class CallChecker:
         self._declared = protocol.declarations(rounds)
 
     def neighbourhood(self) -> Neighbourhood:
-        """The ring's order, and to whom and from whom messages go, in the present round."""
+        """The ring's order, and the receivers and senders of messages, in the present round."""
         ring, id = self._peer.ring, self._peer.id
         return Neighbourhood(ring, receivers(self._graph, ring, id), senders(self._graph, ring, id))
 
@@ -312,7 +312,7 @@ def map_unique(given: Mapping[str, T], make: Callable[[T], Made]) -> dict[str, M
 
 
 UNDECIDED = -1
-"""What a peer tells that only relays the others' decisions."""
+"""What a peer sends that only relays the others' decisions."""
 
 
 @dataclass

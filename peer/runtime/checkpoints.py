@@ -446,7 +446,7 @@ class Checkpointer:
         """Read the last checkpoint back and announce it itself."""
         await self._wait_idle()
         if not (rounds := self._files.rounds()):
-            return  # taken in by a view that was over before its first round
+            return  # admitted to a view that was over before its first round
         last = rounds[-1]
         why = await asyncio.to_thread(self._files.verify, last)
         if why:

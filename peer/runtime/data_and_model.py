@@ -90,9 +90,9 @@ def fitting_model(
 
 def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> int:
     """The bytes on disk that the run needs at most; InputError when there are not as many."""
-    everyone = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
+    proportions = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
     few = shard.train.first(DRY_RUN_SAMPLES)
-    rehearsal = DryRunInput(model, few, everyone, spec.rounds, spec.seed, shard.validation, spec.wire)
-    needed = disk_needed(spec, model.sizes["model"], dry_run_figures(spec, config.id, rehearsal))
+    given = DryRunInput(model, few, proportions, spec.rounds, spec.seed, shard.validation, spec.wire)
+    needed = disk_needed(spec, model.sizes["model"], dry_run_figures(spec, config.id, given))
     check_disk(config.out or Path(config.id), needed)
     return needed

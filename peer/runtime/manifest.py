@@ -72,7 +72,7 @@ def _data_facts(model: Model, names: Names) -> tuple[str, ...]:
 
 
 def _share_payload(share: Share, model: Model, rounds: int) -> PayloadSpec:
-    part = None if share.bytes else share.part  # nobody can say where in bytes a tensor lies
+    part = None if share.bytes else share.part  # where in bytes a tensor lies is not known
     where = model.part(part or "model")
     size = share.size or where.stop - where.start
     at = range(rounds + 1) if share.rounds is None else share.rounds

@@ -34,7 +34,7 @@ class Round:
         """Of each phase whose length the data or the clock decides."""
         self.trained = False
         self.resources: Resources | None = None
-        """As the protocol was told them."""
+        """As the protocol got them."""
         self._journal, self._numbers = journal, count()
 
     async def recall(self) -> tuple[int, Tensor | None]:

@@ -1,4 +1,4 @@
-"""The directory of one peer of one run: `run.json` says whose it is, and no other process works in it."""
+"""The directory of one peer of one run: `run.json` says which peer and run, and no other process works in it."""
 
 import os
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
 
 @contextmanager
 def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
-    """Create the directory, say in it whose it is, and keep every other process out of it inside the block."""
+    """Create the directory, say in it which peer's it is, and keep every other process out of it inside the block."""
     make_private(out)
     with sole_use(out):
         _forget_other_result(out, spec)

@@ -39,7 +39,7 @@ class Setup:
     recorded: tuple[Decision, ...] | None = None
     """The views of the run that is replayed, after that of all; None if they are to be decided."""
     moved: MembershipGate | None = None
-    """Its place in a later view; None in the run's first one, of all members."""
+    """The gate of a later view; None in the run's first one, of all members."""
     common: SharedData | None = None
     """What all peers of this process hold together; None where each is a process of its own."""
 
@@ -55,13 +55,13 @@ class Setup:
 
     @property
     def agreement(self) -> dict[str, Any]:
-        """What the two ends of a link must agree on: those who replay views, on all of them."""
+        """What the two ends of a link must agree on: peers that replay views, on all of them."""
         views = {"views": [one.view.as_json() for one in self.recorded]} if self.recorded is not None else {}
         return self.spec.agreement() | views
 
     @property
     def view(self) -> View:
-        """In which it lives."""
+        """The view that it takes part in."""
         return self.seat.view
 
     @property
