@@ -19,8 +19,8 @@ from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.learning.training.checks import check_length, try_training
 from peer.learning.training.trainer import check_batches
-from peer.runtime.adversary import flip_labels
 from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput, check_disk, disk_needed, dry_run_figures
+from peer.runtime.rounds.adversary import flip_labels
 from peer.spec.blocks import LabelFlip
 from peer.spec.checks import why_no_transforms
 from peer.spec.federation import Spec, check_learnt, check_mix

@@ -29,9 +29,9 @@ from peer.network.collectives import Pending
 from peer.protocols.base import Init, Peer, Protocol, Received, Resources, State
 from peer.protocols.declarations import Share
 from peer.protocols.registry import PROTOCOLS
-from peer.runtime.admission import first_rows
-from peer.runtime.calls import CallChecker, Of, To, plain_notes
-from peer.runtime.encodings import new_encoding
+from peer.runtime.rounds.admission import first_rows
+from peer.runtime.rounds.calls import CallChecker, Of, To, plain_notes
+from peer.runtime.rounds.encodings import new_encoding
 from peer.spec.blocks import Float32, Wire
 from peer.spec.federation import Spec
 from peer.views.view import STALENESS_BOUND

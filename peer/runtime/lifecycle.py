@@ -311,7 +311,7 @@ class MembershipGate:
 async def watch_unresponsive(
     edges: Edges,
     spec: Spec,
-    seat: MembershipGate,
+    gate: MembershipGate,
     lifecycle: Lifecycle,
     report: Report,
     reminders: ReportIntervals,
@@ -325,7 +325,7 @@ async def watch_unresponsive(
     while True:
         await asyncio.sleep(reminders.look)
         for neighbour in [*edges.neighbours.values()]:
-            heard = inf if seat.can_be_lost else neighbour.heard
+            heard = inf if gate.can_be_lost else neighbour.heard
             rejecting = neighbour.rejecting if neighbour.rejects else inf
             lost = clock() - min(heard, rejecting)
             if not lifecycle.is_in_rounds or neighbour.state == "left" or lost < spec.patience:

@@ -13,8 +13,8 @@ from peer.network.wire.frames import MAX_DOUBLES
 from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.protocols.base import Protocol
 from peer.protocols.declarations import Declarations, Record, Share
-from peer.runtime.admission import ENTRY, admission_name, admission_names
-from peer.runtime.encodings import encoded_manifest, new_encoding
+from peer.runtime.rounds.admission import ENTRY, admission_name, admission_names
+from peer.runtime.rounds.encodings import encoded_manifest, new_encoding
 from peer.runtime.setup import Setup
 from peer.spec.federation import MEANS, VARIANCES
 from peer.views.view import View

@@ -34,7 +34,7 @@ class Setup:
     spec: Spec
     shard: Shard
     model: Model
-    given: Callable[[int], Resources] | None = None
+    pinned_resources: Callable[[int], Resources] | None = None
     """This peer's resources by round; None if they are to be measured."""
     recorded: tuple[Decision, ...] | None = None
     """The views of the run that is replayed, after that of all; None if they are to be decided."""
@@ -44,7 +44,7 @@ class Setup:
     """What all peers of this process hold together; None where each is a process of its own."""
 
     @cached_property
-    def seat(self) -> MembershipGate:
+    def gate(self) -> MembershipGate:
         return self.moved or MembershipGate(View(0, self.spec.ids, first=0), self.spec.patience)
 
     @cached_property
@@ -62,7 +62,7 @@ class Setup:
     @property
     def view(self) -> View:
         """The view that it takes part in."""
-        return self.seat.view
+        return self.gate.view
 
     @property
     def out(self) -> Path:

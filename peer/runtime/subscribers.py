@@ -30,7 +30,7 @@ def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
 
 
 @asynccontextmanager
-async def told(telemetry: Telemetry, found: Sequence[Subscriber]) -> AsyncIterator[None]:
+async def subscribed(telemetry: Telemetry, found: Sequence[Subscriber]) -> AsyncIterator[None]:
     """Publish every event to them inside the block; at its end they are given time for the last ones."""
     listeners = [SubscriberThread(one, telemetry.emit) for one in found]
     for one in listeners:

@@ -27,7 +27,7 @@ from peer.learning.training.evaluation import Evaluation, evaluate, measure
 from peer.learning.training.phase import Phase
 from peer.network.wire.messages import Resources, StatusReply
 from peer.runtime.lifecycle import PhaseTimes
-from peer.runtime.local_peer import Participant
+from peer.runtime.rounds.local_peer import Participant
 from peer.spec.blocks import StopEarly, describe_behaviours
 from peer.spec.federation import FIGURE, Spec
 from peer.tasks import in_thread

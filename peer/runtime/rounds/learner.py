@@ -18,7 +18,7 @@ from peer.learning.training.trainer import Trainer
 from peer.runtime.checkpoints import under
 from peer.runtime.data_and_model import load_shard
 from peer.runtime.lifecycle import Lifecycle
-from peer.runtime.round import Round
+from peer.runtime.rounds.round import Round
 from peer.runtime.setup import Setup
 from peer.telemetry.events import DataDrifted, DataSummary
 

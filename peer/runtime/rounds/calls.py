@@ -9,7 +9,8 @@ A vector's way out of a peer:
    that it sends in its place (`SimulatedAdversary`: applied where vectors leave, so that no protocol knows of it);
    the trace keeps both;
 3. when it is here, and the earlier calls have sent (`SendQueue`: at once, where nothing ever left the CPU), it is
-   checked to be finite and encoded as `wire` says (`peer.runtime.encodings`), each vector once however many get it;
+   checked to be finite and encoded as `wire` says (`peer.runtime.rounds.encodings`), each vector once however many
+   get it;
 4. and the round's collective sends it (`peer.network.collectives`). Collectives number their calls, so only the queue
    starts them.
 
@@ -37,10 +38,10 @@ from peer.learning.training.phase import Phase
 from peer.network.collectives import Arrived, Expected, Neighbourhood, Outgoing, Pending
 from peer.protocols.base import Peer, Protocol, Received
 from peer.protocols.declarations import Share
-from peer.runtime.adversary import SimulatedAdversary
-from peer.runtime.encodings import Collective, Encoding, new_encoding
 from peer.runtime.lifecycle import Lifecycle
-from peer.runtime.round import Round
+from peer.runtime.rounds.adversary import SimulatedAdversary
+from peer.runtime.rounds.encodings import Collective, Encoding, new_encoding
+from peer.runtime.rounds.round import Round
 from peer.spec.federation import Spec
 from peer.telemetry.events import Note, RingOrdered
 from peer.topology import receivers, senders
@@ -378,9 +379,8 @@ class Communicator:
 
     async def weighted_mean(self, share: str, weight: float) -> None:
         call = self.checker.weighted_mean(share, weight)
-        here = self._leave(call, lambda vectors: vectors[""])
         with self._communicating():
-            vector = await here
+            vector = await self._leave(call, lambda vectors: vectors[""])
             # Only now, as the encoding may make what it keeps of this vector.
             rounding = self._encoding.rounding(call.share, vector)
             await self._round.collectives.weighted_mean(call.around, share, vector, float(weight), rounding)
@@ -398,9 +398,9 @@ class Communicator:
 
     async def pass_token(self, share: str) -> None:
         call = self.checker.pass_token(share)
-        here = self._leave(call, lambda vectors: vectors[""])
         with self._communicating():
-            await self._round.collectives.pass_token(call.around, share, await here)
+            vector = await self._leave(call, lambda vectors: vectors[""])
+            await self._round.collectives.pass_token(call.around, share, vector)
 
     async def receive_token(self, share: str) -> Tensor:
         declared = self.checker.receive_token(share)

@@ -23,12 +23,12 @@ from peer.learning.training.phase import Phase
 from peer.network.network import Network
 from peer.plugins import describe_error
 from peer.protocols.base import Peer, Received, Resources, State
-from peer.runtime.admission import PerMemberState
-from peer.runtime.calls import Communicator, Of, RingOrder, To, plain_notes
 from peer.runtime.checkpoints import Journal, tensor_digest, under
-from peer.runtime.learner import Learner
 from peer.runtime.lifecycle import Lifecycle, PhaseTimes
-from peer.runtime.round import Round
+from peer.runtime.rounds.admission import PerMemberState
+from peer.runtime.rounds.calls import Communicator, Of, RingOrder, To, plain_notes
+from peer.runtime.rounds.learner import Learner
+from peer.runtime.rounds.round import Round
 from peer.runtime.setup import Setup
 from peer.spec.recordings import RESOURCES_NOTE, as_noted
 from peer.telemetry.trace import Trace, copy
@@ -93,8 +93,8 @@ class Participant:
         return self.round.resources
 
     def _measure(self) -> Tensor:
-        if self.setup.given is not None:
-            return torch.tensor(as_noted(self.setup.given(self.round.number)), dtype=torch.float64)
+        if self.setup.pinned_resources is not None:
+            return torch.tensor(as_noted(self.setup.pinned_resources(self.round.number)), dtype=torch.float64)
         now = self.network.resources()
         rates = [now.bytes_per_second.get(peer, 0.0) for peer in self.face.members]
         return torch.tensor([now.free_cpus, now.free_memory_bytes / GIB, *rates], dtype=torch.float64)
