@@ -224,8 +224,7 @@ def is_less(promise: Promise | None, announced: Announcement, chain: ViewChain) 
     """Return whether a member promises less than it has announced (V4), but for rounds that are void since."""
     if promise is None or announced.view > chain.current.number:
         return False
-    ceiling = chain.last_valid_round(announced.view)
-    return promise.durable < (announced.round if ceiling is None else min(announced.round, ceiling))
+    return promise.durable < chain.valid(announced.round, announced.view)
 
 
 def _kept(chain: ViewChain, first: int, rounds: int) -> Callable[[str, int], int]:
@@ -916,7 +915,7 @@ class Turns:
         self._charge()
         return self._charged and self._clock() >= self._free_at[member]
 
-    def take(self, member: str) -> bool:
+    def try_acquire(self, member: str) -> bool:
         """Return whether its new ballot is accepted (T1); if so its turn begins."""
         if not self.is_free(member):
             return False

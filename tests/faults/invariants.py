@@ -153,7 +153,7 @@ def of_memory(run: "Simulation", id: str) -> Iterator[str]:
 
 def of_going_back(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
     """Nobody goes back further than the members may be apart, whatever some of them promise."""
-    seat = run.lived[id]._membership.seat if run.lived[id]._membership else None
+    seat = run.lived[id]._membership.gate if run.lived[id]._membership else None
     if seat is None:
         return
     run.reached[id, seat.view.number] = max(run.reached.get((id, seat.view.number), -1), seat.started)

@@ -480,7 +480,7 @@ class World:
                 slot, ballot = machine.acceptor.slot, prepare.statement.ballot
                 is_new = prepare.statement.number == slot.number and (slot.promised is None or ballot > slot.promised)
                 heard = machine.acceptor.keyring.is_valid(prepare) if is_new else True
-                if is_new and not (heard and machine.turns.take(sender)):
+                if is_new and not (heard and machine.turns.try_acquire(sender)):
                     return Refused(slot.number, slot.promised or ballot)
             case Yield(ballot=ballot) if ballot.proposer == sender and ballot == machine.acceptor.slot.promised:
                 machine.turns.end(sender)
