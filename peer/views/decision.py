@@ -122,6 +122,10 @@ class Rules:
     """Of every view."""
     absence: float = 30.0
     """Seconds of silence after which a member counts as lost."""
+    patience: float = 60.0
+    """Seconds for which a peer waits for members that cannot be excluded."""
+    start_with: int | None = None
+    """Members with which the run may begin; None: all."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.checkpoints import CheckpointLostError
 from peer.runtime.lifecycle import watch_own_regression
-from peer.runtime.membership.gate import MembershipSettings
 from peer.runtime.membership.membership import Membership, ViewStore
 from peer.telemetry.events import CallerRefused, Event
 from peer.views import statements
@@ -50,7 +49,6 @@ from peer.views.view import View
 
 IDS = ("peer0", "peer1", "peer2", "peer3")
 BALLOT = Ballot(1, "peer1")
-TERMS = MembershipSettings(patience=60.0)
 
 
 class Stamp(Keyring):
@@ -86,7 +84,7 @@ def seated(directory: Path, replies: dict[str, Reply], told: list[Event]) -> Mem
     """peer0, in the first view, whose questions are answered like that."""
     acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
     register = ViewStore(directory / "views.json", acceptor.memory)
-    membership = Membership(register, acceptor, Answered(replies), told.append, TERMS)
+    membership = Membership(register, acceptor, Answered(replies), told.append)
     gate = membership.open_gate()
     gate.transport = object()  # type: ignore[assignment]
     gate.progress = lambda _: MemberProgress(3, 0, 3, -1)  # type: ignore[method-assign,assignment]

@@ -15,7 +15,7 @@ from peer.errors import FailedError
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
-from peer.runtime.membership.gate import DynamicMembershipGate, MembershipSettings
+from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership, ViewStore
 from peer.spec.recordings import VIEWS
 from peer.telemetry.events import CallerRefused, Event, ViewDecided
@@ -136,7 +136,7 @@ def member(
     """peer0, and what it reports."""
     one, told = acceptor(), list[Event]()
     register = ViewStore(directory / VIEWS, one.memory)
-    made = Membership(register, one, questions or FakeQuestions(), told.append, MembershipSettings(patience=60.0))
+    made = Membership(register, one, questions or FakeQuestions(), told.append)
     made.gate = cast("DynamicMembershipGate | None", gate)
     return made, told
 
@@ -145,7 +145,7 @@ async def test_who_asks_may_go_before_the_answer_is_on_disk(tmp_path: Path) -> N
     """Two that wrote views.json at a time ended a peer: the first took away what the second was about to rename."""
     one, told = acceptor(), list[Event]()
     register = SlowRegister(tmp_path / VIEWS, one.memory)
-    membership = Membership(register, one, FakeQuestions(), told.append, MembershipSettings(patience=60.0))
+    membership = Membership(register, one, FakeQuestions(), told.append)
     moved = asyncio.create_task(membership.wait_view_over(FIRST))
     gone = asyncio.create_task(membership.handle(Decided((decision(SECOND),))))
     while not register.writing:  # noqa: ASYNC110 (a thread tells this loop nothing)
@@ -287,7 +287,7 @@ def opened(directory: Path, content: bytes) -> Membership:
     (directory / VIEWS).write_bytes(content)
     store = ViewStore.open(directory, "peer0")
     one = store.acceptor(RULES, Signing("peer0", "federation"))
-    return Membership(store, one, FakeQuestions(), list[Event]().append, MembershipSettings(patience=60.0))
+    return Membership(store, one, FakeQuestions(), list[Event]().append)
 
 
 def kept(**changes: Any) -> bytes:

@@ -14,7 +14,7 @@ from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import ReportIntervals
 from peer.runtime.membership import proposer
-from peer.runtime.membership.gate import DynamicMembershipGate, MembershipSettings
+from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership, ViewStore
 from peer.runtime.membership.proposer import CHANGE_AGAIN, CHANGES, Proposer
 from peer.telemetry.events import Event, Shortage, Waiting
@@ -64,8 +64,7 @@ class Waiter:
         )
         self.questions = Left(id, here, {id: f"{id}:7700" for id in ids(peers)})
         register = ViewStore(directory / "views.json", acceptor.memory)
-        terms = MembershipSettings(patience=60.0)
-        self.membership = Membership(register, acceptor, self.questions, self._report, terms)
+        self.membership = Membership(register, acceptor, self.questions, self._report)
         self.gate: DynamicMembershipGate = self.membership.open_gate()
         self.gate.transport = object()  # type: ignore[assignment]
         self.gate.started = 3

@@ -5,19 +5,16 @@ it is itself.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
-from typing import Protocol
 
 from peer.network.durability import NOTHING, Durability, ImpossibleError
 from peer.network.neighbours import Neighbour
 from peer.network.network import Network
 from peer.network.transport import Pipe, Transport
 from peer.runtime.lifecycle import MembershipGate
-from peer.views.decision import MemberProgress
-from peer.views.signing import Keyring
+from peer.views.decision import Acceptor, MemberProgress
 from peer.views.statements import Announcement, Signed
 from peer.views.view import View, ViewChain
 
@@ -25,38 +22,19 @@ LEAVE_TIMEOUT_S = 5.0
 """How long a member that leaves waits until all others know."""
 
 
-class GateOwner(Protocol):
-    """The membership behind a gate."""
-
-    chain: ViewChain
-    keyring: Keyring
-
-    async def answer(self, pipe: Pipe) -> None:
-        """Serve a stream with a request."""
-
-    def stir(self) -> None:
-        """Wake up what waits for a change here."""
-
-
-@dataclass(frozen=True)
-class MembershipSettings:
-    """Of a run whose members change."""
-
-    patience: float
-    """Seconds for which a peer waits for a member that cannot be excluded."""
-    start_with: int | None = None
-    """Members with which the run may begin; None: all."""
-
-
 class DynamicMembershipGate(MembershipGate):
     """The gate of one view of a run whose members change."""
 
     can_be_lost = True
 
-    def __init__(self, view: View, id: str, settings: MembershipSettings, owner: GateOwner) -> None:
-        super().__init__(view, settings.patience)
-        self._id, self._partial_start, self._owner = id, settings.start_with is not None, owner
-        self.passed, self.keyring = owner.chain.last_rounds(view.number), owner.keyring
+    def __init__(
+        self, view: View, acceptor: Acceptor, answer: Callable[[Pipe], Awaitable[None]], changed: Callable[[], None]
+    ) -> None:
+        """answer: serves a stream with a request. changed: called when this peer's progress is known."""
+        super().__init__(view, acceptor.rules.patience)
+        self._id, self._partial_start = acceptor.id, acceptor.rules.start_with is not None
+        self._answer, self._on_change = answer, changed
+        self.passed, self.keyring = acceptor.chain.last_rounds(view.number), acceptor.keyring
         self.network: Network | None = None
         """Since the peer has found what it had on disk."""
         self.transport: Transport | None = None
@@ -85,7 +63,7 @@ class DynamicMembershipGate(MembershipGate):
         self.started, self._resumed = max(self.started, done), done
         if self._last is not None:
             network.end_after(self._last)
-        self._owner.stir()
+        self._on_change()
 
     def tellable(self, durable: int) -> int:
         """While a view is decided on, no later one than promised (V1): whoever knew of a later one might drop the state
@@ -136,7 +114,7 @@ class DynamicMembershipGate(MembershipGate):
                 await network.durability.all_have(network.last_round)
 
     async def answer(self, pipe: Pipe) -> None:
-        await self._owner.answer(pipe)
+        await self._answer(pipe)
 
     # For the membership.
 

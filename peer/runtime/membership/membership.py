@@ -18,7 +18,7 @@ from peer.files import read, sync, write_atomically
 from peer.network.streams.handshake import Refusals, RefusedError, Surprises
 from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
 from peer.network.view_rpc import ViewRpc
-from peer.runtime.membership.gate import DynamicMembershipGate, MembershipSettings
+from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.spec.recordings import VIEWS, OldVersionError, read_memory
 from peer.tasks import in_thread, shielded
 from peer.telemetry import events
@@ -154,11 +154,9 @@ class LeaveRequest:
 class Membership:
     """One peer's membership, through all views."""
 
-    def __init__(
-        self, store: ViewStore, acceptor: Acceptor, rpc: ViewRpc, report: Report, settings: MembershipSettings
-    ) -> None:
+    def __init__(self, store: ViewStore, acceptor: Acceptor, rpc: ViewRpc, report: Report) -> None:
         self.store, self.acceptor, self.memory = store, acceptor, store.memory
-        self.rpc, self.report, self.settings, self.timeouts = rpc, report, settings, rpc.timeouts
+        self.rpc, self.report, self.timeouts = rpc, report, rpc.timeouts
         self.id, self.chain, self.keyring = acceptor.id, acceptor.chain, acceptor.keyring
         self.gate: DynamicMembershipGate | None = None
         """That of the present view."""
@@ -236,7 +234,7 @@ class Membership:
     def open_gate(self) -> DynamicMembershipGate:
         """Return the gate of the view to be played."""
         self.announcements()  # those of the view before are not forgotten
-        self.gate = DynamicMembershipGate(self.view, self.id, self.settings, self)
+        self.gate = DynamicMembershipGate(self.view, self.acceptor, self.answer, self.stir)
         self._update_gate()
         return self.gate
 

@@ -83,7 +83,7 @@ class Proposer:
     """Proposes views for one member. `run` never ends."""
 
     def __init__(self, membership: Membership, reminders: ReportIntervals) -> None:
-        self._membership, self._settings, self._timeouts = membership, membership.settings, membership.timeouts
+        self._membership, self._timeouts = membership, membership.timeouts
         self._acceptor, self._rules = membership.acceptor, membership.acceptor.rules
         self._clock, self._random = asyncio.get_running_loop().time, Random(membership.id)
         self._consents: dict[tuple[str, str], Signed[Consent]] = {}
@@ -180,7 +180,7 @@ class Proposer:
 
     def _least(self, gate: DynamicMembershipGate) -> int:
         """Return how many members the next view must have."""
-        return self._rules.min_members if gate.has_begun or self.to_expel else self._settings.start_with or 0
+        return self._rules.min_members if gate.has_begun or self.to_expel else self._rules.start_with or 0
 
     def _lost(self, gate: DynamicMembershipGate) -> list[str]:
         """Return the neighbours that count as lost."""
@@ -311,7 +311,7 @@ class Proposer:
 
     def _stay_reason(self, gate: DynamicMembershipGate | None) -> str | None:
         """Return why this peer cannot leave, in a sentence."""
-        least, limit, members = self._rules.min_members, self._settings.patience, self._membership.chain.current.members
+        least, limit, members = self._rules.min_members, self._rules.patience, self._membership.chain.current.members
         if len(members) <= least:
             return f"there are {len(members)} members, and the protocol needs {least}"
         if self._membership.leave_request.age > limit:
@@ -392,7 +392,7 @@ class Proposer:
             self._few_since = None
             return
         self._few_since = self._few_since or self._clock()
-        if self._clock() - self._few_since > self._settings.patience:
+        if self._clock() - self._few_since > self._rules.patience:
             ended = ", ".join(id for id in view.members if id not in there)
             raise ExcludedError(
                 f"nobody listens any more at {ended}, and the rest is too few to go on: they have finished without "

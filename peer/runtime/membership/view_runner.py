@@ -20,7 +20,6 @@ from peer.network.transport import StatusHandler, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.checkpoints import CheckpointLostError, Checkpoints, Journal
 from peer.runtime.lifecycle import ReportIntervals, RuntimeLimits
-from peer.runtime.membership.gate import MembershipSettings
 from peer.runtime.membership.membership import Membership, ViewStore
 from peer.runtime.membership.proposer import ExcludedError, Proposer, WaitReporter
 from peer.runtime.membership.replay import Replay
@@ -80,18 +79,18 @@ class Rejoin:
         Raises ExcludedError when none has answered for `patience` seconds.
         """
         membership, clock = self._membership, asyncio.get_running_loop().time
-        absence, patience = membership.acceptor.rules.absence, membership.settings.patience
+        rules = membership.acceptor.rules
         waits, begun, answered = WaitReporter(membership.report, self._reminders), clock(), dict[str, float]()
         while True:
             # On a machine that is too busy not all answer each time; nor are they lost to each other for that.
             ask = Ask(membership.chain.current.number)
             answered |= dict.fromkeys(await membership.ask_all(membership.others, ask, transport), clock())
             self._check_expelled()
-            silent = [id for id in membership.others if clock() - answered.get(id, -inf) > absence]
-            if clock() - max(answered.values(), default=begun) > patience:
+            silent = [id for id in membership.others if clock() - answered.get(id, -inf) > rules.absence]
+            if clock() - max(answered.values(), default=begun) > rules.patience:
                 raise ExcludedError(
                     f"the others have gone on without this peer since round {membership.chain.current.first}, "
-                    f"and none of them has answered for {patience:g} s: they have finished, or are away; "
+                    f"and none of them has answered for {rules.patience:g} s: they have finished, or are away; "
                     "start it again if they are not done"
                 )
             waits.look(self._waiting(silent))
@@ -184,10 +183,10 @@ class ViewRunner:
         addresses = {id: at for id, at in spec.addresses.items() if at}
         rpc = ViewRpc(identity, addresses, self._bounds.limits, self._bounds.timeouts)
         faulty = spec.tolerated(config.tls is not None)
-        rules = Rules(spec.ids, spec.rounds, faulty, spec.protocol.min_peers, spec.absence)
+        least, absence, patience = spec.protocol.min_peers, spec.absence, spec.patience
+        rules = Rules(spec.ids, spec.rounds, faulty, least, absence, patience, spec.start_with)
         keyring, store = _keyring(self._setup), ViewStore.open(self._setup.out, config.id)
-        settings = MembershipSettings(spec.patience, spec.start_with)
-        return Membership(store, store.acceptor(rules, keyring), rpc, self._telemetry.emit, settings)
+        return Membership(store, store.acceptor(rules, keyring), rpc, self._telemetry.emit)
 
     async def _play_views(self, membership: Membership, rejoin: Rejoin) -> None:
         while True:
