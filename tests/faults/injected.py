@@ -102,12 +102,12 @@ def communicating(fault: Fault) -> None:
 
 
 def evaluating(fault: Fault) -> None:
-    before(Evaluator, "judge", fault)
+    before(Evaluator, "evaluate", fault)
 
 
 def overtaken(fault: Fault) -> None:
     """While it evaluates, when a neighbour has said that it is in the next round already."""
-    hear, judge = Heartbeats._heard, Evaluator.judge
+    hear, evaluate = Heartbeats._heard, Evaluator.evaluate
     rounds, told = [0], asyncio.Event()
 
     async def heard(self: Heartbeats, other: str, pipe: CountedPipe, beat: Beat) -> None:
@@ -115,16 +115,16 @@ def overtaken(fault: Fault) -> None:
         rounds.append(beat.round)
         told.set()
 
-    async def judge_slowly(self: Evaluator) -> ModelFigures:
+    async def evaluate_slowly(self: Evaluator) -> ModelFigures:
         if fault.due():
-            while max(rounds) <= self._peer.round:
+            while max(rounds) <= self._participant.lifecycle.round:
                 told.clear()
                 await told.wait()
             die()
-        return await judge(self)
+        return await evaluate(self)
 
     Heartbeats._heard = heard  # type: ignore[method-assign]
-    Evaluator.judge = judge_slowly  # type: ignore[method-assign]
+    Evaluator.evaluate = evaluate_slowly  # type: ignore[method-assign]
 
 
 def mid_pass(fault: Fault) -> None:

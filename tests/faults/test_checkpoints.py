@@ -40,10 +40,10 @@ def test_a_missing_byte_is_always_found(tmp_path: Path) -> None:
         for at in range(len(content)):
             path.write_bytes(content[:at] + content[at + 1 :])
             # A space less in JSON changes nothing.
-            assert checkpoints.damage(2) or repr(checkpoints.load(2)[0].facts) == repr(before), (path, at)
-            assert checkpoints.damage(1) is None
+            assert checkpoints.verify(2) or repr(checkpoints.load(2)[0].facts) == repr(before), (path, at)
+            assert checkpoints.verify(1) is None
         path.write_bytes(content)
-    assert checkpoints.damage(2) is None
+    assert checkpoints.verify(2) is None
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_store_is_bounded_by_the_floor(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("messages-*")) == ["messages-0002.safetensors"]
     checkpoints.drop_after(1)
     assert checkpoints.rounds() == [1]
-    assert checkpoints.damage(1) is None, "pruned messages are no damage"
+    assert checkpoints.verify(1) is None, "pruned messages are no damage"
 
 
 def test_what_is_pruned_is_written_over(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_what_is_pruned_is_written_over(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 7, "two states and seals, and one of each kind to write over"
     checkpoints.save(Snapshot(3, {"model": torch.arange(2.0)}, {}), [(["peer1"], b"short")])
     assert {path.stat().st_ino for path in tmp_path.iterdir()} <= kept
-    assert checkpoints.damage(3) is None
+    assert checkpoints.verify(3) is None
     snapshot, messages = checkpoints.load(3)
     assert snapshot.tensors["model"].tolist() == [0.0, 1.0]
     assert messages == {3: [(["peer1"], b"short")]}
@@ -95,9 +95,9 @@ def test_a_power_cut_brings_no_name_back_with_other_content(tmp_path: Path) -> N
         with patch("peer.runtime.checkpoints.write_atomically", write_and_die), pytest.raises(InterruptedError):
             checkpoints.save(Snapshot(3, {"another model": torch.arange(9.0)}, {}), [(["peer1"], b"short")])
         disk.power_cut(tmp_path, Worst())
-    assert checkpoints.damage(2) is checkpoints.damage(1) is None
-    assert checkpoints.damaged_messages(before=3) == {}
-    assert all(checkpoints.damage(at) is None for at in checkpoints.rounds())
+    assert checkpoints.verify(2) is checkpoints.verify(1) is None
+    assert checkpoints.verify_messages(before=3) == {}
+    assert all(checkpoints.verify(at) is None for at in checkpoints.rounds())
 
 
 def test_the_next_round_does_not_change_what_is_being_written() -> None:
