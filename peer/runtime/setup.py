@@ -97,14 +97,14 @@ class Setup:
     """This peer's resources by round; None if they are to be measured."""
     recorded: tuple[Decision, ...] | None = None
     """The views of the run that is replayed, after that of all; None if they are to be decided."""
-    moved: MembershipGate | None = None
+    later_gate: MembershipGate | None = None
     """Its place in a later view; None in the run's first one, of all members."""
     common: SharedData | None = None
     """What all peers of this process hold together; None where each is a process of its own."""
 
     @cached_property
-    def seat(self) -> MembershipGate:
-        return self.moved or MembershipGate(View(0, self.spec.ids, first=0), self.spec.patience)
+    def gate(self) -> MembershipGate:
+        return self.later_gate or MembershipGate(View(0, self.spec.ids, first=0), self.spec.patience)
 
     @cached_property
     def own_code(self) -> list[str]:
@@ -121,7 +121,7 @@ class Setup:
     @property
     def view(self) -> View:
         """In which it lives."""
-        return self.seat.view
+        return self.gate.view
 
     @property
     def out(self) -> Path:

@@ -92,13 +92,16 @@ def messages_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_finished_leave(patch: pytest.MonkeyPatch) -> None:
-    async def leave(self: DynamicMembershipGate, network: Network) -> None: ...
+    async def leave(self: DynamicMembershipGate, network: Network, finished: bool) -> None:
+        if not finished:
+            await wait_to_end(self, network, finished)
 
-    patch.setattr(DynamicMembershipGate, "may_finish", leave)
+    wait_to_end = DynamicMembershipGate.wait_to_end
+    patch.setattr(DynamicMembershipGate, "wait_to_end", leave)
 
 
 def checkpoints_stay_for_nobody_else(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DynamicMembershipGate, "least_wanted", lambda self, durability: durability.own)
+    patch.setattr(DynamicMembershipGate, "oldest_needed_round", lambda self, durability: durability.own)
 
 
 def nobody_is_given_what_all_have(patch: pytest.MonkeyPatch) -> None:

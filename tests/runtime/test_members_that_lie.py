@@ -126,7 +126,7 @@ async def test_whoever_only_waits_to_begin_the_first_round_says_that_the_run_has
     gate = seated(tmp_path, {}, []).open_gate()
     assert not gate.may_exclude
     gate.block_rounds(promised=-1)
-    waiting = gate.may_start(0)
+    waiting = gate.wait_to_start(0)
     waiting.send(None)
     assert gate.may_exclude
     waiting.close()

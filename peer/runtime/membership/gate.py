@@ -5,7 +5,7 @@ it is itself.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from math import inf
 
@@ -13,7 +13,7 @@ from peer.network.durability import NOTHING, Durability, ImpossibleError
 from peer.network.neighbours import Neighbour
 from peer.network.network import Network
 from peer.network.transport import Pipe, Transport
-from peer.runtime.lifecycle import MembershipGate
+from peer.runtime.lifecycle import MembershipGate, drain
 from peer.views.decision import Acceptor, MemberProgress
 from peer.views.statements import Announcement, Signed
 from peer.views.view import View, ViewChain
@@ -25,7 +25,7 @@ LEAVE_TIMEOUT_S = 5.0
 class DynamicMembershipGate(MembershipGate):
     """The gate of one view of a run whose members change."""
 
-    can_be_lost = True
+    can_be_excluded = True
 
     def __init__(
         self, view: View, acceptor: Acceptor, answer: Callable[[Pipe], Awaitable[None]], changed: Callable[[], None]
@@ -34,7 +34,7 @@ class DynamicMembershipGate(MembershipGate):
         super().__init__(view, acceptor.rules.patience)
         self._id, self._partial_start = acceptor.id, acceptor.rules.start_with is not None
         self._answer, self._on_change = answer, changed
-        self.passed, self.keyring = acceptor.chain.last_rounds(view.number), acceptor.keyring
+        self.last_rounds, self.keyring = acceptor.chain.last_rounds(view.number), acceptor.keyring
         self.network: Network | None = None
         """Since the peer has found what it had on disk."""
         self.transport: Transport | None = None
@@ -58,24 +58,20 @@ class DynamicMembershipGate(MembershipGate):
 
     # For the runtime.
 
-    def take(self, network: Network, done: int) -> None:
+    def attach(self, network: Network, done: int) -> None:
         self.network, self.transport = network, network.transport
         self.started, self._resumed = max(self.started, done), done
         if self._last is not None:
             network.end_after(self._last)
         self._on_change()
 
-    def tellable(self, durable: int) -> int:
-        """While a view is decided on, no later one than promised (V1): whoever knew of a later one might drop the state
-        to which all are to go back."""
+    def announce(self, network: Network, durable: int) -> None:
+        """While a view is decided on, no later one than promised (V1): a member that knew of a later one might drop the
+        state to which all are to go back."""
         self._durable = max(self._durable, durable)
-        return durable if self._promised is None else min(durable, self._promised)
+        network.announce(durable if self._promised is None else min(durable, self._promised))
 
-    def told_before(self, whole: Sequence[int]) -> int:
-        """No less than this peer may have announced before, as others drop the states before that."""
-        return whole[0]
-
-    def least_wanted(self, durability: Durability) -> int:
+    def oldest_needed_round(self, durability: Durability) -> int:
         """That of any member: all go back together. While a view is decided on nothing is dropped: a member may promise
         little and announce more right after."""
         if self._promised is not None:
@@ -83,35 +79,32 @@ class DynamicMembershipGate(MembershipGate):
         self.dropped = max(self.dropped, durability.least - 1)
         return durability.least
 
-    def patience(self, done: int) -> float:
+    def join_timeout(self, done: int) -> float:
         """For ever, as a member that does not come is lost after `absence`; but before the run has begun none is."""
         return inf if done >= 0 or self._partial_start else self._patience
 
-    async def may_start(self, round: int) -> None:
+    async def wait_to_start(self, round: int) -> None:
         self._all_came = True
         while not self._free.is_set():  # it may be blocked again before this task runs
             await self._free.wait()
         if self._last is None or round <= self._last:
             self.started = round
 
-    async def may_pass_on(self, network: Network) -> None:
-        """A member that leaves waits until all others know: else they could wait for its answer for ever."""
-        await super().may_pass_on(network)
-        if self.leaving:
-            with suppress(TimeoutError):
+    async def wait_to_end(self, network: Network, finished: bool) -> None:
+        """A finished peer is needed until all have finished: if a member is lost now, the rest goes back. Of members
+        that are no neighbours only relayed reports tell, which end where others have left; so not for longer than
+        `patience`. One that leaves waits until all others know: else they could wait for its answer for ever."""
+        with suppress(TimeoutError):
+            if finished:
+                async with asyncio.timeout(self._patience):
+                    await network.durability.all_have(network.last_round)
+                return
+            await drain(network)
+            if self.leaving:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self.departure_acknowledged.wait()
+        if self.leaving:
             await network.leave()
-
-    async def may_finish(self, network: Network) -> None:
-        """A finished peer is needed until all have finished: if a member is lost now, the rest goes back.
-
-        Of members that are no neighbours only relayed reports tell, which end where others have left; so not for longer
-        than `patience`.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience):
-                await network.durability.all_have(network.last_round)
 
     async def answer(self, pipe: Pipe) -> None:
         await self._answer(pipe)

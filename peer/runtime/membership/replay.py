@@ -78,23 +78,25 @@ class ReplayedMembershipGate(MembershipGate):
         """patience: seconds. began: called when the peer is about to play it."""
         super().__init__(part.view, patience)
         self._part, self._began = part, began
-        self.passed = dict.fromkeys(range(part.view.number), part.view.first - 1)
+        self.last_rounds = dict.fromkeys(range(part.view.number), part.view.first - 1)
 
-    def take(self, network: Network, done: int) -> None:
+    def attach(self, network: Network, done: int) -> None:
         network.end_after(self._part.last)
         self._began()
 
-    def least_wanted(self, durability: Durability) -> int:
+    def oldest_needed_round(self, durability: Durability) -> int:
         """Not later than the round to which this peer goes back when it is admitted."""
         brought = self._part.brings_later
         return min(durability.low_watermark, brought) if brought >= 0 else durability.low_watermark
 
-    def patience(self, done: int) -> float:
+    def join_timeout(self, done: int) -> float:
         """Without limit after the run's first view, as others may have many rounds to play before this one."""
         return inf if self._part.number else self._patience
 
-    async def may_pass_on(self, network: Network) -> None:
+    async def wait_to_end(self, network: Network, finished: bool) -> None:
         """A neighbour that is in no later view may end without a word: it is waited for `patience` seconds at most."""
+        if finished:
+            return
         if self._part.ends:
             await drain(network, self._patience)
             await network.leave()
@@ -131,7 +133,7 @@ class Replay:
         for part in [part for part in plan if part.view.number >= self._store.memory.entered]:
             await self._enter(part)
             gate = ReplayedMembershipGate(part, self._patience, partial(self._report_views, part))
-            if await self._play(replace(self._setup, moved=gate)):
+            if await self._play(replace(self._setup, later_gate=gate)):
                 return
         logging.getLogger("dfl").info("ended: %s was no member of the recorded run any more", self._id)
 

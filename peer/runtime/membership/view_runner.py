@@ -211,7 +211,7 @@ class ViewRunner:
         view, gate = membership.view, membership.open_gate()
         try:
             async with background() as group:
-                running = group.create_task(self._play(replace(self._setup, moved=gate)))
+                running = group.create_task(self._play(replace(self._setup, later_gate=gate)))
                 over = group.create_task(membership.wait_view_over(view))
                 await asyncio.wait((running, over), return_when=asyncio.FIRST_COMPLETED)
         finally:
