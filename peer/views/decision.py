@@ -151,7 +151,7 @@ class MembershipChange:
     entries: tuple[Signed[Entry], ...] = ()
     min_members: int = 1
     """It never proposes fewer."""
-    stubborn: frozenset[str] = frozenset()
+    withholding: frozenset[str] = frozenset()
     """Members that have refused to promise for so long that they count as lost. Any other that answers, with whatever
     ballot, is there: no view is proposed without it."""
     unanimous: bool = False
@@ -723,7 +723,7 @@ class Attempt:
     def over(self) -> bool:
         return self.state in OVER
 
-    def against(self, announced: Iterable[Signed[Announcement]]) -> None:
+    def hold_against(self, announced: Iterable[Signed[Announcement]]) -> None:
         """Hold these announcements against the promises (V4)."""
         self._known |= {one.signer: one for one in announced}
 
@@ -732,7 +732,7 @@ class Attempt:
         given, self._to_send = self._to_send, {}
         return given
 
-    def answered(self, member: str, reply: Reply) -> None:
+    def on_reply(self, member: str, reply: Reply) -> None:
         """Take a member's reply; raises InvalidError for one that no honest member gives, which counts as none."""
         if self.over:
             return
@@ -740,10 +740,10 @@ class Attempt:
             if member in self._waiting:
                 self._handle(member, reply)
         except InvalidError:
-            self.failed(member)
+            self.on_no_reply(member)
             raise
 
-    def failed(self, member: str) -> None:
+    def on_no_reply(self, member: str) -> None:
         """Go on without a reply of this member."""
         self._waiting.discard(member)
         if not self.over and not self._waiting and not self._to_send:
@@ -774,7 +774,7 @@ class Attempt:
                 return
             case Behind(number) if number < self._present.number:
                 pass  # its driver sends it the views
-        self.failed(member)
+        self.on_no_reply(member)
 
     def _take_promise(self, promised: Promised, member: str) -> None:
         if member in self._promises:
@@ -813,7 +813,7 @@ class Attempt:
     def _go_on(self) -> None:
         """Take the next step: all replies are there that can be expected now."""
         if self.state == "asking":
-            if self.ballot.proposer not in self._promises or self._refused - self._change.stubborn:
+            if self.ballot.proposer not in self._promises or self._refused - self._change.withholding:
                 self._fail()
             elif self._steps:
                 self._ask_next()

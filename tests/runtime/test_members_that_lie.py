@@ -13,7 +13,8 @@ from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import CheckpointLostError, Lifecycle, watch_own_regression
-from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.view_store import ViewStore
 from peer.telemetry.events import CallerRefused, Event
 from peer.views import statements
 from peer.views.decision import Acceptor, MemberProgress, Memory, Rules, next_view

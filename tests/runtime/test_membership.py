@@ -16,7 +16,8 @@ from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.membership.gate import DynamicMembershipGate
-from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.view_store import ViewStore
 from peer.spec.recordings import VIEWS
 from peer.telemetry.events import CallerRefused, Event, ViewDecided
 from peer.views import statements
@@ -219,7 +220,7 @@ def proposal(lost: str = "", standing: MemberProgress = AT_FIVE, **wish: Any) ->
     attempt = Attempt(acceptors["peer1"], None, MembershipChange(**wish))
     while attempt.state != "proposing":
         for id, request in attempt.requests().items():
-            attempt.failed(id) if id == lost else attempt.answered(id, acceptors[id].handle(request, standing))
+            attempt.on_no_reply(id) if id == lost else attempt.on_reply(id, acceptors[id].handle(request, standing))
     asked = attempt.requests()["peer0"]
     assert isinstance(asked, Propose)
     return asked, acceptors
@@ -247,7 +248,7 @@ async def test_a_proposer_cannot_omit_the_voter_itself(tmp_path: Path) -> None:
     attempt = Attempt(acceptors["peer1"], None, MembershipChange())
     while attempt.state != "proposing":
         for id, request in attempt.requests().items():
-            attempt.failed(id) if id == "peer0" else attempt.answered(id, acceptors[id].handle(request, AT_FIVE))
+            attempt.on_no_reply(id) if id == "peer0" else attempt.on_reply(id, acceptors[id].handle(request, AT_FIVE))
     membership, _ = member(tmp_path, gate=FakeGate())
     assert await membership.handle(attempt.requests()["peer1"]) == Objection("peer0 answers peer0")
 

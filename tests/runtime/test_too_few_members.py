@@ -15,8 +15,9 @@ from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import ReportIntervals
 from peer.runtime.membership import proposer
 from peer.runtime.membership.gate import DynamicMembershipGate
-from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.proposer import CHANGE_AGAIN, CHANGES, Proposer
+from peer.runtime.membership.view_store import ViewStore
 from peer.telemetry.events import Event, Shortage, Waiting
 from peer.views.decision import Acceptor, MembershipChange, Memory, Rules
 from peer.views.signing import Keyring

@@ -295,7 +295,7 @@ class World:
 
     def begin(self, machine: Machine, wish: MembershipChange) -> None:
         machine.proposal = attempt = Attempt(machine.acceptor, machine.above, wish)
-        attempt.against(machine.announced.values())
+        attempt.hold_against(machine.announced.values())
         if wish.leaves:
             self.leaving.add((machine.id, attempt.number))
         machine.waiting = {}
@@ -309,7 +309,7 @@ class World:
         if machine.waiting and self.random.random() < 0.7:
             late = self.random.choice(sorted(machine.waiting))
             del machine.waiting[late]
-            machine.proposal.failed(late)
+            machine.proposal.on_no_reply(late)
         elif self.random.random() < 0.9:
             self.wait_no_longer(machine)
         else:
@@ -321,7 +321,7 @@ class World:
         for late in sorted(machine.waiting):
             machine.waiting.pop(late)
             if machine.proposal:
-                machine.proposal.failed(late)
+                machine.proposal.on_no_reply(late)
 
     def go_on(self, machine: Machine) -> None:
         """Sends what a proposal asks for, and notes how it has ended."""
@@ -420,7 +420,7 @@ class World:
                 return
             machine.waiting.pop(letter.member)
             try:
-                attempt.answered(letter.member, reply)
+                attempt.on_reply(letter.member, reply)
             except InvalidError as error:
                 self.named(machine, letter.member, reply, error)
             if attempt.newer and machine.proposal is attempt and isinstance(reply, Decided):
@@ -661,7 +661,7 @@ class World:
                         self.arrive(letter)
                     elif letter.proposal is proposer.proposal and proposer.proposal:
                         proposer.waiting.pop(letter.member, None)
-                        proposer.proposal.failed(letter.member)
+                        proposer.proposal.on_no_reply(letter.member)
                         self.go_on(proposer)
                 elif proposer.proposal:
                     self.wait_no_longer(proposer)

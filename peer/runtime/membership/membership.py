@@ -9,22 +9,21 @@ which it can go back.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from math import inf
-from pathlib import Path
 
-from peer.errors import FailedError
-from peer.files import read, sync, write_atomically
-from peer.network.streams.handshake import Refusals, RefusedError, Surprises
+from peer.files import make_private
+from peer.network.streams.handshake import Identity, Refusals, RefusedError, Surprises
 from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
 from peer.network.view_rpc import ViewRpc
+from peer.runtime.lifecycle import RuntimeLimits
 from peer.runtime.membership.gate import DynamicMembershipGate
-from peer.spec.recordings import VIEWS, OldVersionError, read_memory
-from peer.tasks import in_thread, shielded
+from peer.runtime.membership.view_store import ViewStore, view_keyring
+from peer.runtime.setup import Setup
+from peer.spec.agreement import digests
+from peer.tasks import shielded
 from peer.telemetry import events
 from peer.telemetry.events import Awaited, Leaving, Report, ViewDecided
-from peer.views.decision import NO_PROGRESS, Acceptor, MemberProgress, Memory, Rules, Turns, is_less
-from peer.views.signing import Keyring
+from peer.views.decision import NO_PROGRESS, Acceptor, MemberProgress, Rules, Turns, is_less
 from peer.views.statements import (
     Announcement,
     Ask,
@@ -52,65 +51,12 @@ from peer.views.statements import (
     Signed,
     Voted,
     Yield,
-    canonical,
     check_reply,
 )
 from peer.views.view import View
 
 REFUSAL_LASTS_S = 3.0
 """How long a refusal to leave stays the answer to repeated requests."""
-
-
-class ViewStore:
-    """views.json in a peer's directory: what a member must never forget of views."""
-
-    def __init__(self, path: Path, memory: Memory) -> None:
-        self.path, self.memory = path, memory
-
-    @classmethod
-    def open(cls, directory: Path, id: str) -> "ViewStore":
-        """Raises FailedError when it is damaged: a promise that is forgotten could split the federation."""
-        path = directory / VIEWS
-        try:
-            memory = read_memory(read(path))
-        except FileNotFoundError:
-            return cls(path, Memory(id))
-        except OSError as error:
-            raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
-        except OldVersionError:
-            raise FailedError(
-                f"{path}: was written by an earlier version of dfl, whose views carry no proof that they were decided; "
-                "finish the run with that version, or begin anew in another directory (`--fresh`)"
-            ) from None
-        except InvalidError as error:
-            raise FailedError(
-                f"{path}: is damaged ({error}), and what this peer has promised stood there; remove {directory} and "
-                "start this peer again: then the others take it in anew"
-            ) from None
-        if memory.id != id:
-            raise FailedError(f"{path}: is that of {memory.id}, and not {id}'s; put {id}'s own in its place")
-        return cls(path, memory)
-
-    def acceptor(self, rules: Rules, keyring: Keyring) -> Acceptor:
-        """Return one that goes on from here; raises FailedError where a view in it has no proof."""
-        for pem in self.memory.authorities:
-            keyring.trust(pem)
-        try:
-            return Acceptor(self.memory, rules, keyring)
-        except InvalidError as error:
-            raise FailedError(
-                f"{self.path}: holds a view without proof that it was decided ({error}): it was decided without "
-                f"certificates or with those of another CA, or is damaged; take the certificates with which the run "
-                f"began, or remove {self.path.parent} and start this peer again: then the others take it in anew"
-            ) from None
-
-    async def save(self) -> None:
-        """Write it as it is now, whatever changes meanwhile; it is on disk when this returns."""
-        await in_thread(self.write, canonical(asdict(self.memory)))
-
-    def write(self, content: bytes) -> None:
-        write_atomically(self.path, content)
-        sync(self.path.parent)
 
 
 class LeaveRequest:
@@ -185,6 +131,26 @@ class Membership:
         self._reported = self.chain.current.number
         self._abandoned: int | None = None
         """The number of the view that this peer plays and that cannot be played to its end any more."""
+
+    @classmethod
+    def open(cls, setup: Setup, limits: RuntimeLimits, report: Report) -> "Membership":
+        """Go on from views.json; raises FailedError where that is damaged or not proved."""
+        make_private(setup.out)
+        config, spec, agreement = setup.config, setup.spec, setup.spec.agreement()
+        identity = Identity(config.id, digests(agreement), manifest="", settings=agreement)
+        addresses = {id: at for id, at in spec.addresses.items() if at}
+        rules = Rules(
+            spec.ids,
+            spec.rounds,
+            faulty=spec.tolerated(config.tls is not None),
+            min_members=spec.protocol.min_peers,
+            absence=spec.absence,
+            patience=spec.patience,
+            start_with=spec.start_with,
+        )
+        keyring, store = view_keyring(setup), ViewStore.open(setup.out, config.id)
+        rpc = ViewRpc(identity, addresses, limits.limits, limits.timeouts)
+        return cls(store, store.acceptor(rules, keyring), rpc, report)
 
     @property
     def is_deciding(self) -> bool:

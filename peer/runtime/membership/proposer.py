@@ -280,7 +280,7 @@ class Proposer:
         others, members = [id for id in lost if id not in out], self._membership.chain.current.members
         return MembershipChange(
             min_members=self._least(gate),
-            stubborn=frozenset(id for id in members if self._membership.is_withholding(id)),
+            withholding=frozenset(id for id in members if self._membership.is_withholding(id)),
             unanimous=bool(out) and waits and not others,
             # Members no more, that were to play the last rounds before a view that is decided.
             missing=tuple(id for id in others if id not in members),
@@ -341,11 +341,11 @@ class Proposer:
     async def _propose(self, change: MembershipChange, gate: DynamicMembershipGate) -> None:
         """Make one attempt."""
         attempt = Attempt(self._acceptor, self._preempted_by, change)
-        attempt.against(self._membership.announcements().values())
+        attempt.hold_against(self._membership.announcements().values())
         while requests := attempt.requests():
             for member, reply in (await self._ask_all(requests, change.suspects)).items():
                 try:
-                    attempt.failed(member) if reply is None else attempt.answered(member, reply)
+                    attempt.on_no_reply(member) if reply is None else attempt.on_reply(member, reply)
                 except InvalidError as error:
                     self._membership.report_invalid(member, str(error))
         self._failed, self._preempted_by = attempt.state == "no_quorum", attempt.preempted_by

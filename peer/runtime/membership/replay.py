@@ -16,7 +16,7 @@ from peer.network.durability import Durability
 from peer.network.network import Network
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.runtime.lifecycle import MembershipGate, drain
-from peer.runtime.membership.membership import ViewStore
+from peer.runtime.membership.view_store import ViewStore
 from peer.runtime.setup import Setup, prepare
 from peer.tasks import in_thread
 from peer.telemetry.events import Report, ViewDecided

@@ -10,27 +10,21 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from random import Random
 
-from peer.errors import FailedError, InputError
-from peer.files import make_private
-from peer.network.streams.handshake import Identity
-from peer.network.transport import StatusHandler, Transport
-from peer.network.view_rpc import ViewRpc
+from peer.errors import FailedError
+from peer.network.transport import Transport
 from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.runtime.connection import MakeTransport
 from peer.runtime.lifecycle import CheckpointLostError, ReportIntervals, RuntimeLimits
-from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.proposer import ExcludedError, Proposer, WaitReporter
 from peer.runtime.membership.replay import Replay
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
-from peer.spec.agreement import digests
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Departed, Failed, Returning, Waiting
 from peer.telemetry.telemetry import Telemetry
-from peer.views.decision import Rules
-from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import Ask, Enter, Entry
 from peer.views.view import View
 
@@ -42,9 +36,7 @@ class ExpelledError(FailedError):
 class Rejoin:
     """Asks the members on connections of its own: it accepts none before it is a member again."""
 
-    def __init__(
-        self, membership: Membership, transport: Callable[[StatusHandler], Transport], reminders: ReportIntervals
-    ) -> None:
+    def __init__(self, membership: Membership, transport: MakeTransport, reminders: ReportIntervals) -> None:
         self._membership, self._make, self._reminders = membership, transport, reminders
         self._random = Random(membership.id)
 
@@ -128,7 +120,7 @@ class ViewRunner:
     def __init__(
         self,
         setup: Setup,
-        transport: Callable[[StatusHandler], Transport],
+        transport: MakeTransport,
         executor: Executor,
         telemetry: Telemetry,
         bounds: RuntimeLimits = RuntimeLimits(),
@@ -160,8 +152,7 @@ class ViewRunner:
                     "no certificates: any process that reaches the peers' ports can decide who is a member; make "
                     "certificates with `dfl-launch certs` where others do"
                 )
-            make_private(setup.out)
-            self._membership = membership = self._open_membership()
+            self._membership = membership = Membership.open(setup, self._bounds, emit)
             rejoin = Rejoin(membership, self._transport, self._bounds.reminders)
             async with background() as group:
                 group.create_task(Proposer(membership, self._bounds.reminders).run())
@@ -175,18 +166,6 @@ class ViewRunner:
             membership.leave_request.submit(otherwise)
             return True
         return False
-
-    def _open_membership(self) -> Membership:
-        """Return it as views.json has it; raises FailedError where that is damaged or not proved."""
-        config, spec, agreement = self._setup.config, self._setup.spec, self._setup.spec.agreement()
-        identity = Identity(config.id, digests(agreement), manifest="", settings=agreement)
-        addresses = {id: at for id, at in spec.addresses.items() if at}
-        rpc = ViewRpc(identity, addresses, self._bounds.limits, self._bounds.timeouts)
-        faulty = spec.tolerated(config.tls is not None)
-        least, absence, patience = spec.protocol.min_peers, spec.absence, spec.patience
-        rules = Rules(spec.ids, spec.rounds, faulty, least, absence, patience, spec.start_with)
-        keyring, store = _keyring(self._setup), ViewStore.open(self._setup.out, config.id)
-        return Membership(store, store.acceptor(rules, keyring), rpc, self._telemetry.emit)
 
     async def _play_views(self, membership: Membership, rejoin: Rejoin) -> None:
         while True:
@@ -252,43 +231,3 @@ class ViewRunner:
         if round is not None:
             await in_thread(self._checkpoints.drop_after, round)
             await in_thread(self._journal.drop_after, round)
-
-
-def _keyring(setup: Setup) -> Keyring:
-    """Return one that signs with the present certificate files, as they may be renewed."""
-    id, tls, federation = setup.config.id, setup.config.tls, setup.spec.lasting_digest
-    if tls is None:
-        return Keyring(id, federation)
-    from peer.network.transport.tls import CertificatePaths  # loads X.509
-
-    certificates = CertificatePaths(id, tls.ca, tls.cert, tls.key)
-    last: tuple[tuple[int, ...], tuple[bytes, bytes, bytes]] | None = None
-
-    def files() -> tuple[bytes, bytes, bytes]:
-        """Read the last ones that belonged together: they may be being replaced just now."""
-        nonlocal last
-        version = certificates.version
-        if last is None or last[0] != version:
-            try:
-                chain = certificates.read()
-            except InputError:
-                if last is None:
-                    raise
-                return last[1]
-            last = version, (chain.ca, chain.cert, chain.key)
-        return last[1]
-
-    return CertifiedKeyring(id, federation, files, [_authority(path) for path in tls.earlier])
-
-
-def _authority(path: Path) -> str:
-    """Return a CA's certificate in PEM."""
-    from cryptography.x509 import load_pem_x509_certificate
-
-    try:
-        load_pem_x509_certificate(content := path.read_bytes())
-        return content.decode()
-    except (OSError, ValueError):
-        raise InputError(
-            f"{path}: `tls.earlier` names CA certificates in PEM, and this is not a readable one"
-        ) from None
